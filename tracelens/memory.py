@@ -50,7 +50,7 @@ def give_back() -> None:
 
 
 def _most_so_far() -> int:
-    """Return how many bytes this process had in memory at its most, on Linux."""
+    """Count how many bytes this process had in memory at its most, on Linux."""
     import resource  # noqa: PLC0415 - other systems lack it
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
@@ -62,7 +62,7 @@ def _c_library() -> Any:
 
 
 def last_results(method: Callable[[_Key], _Made], most: int) -> Callable[[_Key], _Made]:
-    """Return what calls a method of an object, and keeps its last results; the object calls it.
+    """Return a function that calls a method of an object and keeps its last results.
 
     ``lru_cache`` itself would hold the object, which holds it: all that both hold, mapped files with
     their descriptors, too, would stay until cycles are looked for.
@@ -104,7 +104,7 @@ class BoundedCache:
         return BoundedCache, (self._most,)
 
     def get(self, kind: str, key: Hashable) -> Any:
-        """Return what was put there; None if nothing was, or it was dropped."""
+        """Return the result of a key; None if there is none, or it was dropped."""
         entries = self._entries.get(kind)
         return entries and entries.by_key.get(key)
 
@@ -125,7 +125,7 @@ class BoundedCache:
         make: Callable[[], _Made],
         *arguments: Hashable,
     ) -> _Made:
-        """Return what `make` makes of arrays and arguments; once, if the arrays cannot be written to."""
+        """Call `make`; only once for the same arguments and arrays, if these are read-only."""
         if any(array.flags.writeable for array in arrays):
             return make()
         key = (*arguments, *map(id, arrays))

@@ -95,7 +95,7 @@ def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
 
 
 def batch_size(count: int, executor: Executor | None) -> int:
-    """Return how many of `count` brief items a worker of an executor is given in one message.
+    """Count how many of `count` brief items a worker of an executor is given in one message.
 
     Each message costs about as much as a small file.
     """

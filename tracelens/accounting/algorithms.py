@@ -20,29 +20,29 @@ _COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def read_algorithms(trace: Trace) -> pl.DataFrame:
     """Return `algorithm` by `communicator` and `seq`, of calls of which a rank recorded it."""
-    firsts: dict[int, list[str]] = {}
+    uids_of: dict[int, list[str]] = {}
     for grid in trace.calls:
-        firsts.setdefault(int(grid.processes[0]), []).append(grid.uid)
-    parts = [_of_process(trace, process, uids) for process, uids in firsts.items()]
+        uids_of.setdefault(int(grid.processes[0]), []).append(grid.uid)
+    parts = [_read_of_process(trace, process, uids) for process, uids in uids_of.items()]
     return pl.concat([pl.DataFrame(schema=_COLUMNS), *parts])
 
 
-def _of_process(trace: Trace, process: int, uids: list[str]) -> pl.DataFrame:
+def _read_of_process(trace: Trace, process: int, uids: list[str]) -> pl.DataFrame:
     """Return the algorithm of each call of some communicators that a process recorded one of."""
     columns = trace.source.columns(process, _READ)
     if "algorithm" not in columns or "communicator" not in columns:
         return pl.DataFrame(schema=_COLUMNS)
 
     words, uid = columns.word("algorithm"), columns.number("communicator")
-    mine = [number for number, name in enumerate(columns.uids) if name in uids]
-    rows = np.flatnonzero((words.codes >= 0) & np.isin(uid, mine) & columns.is_span)
+    numbers = [number for number, name in enumerate(columns.uids) if name in uids]
+    rows = np.flatnonzero((words.codes >= 0) & np.isin(uid, numbers) & columns.is_span)
     rows = rows[columns.number("seq")[rows] >= 0]
-    found = {
+    values = {
         "communicator": np.array(columns.uids, object)[uid[rows]],
         "seq": columns.number("seq")[rows],
         "algorithm": np.array(words.known, object)[words.codes[rows]],
     }
     table = pl.DataFrame(
-        [pl.Series(name, found[name].tolist(), kind) for name, kind in _COLUMNS.items()]
+        [pl.Series(name, values[name].tolist(), kind) for name, kind in _COLUMNS.items()]
     )
     return table.unique(["communicator", "seq"], keep="first")

@@ -81,16 +81,16 @@ class CoreWait:
         return self.is_cause and self.usual >= MIN_RATIO_OF_WAITS_IF_COMMON * self.share
 
     def sentences(self, ranks: str, others: str) -> list[str]:
-        """Return what is said of it, where it explains a good part of the delay, or may do so."""
-        share, usual = fmt.percent(self.share), fmt.percent(self.usual)
+        """Describe it in sentences, where it explains a good part of the delay, or may do so."""
+        share, peers_share = fmt.percent(self.share), fmt.percent(self.usual)
         waited = f"{fmt.capital(ranks)} waited for a core for {share} of the time"
         if self.explains is None:
-            unknown = "whether more in these steps than in others was not read"
-            return [f"{waited}; {unknown}."] if self.may_be_cause else []
+            reason = "whether more in these steps than in others was not read"
+            return [f"{waited}; {reason}."] if self.may_be_cause else []
         if self.explains < MIN_SHARE_OF_DELAY_TO_REPORT and not self.is_cause:
             return []
         explains = f"that explains {fmt.percent(self.explains)} of the delay"
-        return [f"{waited}, {others} for {usual}: {explains}."]
+        return [f"{waited}, {others} for {peers_share}: {explains}."]
 
     def evidence(self) -> dict[str, Any]:
         """Return it as numbers."""
@@ -98,60 +98,69 @@ class CoreWait:
 
 
 def measure_core_wait(
-    trace: Trace, own: ComputeTime, ranks: tuple[int, ...], rows: slice
+    trace: Trace, times: ComputeTime, ranks: tuple[int, ...], rows: slice
 ) -> CoreWait | None:
-    """Return how long late ranks (columns), and their peers, waited for a core in some steps (rows).
+    """Measure how long late ranks (columns), and their peers, waited for a core in some steps (rows).
 
     None where that was not read.
     """
-    columns = [*ranks, *own.compared_with(ranks).tolist()]
-    waited = _measure_waits(trace, own, rows)
-    read = [waited.get(column) for column in columns]
-    known = [one for one in read if one is not None]
+    columns = [*ranks, *times.compared_with(ranks).tolist()]
+    waited = _measure_waits(trace, times, rows)
+    waits = [waited.get(column) for column in columns]
+    known_waits = [wait for wait in waits if wait is not None]
     count = len(ranks)
-    if len(known) < len(read) or len(known) == count:
+    if len(known_waits) < len(waits) or len(known_waits) == count:
         return None
-    share, work, undisturbed = np.array(known).T
-    usual, usual_undisturbed = (float(np.median(each[count:])) for each in (work, undisturbed))
-    if usual <= 0 or usual_undisturbed <= 0:
+    shares, work_ns, undisturbed_ns = np.array(known_waits).T
+    peers_ns, peers_undisturbed_ns = (
+        float(np.median(ns[count:])) for ns in (work_ns, undisturbed_ns)
+    )
+    if peers_ns <= 0 or peers_undisturbed_ns <= 0:
         return None
-    beyond = work[:count] / usual - 1
-    left = np.maximum(undisturbed[:count] / usual_undisturbed - 1, 0.0)
-    explains = 1 - left / beyond if (beyond > 0).all() else np.zeros(count)
+    excess = work_ns[:count] / peers_ns - 1
+    excess_left = np.maximum(undisturbed_ns[:count] / peers_undisturbed_ns - 1, 0.0)
+    explains = 1 - excess_left / excess if (excess > 0).all() else np.zeros(count)
     return CoreWait(
-        share=float(share[:count].max()),
-        usual=float(np.median(share[count:])),
+        share=float(shares[:count].max()),
+        usual=float(np.median(shares[count:])),
         explains=float(np.clip(explains.min(), 0.0, 1.0)),
-        left=float(left.max()),
+        left=float(excess_left.max()),
     )
 
 
 def measure_core_wait_of_all(
-    trace: Trace, own: ComputeTime, rows: Indices, extra_ns: float
+    trace: Trace, times: ComputeTime, rows: Indices, extra_ns: float
 ) -> CoreWait | None:
-    """Return how long all ranks waited for a core in some steps (rows), beside the whole run.
+    """Measure how long all ranks waited for a core in some steps (rows), beside the whole run.
 
     In these they take `extra_ns` a step longer. None where it was not read. Of steps that are scattered
     over the run it is not known what was waited in them alone.
     """
-    everywhere, span = slice(0, len(own.steps)), slice(int(rows[0]), int(rows[-1]) + 1)
-    inside, usual = (_measure_waits(trace, own, some) for some in (span, everywhere))
-    known = [(*inside[column], *usual[column]) for column in sorted(inside.keys() & usual)]
-    if not known or extra_ns <= 0:
+    all_rows, row_range = slice(0, len(times.steps)), slice(int(rows[0]), int(rows[-1]) + 1)
+    waits_inside, waits_in_all = (
+        _measure_waits(trace, times, selected_rows) for selected_rows in (row_range, all_rows)
+    )
+    known_waits = [
+        (*waits_inside[column], *waits_in_all[column])
+        for column in sorted(waits_inside.keys() & waits_in_all)
+    ]
+    if not known_waits or extra_ns <= 0:
         return None
-    share, _, _, often, work, _ = np.median(np.array(known), axis=0)
-    is_lasting = span.stop - span.start == len(rows)
-    if not is_lasting or not all(one.resolved for one in _read_times(trace, own.steps[span])):
-        return CoreWait(float(share), float(often), None, None)
-    step = float(np.median(own.length[own.settled_rows]))
-    longer = share * (step + extra_ns) - often * step
-    explains = float(np.clip(longer / extra_ns, 0.0, 1.0))
-    left = (1 - explains) * extra_ns / max(float(work), 1.0)
-    return CoreWait(float(share), float(often), explains, left)
+    share, _, _, share_in_all, work_ns, _ = np.median(np.array(known_waits), axis=0)
+    is_lasting = row_range.stop - row_range.start == len(rows)
+    if not is_lasting or not all(
+        one.resolved for one in _read_times(trace, times.steps[row_range])
+    ):
+        return CoreWait(float(share), float(share_in_all), None, None)
+    step_ns = float(np.median(times.length[times.settled_rows]))
+    extra_wait_ns = share * (step_ns + extra_ns) - share_in_all * step_ns
+    explains = float(np.clip(extra_wait_ns / extra_ns, 0.0, 1.0))
+    share_left = (1 - explains) * extra_ns / max(float(work_ns), 1.0)
+    return CoreWait(float(share), float(share_in_all), explains, share_left)
 
 
 def is_busy(core_wait: float) -> bool:
-    """Return whether ranks wait for cores so long that it is not known who computes slowly.
+    """Return True if ranks wait for cores so long that it is not known who computes slowly.
 
     `core_wait` is that of the run, as a share of the time of steps.
     """
@@ -163,35 +172,40 @@ def measure_core_wait_of_run(trace: Trace) -> float | None:
 
     None where that was not read of any, or there are no steps.
     """
-    shares = [one.queued / one.took for one in _read_times(trace, trace.steps["step"].to_numpy())]
+    shares = [
+        times.queued / times.took for times in _read_times(trace, trace.steps["step"].to_numpy())
+    ]
     return float(np.mean(shares)) if shares else None
 
 
 def measure_ready_shares(trace: Trace) -> dict[int, float]:
     """Return for what share of the time of its steps each rank ran or waited for a core, where read."""
     readings = _read_times(trace, trace.steps["step"].to_numpy())
-    return {one.rank: (one.ran + one.queued) / one.took for one in readings}
+    return {times.rank: (times.ran + times.queued) / times.took for times in readings}
 
 
 def _measure_waits(
-    trace: Trace, own: ComputeTime, rows: slice
+    trace: Trace, compute: ComputeTime, rows: slice
 ) -> dict[int, tuple[float, float, float]]:
-    """Return of ranks, by column, for what share of the time they waited for a core in some steps.
+    """Measure the share of the time that ranks waited for a core in some steps, by column.
 
     Beside it is their work per step, nanoseconds, with and without that. A rank is left out where it
     was not read.
     """
-    column_of = {rank: column for column, rank in enumerate(own.ranks)}
-    found = {}
-    for one in _read_times(trace, own.steps[rows]):
-        column = column_of.get(one.rank)
-        work = own.total[rows, column] if column is not None else np.empty(0)
-        if column is None or one.ran <= 0 or np.isnan(work).all():
+    column_of = {rank: column for column, rank in enumerate(compute.ranks)}
+    waits = {}
+    for times in _read_times(trace, compute.steps[rows]):
+        column = column_of.get(times.rank)
+        work_ns = compute.total[rows, column] if column is not None else np.empty(0)
+        if column is None or times.ran <= 0 or np.isnan(work_ns).all():
             continue
-        per_step, ready = float(np.nanmean(work)), max(one.ran + one.queued, float(np.nansum(work)))
-        without = per_step * (1 - one.queued / ready)
-        found[column] = one.queued / one.took, per_step, without
-    return found
+        step_ns, ready_ns = (
+            float(np.nanmean(work_ns)),
+            max(times.ran + times.queued, float(np.nansum(work_ns))),
+        )
+        undisturbed_ns = step_ns * (1 - times.queued / ready_ns)
+        waits[column] = times.queued / times.took, step_ns, undisturbed_ns
+    return waits
 
 
 @dataclass(frozen=True)
@@ -215,34 +229,45 @@ class _TimesInSteps:
 
 def _read_times(trace: Trace, steps: Ints) -> Iterator[_TimesInSteps]:
     """Yield what was read of ranks that train in their main thread, from the first to the last step."""
-    read = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
-    if read.is_empty() or not len(steps):
+    recorded = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
+    if recorded.is_empty() or not len(steps):
         return
-    readings = {int(process): part for (process,), part in read.group_by("process")}
-    on_main = trace.threads.filter(name=_MAIN).select("process", training_thread="thread")
-    inside = trace.steps.filter(pl.col("step").is_between(steps.min(), steps.max()))
-    times = inside.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-    known = trace.workers.join(on_main, on=["process", "training_thread"]).join(times, on="process")
-    for process, rank, *edges in known.select("process", "rank", "start_ns", "end_ns").iter_rows():
+    readings = {int(process): part for (process,), part in recorded.group_by("process")}
+    main_threads = trace.threads.filter(name=_MAIN).select("process", training_thread="thread")
+    selected = trace.steps.filter(pl.col("step").is_between(steps.min(), steps.max()))
+    extents = selected.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    on_main = trace.workers.join(main_threads, on=["process", "training_thread"])
+    on_main = on_main.join(extents, on="process")
+    for process, rank, *edges in on_main.select(
+        "process", "rank", "start_ns", "end_ns"
+    ).iter_rows():
         if process in readings and readings[process].height > 1:
-            one = _interpolate(
+            times = _interpolate(
                 rank, readings[process], trace.clock_maps.get(process), np.array(edges, np.int64)
             )
-            if one.took > 0:
-                yield one
+            if times.took > 0:
+                yield times
 
 
 def _interpolate(
-    rank: int, read: pl.DataFrame, clock_map: ClockMap | None, edges: Ints
+    rank: int, recorded: pl.DataFrame, clock_map: ClockMap | None, edges: Ints
 ) -> _TimesInSteps:
-    """Return what was read of a rank between two times, as far as it was read there."""
-    at = read["monotonic_ns"].to_numpy()
-    at = clock_map.apply(at) if clock_map else at
-    first, last = np.clip(edges, at[0], at[-1])
-    ran, queued = (
-        np.diff(np.interp((first, last), at, read[name].to_numpy().astype(np.float64)))
+    """Interpolate the readings of a rank between two times, as far as they reach."""
+    times_ns = recorded["monotonic_ns"].to_numpy()
+    times_ns = clock_map.apply(times_ns) if clock_map else times_ns
+    first_ns, last_ns = np.clip(edges, times_ns[0], times_ns[-1])
+    ran_ns, queued_ns = (
+        np.diff(
+            np.interp((first_ns, last_ns), times_ns, recorded[name].to_numpy().astype(np.float64))
+        )
         for name in ("ran_ns", "queued_ns")
     )
-    around = at[min(np.searchsorted(at, last), len(at) - 1)]
-    around -= at[max(np.searchsorted(at, first, side="right") - 1, 0)]
-    return _TimesInSteps(rank, float(last - first), float(ran[0]), float(queued[0]), float(around))
+    between_readings_ns = times_ns[min(np.searchsorted(times_ns, last_ns), len(times_ns) - 1)]
+    between_readings_ns -= times_ns[max(np.searchsorted(times_ns, first_ns, side="right") - 1, 0)]
+    return _TimesInSteps(
+        rank,
+        float(last_ns - first_ns),
+        float(ran_ns[0]),
+        float(queued_ns[0]),
+        float(between_readings_ns),
+    )

@@ -32,7 +32,7 @@ class EarlyEnd:
 
 
 def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | None:
-    """Return who made its last backprop in an earlier step than others, and did not end there.
+    """Find who made its last backprop in an earlier step than others, and did not end there.
 
     A rank that was cut off in its last step has not ended its loop: it must have lived on, or recorded
     its end, when the others began the step that it does not have. None without backprop, or with servers
@@ -42,17 +42,19 @@ def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | Non
     if roles.server is not None or not trace.shards.is_empty():
         return None
     trained = phases.pieces.steps.filter(pl.Series(phases.of("backprop") > 0))
-    last = (
+    last_steps = (
         trained.group_by("process")
         .agg(pl.col("step").max())
         .join(trace.steps.drop("rank"), on=["process", "step"])
     )
-    if last.height < workers.height or last["step"].n_unique() < 2:
+    if last_steps.height < workers.height or last_steps["step"].n_unique() < 2:
         return None
     is_last = pl.col("step") == pl.col("step").max()
-    others = last.filter(is_last).select(pl.col("step").first(), pl.col("start_ns").min())
-    others_step, begun_ns = others.row(0)
-    early = last.filter(~is_last).join(
+    others_last = last_steps.filter(is_last).select(
+        pl.col("step").first(), pl.col("start_ns").min()
+    )
+    others_step, begun_ns = others_last.row(0)
+    early = last_steps.filter(~is_last).join(
         workers.select("process", "rank", "last_ns", "complete", "dropped"), on="process"
     )
     lived_on = pl.col("complete") | (pl.col("last_ns") > begun_ns)

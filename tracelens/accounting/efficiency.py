@@ -60,71 +60,71 @@ def find_useful(phases: Phases, *, serves: bool) -> tuple[str, ...]:
 
 
 def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None:
-    """Return what the workers' time came to; None without steps."""
+    """Measure the efficiency of the workers' time; None without steps."""
     steps = trace.steps
     if steps.is_empty():
         return None
     job = max(job_ns(trace), 1)
     ranks = steps["process"].n_unique()
     total = ranks * job
-    achieved = int(sum_exactly(spent.useful_ns))
-    lost = {cause: spent.lost[name] for name, cause in CAUSES.items() if name in spent.lost}
-    outside = (total - achieved - sum(lost.values())) / total
-    bars = [Share(cause, ns / total) for cause, ns in lost.items()]
-    at_most = measure_undivided_share(trace) >= MOST_UNEXPLAINED or (
+    useful_ns = int(sum_exactly(spent.useful_ns))
+    lost_ns = {cause: spent.lost[name] for name, cause in CAUSES.items() if name in spent.lost}
+    outside_share = (total - useful_ns - sum(lost_ns.values())) / total
+    bars = [Share(cause, ns / total) for cause, ns in lost_ns.items()]
+    is_upper_bound = measure_undivided_share(trace) >= MOST_UNEXPLAINED or (
         trace.recognition is not None and trace.recognition.hides_waits
     )
     return Efficiency(
-        achieved=achieved / total,
-        waterfall=(*bars, Share("outside", outside)),
+        achieved=useful_ns / total,
+        waterfall=(*bars, Share("outside", outside_share)),
         pop={}
-        if at_most
+        if is_upper_bound
         else _measure_pop(phases, spent.useful_ns, (ranks, job), parted=bool(trace.parted)),
         job_ns=job,
         uninstrumented=int(sum_exactly(phases.of(CATEGORIES[UNINSTRUMENTED]))) / total,
-        at_most=at_most,
+        at_most=is_upper_bound,
         devices=spent.devices,
     )
 
 
-def split_off_slow_hosts(found: Efficiency, findings: Iterable[Finding]) -> Efficiency:
+def split_off_slow_hosts(efficiency: Efficiency, findings: Iterable[Finding]) -> Efficiency:
     """Split off the wait for slow hosts, as their findings give its cost, from that for stragglers."""
     cost = sum(finding.cost or 0.0 for finding in findings if KINDS[finding.kind].names_hosts)
     bars: list[Share] = []
-    for bar in found.waterfall:
+    for bar in efficiency.waterfall:
         if bar.cause == CAUSES["wait"]:
-            theirs = min(cost, bar.share)
-            bars += [Share(bar.cause, bar.share - theirs), Share(SLOW_HOST, theirs)]
+            share_of_hosts = min(cost, bar.share)
+            bars += [Share(bar.cause, bar.share - share_of_hosts), Share(SLOW_HOST, share_of_hosts)]
         else:
             bars.append(bar)
-    return replace(found, waterfall=tuple(bars))
+    return replace(efficiency, waterfall=tuple(bars))
 
 
 def _measure_pop(
-    phases: Phases, useful: Ints, size: tuple[int, int], *, parted: bool
+    phases: Phases, useful_ns: Ints, size: tuple[int, int], *, parted: bool
 ) -> dict[str, float]:
     """Split parallel efficiency into POP's factors, of which it is the product.
 
-    `size` is the number of ranks and how long the job took, ns; `useful` is the time of each worker.
+    `size` is the number of ranks and how long the job took, ns; `useful_ns` is the time of each worker.
     Without transfer a step would be shorter by what the rank transferred that came last, which of all
     ranks transferred least; what the ideal network leaves over is serialisation. Where ranks were left
     out (`parted`), transfer holds waits for them, and says neither.
     """
     ranks, job = size
-    most = int(useful.max(initial=0))
-    if most == 0:
+    most_useful_ns = int(useful_ns.max(initial=0))
+    if most_useful_ns == 0:
         return {}
     shares = {
-        "load_balance": int(useful.sum()) / ranks / most,
-        "communication_efficiency": most / job,
+        "load_balance": int(useful_ns.sum()) / ranks / most_useful_ns,
+        "communication_efficiency": most_useful_ns / job,
     }
     if parted:
         return shares
-    transfer = phases.of("transfer")
-    everywhere = phases.by_step(transfer > 0) == ranks
-    moved = phases.least(transfer, transfer > 0)[everywhere]
-    ideal = max(job - int(moved.sum()), most)
+    transfer_ns = phases.of("transfer")
+    is_complete = phases.by_step(transfer_ns > 0) == ranks
+    least_transfer_ns = phases.least(transfer_ns, transfer_ns > 0)[is_complete]
+    ideal_ns = max(job - int(least_transfer_ns.sum()), most_useful_ns)
     return shares | {
-        "serialisation_efficiency": most / ideal,
-        "transfer_efficiency": ideal / job,
+        "serialisation_efficiency": most_useful_ns / ideal_ns,
+        "transfer_efficiency": ideal_ns / job,
     }

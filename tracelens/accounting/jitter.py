@@ -54,40 +54,47 @@ class Waits:
         """For how long others waited for each rank alone, ns."""
         return self._sums(self.alone, "alone_ns")
 
-    def jitter(self, named: set[int], part: Mapping[int, int]) -> float:
-        """Return what share of waits would be if all ranks let others wait as long as the usual peer.
+    def jitter(self, accused: set[int], group: Mapping[int, int]) -> float:
+        """Measure the share of waits if all ranks let others wait as long as the usual peer.
 
         Ranks that a fault names are not asked: for them others waited for a reason.
 
         Args:
-            named: Those ranks.
-            part: Which part each rank plays: those of one are peers.
+            accused: Those ranks.
+            group: Which part each rank plays: those of one are peers.
         """
-        mine = np.isin(self.alone["rank"].to_numpy(), list(named))
-        rest, left = self.alone.filter(~mine), self._without(self.alone.filter(mine))
-        few = self.steps[find_few_outlying_steps(left)]
-        often = rest.filter(~np.isin(rest["step"].to_numpy(), few))
-        spread = 1.0 - float(left[np.isin(self.steps, few)].sum()) / max(float(left.sum()), 1.0)
-        asked = np.array([rank not in named for rank in self.ranks], np.bool_)
-        alone = self._sums(often, "alone_ns")[asked]
-        if len(alone) < 2 or not alone.any():
-            return spread if len(alone) else 0.0
-        by_chance = float(np.sqrt(often["variance"].to_numpy().sum()))
-        parts = np.array([part[rank] for rank in self.ranks])[asked]
-        in_turns = sum(_sum_usual_waits(alone[parts == one], by_chance) for one in np.unique(parts))
-        return spread * float(in_turns / alone.sum())
+        is_accused = np.isin(self.alone["rank"].to_numpy(), list(accused))
+        others, waited_ns = (
+            self.alone.filter(~is_accused),
+            self._without(self.alone.filter(is_accused)),
+        )
+        few_steps = self.steps[find_few_outlying_steps(waited_ns)]
+        usual = others.filter(~np.isin(others["step"].to_numpy(), few_steps))
+        share_spread = 1.0 - float(waited_ns[np.isin(self.steps, few_steps)].sum()) / max(
+            float(waited_ns.sum()), 1.0
+        )
+        is_asked = np.array([rank not in accused for rank in self.ranks], np.bool_)
+        alone_ns = self._sums(usual, "alone_ns")[is_asked]
+        if len(alone_ns) < 2 or not alone_ns.any():
+            return share_spread if len(alone_ns) else 0.0
+        by_chance = float(np.sqrt(usual["variance"].to_numpy().sum()))
+        groups = np.array([group[rank] for rank in self.ranks])[is_asked]
+        in_turns = sum(
+            _sum_usual_waits(alone_ns[groups == number], by_chance) for number in np.unique(groups)
+        )
+        return share_spread * float(in_turns / alone_ns.sum())
 
     def _sums(self, alone: pl.DataFrame, column: str) -> Floats:
-        place = np.searchsorted(np.array(self.ranks), alone["rank"].to_numpy())
-        sums = np.bincount(place, alone[column].to_numpy(), minlength=len(self.ranks))
+        index = np.searchsorted(np.array(self.ranks), alone["rank"].to_numpy())
+        sums = np.bincount(index, alone[column].to_numpy(), minlength=len(self.ranks))
         return sums.astype(np.float64)
 
     def _without(self, alone: pl.DataFrame) -> Floats:
-        """Return what was waited in each step but for those ranks; for each all others waited."""
-        inside = alone.filter(np.isin(alone["step"].to_numpy(), self.steps))
-        place = np.searchsorted(self.steps, inside["step"].to_numpy())
-        caused = np.bincount(place, inside["alone_ns"].to_numpy(), minlength=len(self.steps))
-        return np.maximum(self.waited_ns - (len(self.ranks) - 1) * caused, 0.0)
+        """Measure the waits of each step but for those ranks, ns; for each all others waited."""
+        in_steps = alone.filter(np.isin(alone["step"].to_numpy(), self.steps))
+        index = np.searchsorted(self.steps, in_steps["step"].to_numpy())
+        caused_ns = np.bincount(index, in_steps["alone_ns"].to_numpy(), minlength=len(self.steps))
+        return np.maximum(self.waited_ns - (len(self.ranks) - 1) * caused_ns, 0.0)
 
 
 def find_few_outlying_steps(waited_ns: Floats) -> Flags:
@@ -96,25 +103,25 @@ def find_few_outlying_steps(waited_ns: Floats) -> Flags:
     Such a step has many times the mean wait of the others, and as much as a share of all their waits.
     At most a small share of all steps are such steps: more are not few. Of a single step, all is in it.
     """
-    few = np.zeros(len(waited_ns), np.bool_)
-    most = max(len(waited_ns) // STEPS_PER_OUTLIER, 1)
-    for step in np.argsort(-waited_ns, kind="stable")[:most].tolist():
-        rest = np.delete(waited_ns, np.append(np.flatnonzero(few), step))
-        if len(rest) and waited_ns[step] <= max(
-            MIN_SHARE_OF_OTHER_WAITS_OF_OUTLIER * rest.sum(),
-            MIN_RATIO_OF_WAIT_OF_OUTLIER * rest.mean(),
+    is_few = np.zeros(len(waited_ns), np.bool_)
+    max_count = max(len(waited_ns) // STEPS_PER_OUTLIER, 1)
+    for step in np.argsort(-waited_ns, kind="stable")[:max_count].tolist():
+        other_waits_ns = np.delete(waited_ns, np.append(np.flatnonzero(is_few), step))
+        if len(other_waits_ns) and waited_ns[step] <= max(
+            MIN_SHARE_OF_OTHER_WAITS_OF_OUTLIER * other_waits_ns.sum(),
+            MIN_RATIO_OF_WAIT_OF_OUTLIER * other_waits_ns.mean(),
         ):
             break
-        few[step] = True
-    return few
+        is_few[step] = True
+    return is_few
 
 
-def _sum_usual_waits(alone: Floats, by_chance_ns: float) -> float:
+def _sum_usual_waits(alone_ns: Floats, by_chance_ns: float) -> float:
     """Return for how long peers let others wait, of each no more than is usual."""
-    if len(alone) < 2:
-        return float(alone.sum())
-    alone = np.sort(alone)
-    usual = alone[(len(alone) - 1) // 2]
-    apart = measure_deviation(alone - np.median(alone)) if len(alone) > 2 else 0.0
-    limit_ns = usual + Z_SCORE_TO_CLIP_WAITS_CAUSED * max(apart, by_chance_ns)
-    return float(np.minimum(alone, limit_ns).sum())
+    if len(alone_ns) < 2:
+        return float(alone_ns.sum())
+    alone_ns = np.sort(alone_ns)
+    typical_ns = alone_ns[(len(alone_ns) - 1) // 2]
+    spread_ns = measure_deviation(alone_ns - np.median(alone_ns)) if len(alone_ns) > 2 else 0.0
+    limit_ns = typical_ns + Z_SCORE_TO_CLIP_WAITS_CAUSED * max(spread_ns, by_chance_ns)
+    return float(np.minimum(alone_ns, limit_ns).sum())

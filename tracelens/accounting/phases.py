@@ -102,11 +102,11 @@ class Phases(DisplayMixin):
         return self.pieces.steps.select("rank", "step").with_columns(ns=ns)
 
     def of(self, *names: str) -> Ints:
-        """Return what was spent in some categories, [step window], ns."""
-        spent_ns = np.zeros(len(self.spent), np.int64)
+        """Sum the time in some categories, [step window], ns."""
+        total_ns = np.zeros(len(self.spent), np.int64)
         for name in names:
-            spent_ns += self.spent[:, CATEGORIES.index(name)]
-        return spent_ns
+            total_ns += self.spent[:, CATEGORIES.index(name)]
+        return total_ns
 
     @cached_property
     def steps(self) -> Ints:
@@ -245,12 +245,12 @@ def _find_windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
     process, start, end = (steps[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
     processes, first = np.unique(process, return_index=True)
     stops = np.append(first, len(process))[1:]
-    for one, begin, stop in zip(processes.tolist(), first, stops, strict=True):
-        bounds, ends = np.append(start[begin:stop], end[stop - 1]), end[begin : stop - 1]
+    for process_number, first_row, stop in zip(processes.tolist(), first, stops, strict=True):
+        bounds, ends = np.append(start[first_row:stop], end[stop - 1]), end[first_row : stop - 1]
         before_gap = np.flatnonzero(ends < bounds[1:-1])
         gaps = before_gap + 1 + np.arange(len(before_gap))
         yield (
-            one,
+            process_number,
             np.insert(bounds, before_gap + 1, ends[before_gap]) if len(gaps) else bounds,
             gaps,
         )
@@ -315,7 +315,7 @@ def job_ns(trace: Trace) -> int:
 
 
 def after_steps(steps: pl.DataFrame) -> pl.Series:
-    """Return how long after each step the next of its process begins, ns.
+    """Measure how long after each step the next of its process begins, ns.
 
     That is 0, but where steps were left out. `steps` is in order of process and time.
     """

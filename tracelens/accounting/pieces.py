@@ -113,7 +113,7 @@ class WorkerPieces(PackedPieces):
         )
 
     def spent_before(self, is_counted: Flags, moments: Ints) -> Floats:
-        """Return how much of some categories (flags) had passed at each moment, ns."""
+        """Measure how much of some categories (flags) had passed at each moment, ns."""
         return _passed_before(self.bounds, is_counted[self.category], moments)
 
 
@@ -220,7 +220,7 @@ class JoinedPieces:
         )
 
     def to_line(self, moments: Ints, owner: Ints) -> Ints:
-        """Return where moments are on the line, those beyond a worker's time at its ends, ns.
+        """Find where moments are on the line, those beyond a worker's time at its ends, ns.
 
         `owner` is the index of each one's worker; both are broadcast against each other.
         """
@@ -228,7 +228,7 @@ class JoinedPieces:
         return np.asarray(np.clip(position, self.begins[owner], self.begins[owner + 1]))
 
     def spent_before(self, is_counted: Flags, moments: Ints) -> Floats:
-        """Return how much of some categories (flags) had passed at each moment on the line, ns."""
+        """Measure how much of some categories (flags) had passed at each moment on the line, ns."""
         return _passed_before(self.bounds, is_counted[self.category], moments)
 
 
@@ -294,11 +294,11 @@ class Segments:
         workers = (self.of_worker(index) for index, rank in enumerate(self.ranks) if rank in ranks)
         rows = ((one, np.flatnonzero(one.category == code)) for one in workers)
         return self._to_frame(
-            (one, mine[is_wanted[one.step[mine] + one.offset]]) for one, mine in rows
+            (one, selected[is_wanted[one.step[selected] + one.offset]]) for one, selected in rows
         )
 
     def sum_by_name(self, category: str, steps: Ints) -> pl.DataFrame:
-        """Return how long each rank was in a category in some steps, by name: `rank`, `name`, `ns`."""
+        """Measure how long each rank was in a category in some steps, by name: `rank`, `name`, `ns`."""
         is_wanted, code = self._are_windows_of(steps), CATEGORIES.index(category)
         sums = [(np.zeros(0, np.int32), *np.zeros((2, 0), np.int64))]
         for rank, packed, begin in zip(self.ranks, self.packed, self.begins, strict=False):
@@ -352,12 +352,12 @@ def to_category_names(codes: Array) -> pl.Series:
 
 
 def _passed_before(bounds: Ints, is_counted: Flags, moments: Ints) -> Floats:
-    """Return how much of touching pieces, of which some are counted, had passed at each moment, ns."""
+    """Measure how much of touching pieces, of which some are counted, had passed at each moment, ns."""
     inside = np.concatenate([[False], is_counted, [False]])
     edges = bounds[np.flatnonzero(inside[1:] != inside[:-1])]  # begins and ends in turn
     return covered_before(edges[::2], edges[1::2], moments)
 
 
 def covered_before(begins: Ints, ends: Ints, moments: Ints) -> Floats:
-    """Return how much of disjoint intervals, in order, is before each moment, ns."""
+    """Measure how much of disjoint intervals, in order, is before each moment, ns."""
     return Intervals(begins, ends).passed_before(moments).astype(np.float64)

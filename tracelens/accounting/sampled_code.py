@@ -222,7 +222,7 @@ def _find_serving(trace: Trace) -> pl.DataFrame:
 def _sum_by_shard(
     trace: Trace, times: pl.DataFrame, step_count: int
 ) -> dict[int, dict[Stack, float]]:
-    """Return how much of a step each stack took in some pieces of the time of shards' threads, ns."""
+    """Measure how much of a step each stack took in some pieces of the time of shards' threads, ns."""
     spent: dict[int, dict[Stack, float]] = defaultdict(lambda: defaultdict(float))
     shard_of = dict(trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows())
     of_thread = ("process", "thread")
@@ -241,7 +241,7 @@ def _is_sampled(trace: Trace, steps: Ints) -> bool:
 def _sum_by_rank(
     trace: Trace, phases: Phases, categories: Iterable[str], steps: Ints
 ) -> dict[int, dict[Stack, float]]:
-    """Return how much of a step each stack of a rank's training thread took in some phases, ns."""
+    """Measure how much of a step each stack of a rank's training thread took in some phases, ns."""
     threads = trace.workers.select("process", "rank", thread="training_thread")
     samples = trace.samples.join(threads, on=["process", "thread"]).sort("start_ns")
     ranks = set(samples["rank"])
@@ -255,7 +255,7 @@ def _sum_by_rank(
 
 
 def sum_by_stack(samples: pl.DataFrame, pieces: pl.DataFrame) -> dict[Stack, float]:
-    """Return how much of disjoint pieces' time each stack took, ns; that of none if few were seen."""
+    """Measure how much of disjoint pieces' time each stack took, ns; that of none if few were seen."""
     start, end = (pieces[name].to_numpy() for name in ("start_ns", "end_ns"))
     before_start, before_end = (
         covered_before(start, end, samples[name].to_numpy()) for name in ("start_ns", "end_ns")
@@ -272,7 +272,7 @@ def sum_by_stack(samples: pl.DataFrame, pieces: pl.DataFrame) -> dict[Stack, flo
 
 
 def to_tree(spent: TimeByStack) -> dict[Stack, float]:
-    """Return how long was spent below every call, by the calls that led to it, ns."""
+    """Measure how long was spent below every call, by the calls that led to it, ns."""
     below: dict[Stack, float] = {}
     for stack, ns in spent.items():
         for depth in range(len(stack) + 1):
@@ -304,12 +304,14 @@ def find_differing_path(
     total = {call: _average(all_trees, call) for call in chain}
     informedness = [_measure_informedness(call, chain[0], residual, total) for call in chain]
     functions = tuple(frame for frame in chain[-1] if not _parse_frame(frame).line)
-    begin = len(functions) - 1
+    first_index = len(functions) - 1
     if max(informedness) >= MIN_INFORMEDNESS_TO_LEAVE_CALLERS:
         least = MIN_RATIO_OF_INFORMEDNESS * max(informedness)
-        begin = min(next(i for i, one in enumerate(informedness) if one >= least), begin)
+        first_index = min(
+            next(i for i, one in enumerate(informedness) if one >= least), first_index
+        )
     frames = _find_lines(functions, slow, normal)
-    return Culprit(frames[begin:], frames[:begin], residual[chain[-1]])
+    return Culprit(frames[first_index:], frames[:first_index], residual[chain[-1]])
 
 
 def _leave_out_recorder(spent: TimeByStack) -> dict[Stack, float]:

@@ -44,42 +44,45 @@ def find_server_queues(trace: Trace) -> pl.DataFrame:
     if trace.shards.is_empty() or trace.alignment.unaligned:
         return pl.DataFrame(schema=_QUEUE_COLUMNS)
     asked, served = (
-        trace.requests_of(part).filter(pl.col("kind") == "ps").collect()
-        for part in (trace.workers, trace.shards)
+        trace.requests_of(owners).filter(pl.col("kind") == "ps").collect()
+        for owners in (trace.workers, trace.shards)
     )
-    parted = not trace.choice.is_all
-    known = _join_requests(asked, served, parted=parted)
-    pushes = known.filter(pl.col("op") == "push", pl.col("got").is_not_null())
-    queued = pl.concat([*_find_open(known, parted=parted), _find_barriers(pushes, served, asked)])
+    is_part = not trace.choice.is_all
+    requests = _join_requests(asked, served, is_part=is_part)
+    pushes = requests.filter(pl.col("op") == "push", pl.col("got").is_not_null())
+    queued = pl.concat(
+        [*_find_open(requests, is_part=is_part), _find_barriers(pushes, served, asked)]
+    )
     waiting = _join_last_pushes(queued.filter(pl.col("start_ns") < pl.col("end_ns")), pushes)
     return _leave_out_transfer(waiting, served)
 
 
-def _join_requests(asked: pl.DataFrame, served: pl.DataFrame, *, parted: bool) -> pl.DataFrame:
+def _join_requests(asked: pl.DataFrame, served: pl.DataFrame, *, is_part: bool) -> pl.DataFrame:
     """Return pushes and pulls with when their shards got, began, added and answered them.
 
     Of a part of a run, also such whose arrival was before it.
     """
-    of_op = {op: pl.col("op") == op for op in ("receive", "aggregate", "reply")}
-    times = (
+    has_op = {op: pl.col("op") == op for op in ("receive", "aggregate", "reply")}
+    service = (
         served.drop_nulls("request")
         .group_by("request")
         .agg(
-            received=pl.col("end_ns").filter(of_op["receive"]).min(),
+            received=pl.col("end_ns").filter(has_op["receive"]).min(),
             begun=pl.col("start_ns").filter(pl.col("op").is_in(SERVICE_OPS)).min(),
-            added=pl.col("end_ns").filter(of_op["aggregate"]).max(),
-            got=pl.col("end_ns").filter(of_op["receive"] | of_op["aggregate"]).min(),
-            replied=pl.col("start_ns").filter(of_op["reply"]).min(),
+            added=pl.col("end_ns").filter(has_op["aggregate"]).max(),
+            got=pl.col("end_ns").filter(has_op["receive"] | has_op["aggregate"]).min(),
+            replied=pl.col("start_ns").filter(has_op["reply"]).min(),
             held=pl.coalesce("shard", "rank").first(),
         )
         .with_columns(unseen=pl.col("received").is_null().all().over("held"))
     )
-    earlier = pl.lit(parted) & pl.col("received").is_null() & pl.col("replied").is_not_null()
-    served_unseen = pl.col("unseen") & pl.col("begun").is_not_null()
+    began_before = pl.lit(is_part) & pl.col("received").is_null() & pl.col("replied").is_not_null()
+    is_served_unseen = pl.col("unseen") & pl.col("begun").is_not_null()
     return (
         asked.filter(pl.col("op").is_in(["push", "pull"]))
         .join(
-            times.filter(pl.col("received").is_not_null() | earlier | served_unseen), on="request"
+            service.filter(pl.col("received").is_not_null() | began_before | is_served_unseen),
+            on="request",
         )
         .with_columns(
             pl.coalesce("shard", "held").alias("shard"),
@@ -89,25 +92,27 @@ def _join_requests(asked: pl.DataFrame, served: pl.DataFrame, *, parted: bool) -
     )
 
 
-def _find_open(known: pl.DataFrame, *, parted: bool) -> list[pl.DataFrame]:
+def _find_open(requests: pl.DataFrame, *, is_part: bool) -> list[pl.DataFrame]:
     """Return when open requests were queued: before they are served, and before they are answered.
 
     A pull carries nothing until its reply: before that it is in the queue, also unseen by a shard that
     is too busy to take it in.
     """
-    asking, replied = pl.col("op") == "pull", pl.col("replied").is_not_null()
+    asks, replied = pl.col("op") == "pull", pl.col("replied").is_not_null()
     got = pl.max_horizontal("start_ns", "received")  # of one that nobody saw arrive: when it begins
-    begin = pl.when(asking).then("start_ns").otherwise(got)
-    before = known.select(
+    begin_ns = pl.when(asks).then("start_ns").otherwise(got)
+    before_service = requests.select(
         *_ABOUT,
         for_update=pl.lit(value=False),
-        for_pushes=asking,
-        there_ns=pl.when("unseen").then("begun").when(asking).then("received"),
-        start_ns=begin,
+        for_pushes=asks,
+        there_ns=pl.when("unseen").then("begun").when(asks).then("received"),
+        start_ns=begin_ns,
         end_ns=pl.min_horizontal("until", "begun"),
     )
-    later = pl.lit(parted) & ~asking & pl.col("added").is_not_null() & (~asking & replied).any()
-    after = known.filter(replied | later).select(
+    is_answered_later = (
+        pl.lit(is_part) & ~asks & pl.col("added").is_not_null() & (~asks & replied).any()
+    )
+    after_service = requests.filter(replied | is_answered_later).select(
         *_ABOUT,
         for_update=pl.lit(value=False),
         for_pushes=pl.lit(value=True),
@@ -115,7 +120,7 @@ def _find_open(known: pl.DataFrame, *, parted: bool) -> list[pl.DataFrame]:
         start_ns="added",
         end_ns=pl.min_horizontal("until", "replied"),
     )
-    return [before, after]
+    return [before_service, after_service]
 
 
 def _find_barriers(pushes: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
@@ -123,17 +128,17 @@ def _find_barriers(pushes: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFra
 
     Only of updates that join pushes: where each makes one of its own, workers do not wait for others.
     """
-    about = pl.coalesce("shard", "rank").alias("shard"), "step", pl.col("key").fill_null(-1)
+    key = pl.coalesce("shard", "rank").alias("shard"), "step", pl.col("key").fill_null(-1)
     updates = (
         served.filter(pl.col("op") == "apply", pl.col("end_ns").is_not_null())
-        .select(*about, applied="end_ns")
+        .select(*key, applied="end_ns")
         .group_by(_SAME)
         .agg(pl.col("applied").max(), updates=pl.len())
     )
-    joined = pushes.group_by(_SAME).agg(pushes=pl.len()).join(updates, on=_SAME)
+    joint = pushes.group_by(_SAME).agg(pushes=pl.len()).join(updates, on=_SAME)
     if pushes["process"].n_unique() > 1:
-        joined = joined.filter(pl.col("updates") < pl.col("pushes"))
-    pending = pushes.join(joined.select(*_SAME, "applied"), on=_SAME).select(
+        joint = joint.filter(pl.col("updates") < pl.col("pushes"))
+    waiting = pushes.join(joint.select(*_SAME, "applied"), on=_SAME).select(
         *_ABOUT,
         for_update=pl.lit(value=True),
         for_pushes=pl.lit(value=True),
@@ -141,10 +146,10 @@ def _find_barriers(pushes: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFra
         start_ns="until",
         end_ns="applied",
     )
-    pending = pending.filter(pl.col("start_ns") < pl.col("end_ns"))
-    ends = pl.col("end_ns").fill_null(FOREVER)
+    waiting = waiting.filter(pl.col("start_ns") < pl.col("end_ns"))
+    end_or_never = pl.col("end_ns").fill_null(FOREVER)
     return _cut_by_intervals(
-        pending, asked.select("process", "start_ns", ends), "process", inside=False
+        waiting, asked.select("process", "start_ns", end_or_never), "process", inside=False
     )
 
 
@@ -173,23 +178,28 @@ def _join_last_pushes(queued: pl.DataFrame, pushes: pl.DataFrame) -> pl.DataFram
 
 def _leave_out_transfer(queued: pl.DataFrame, served: pl.DataFrame) -> pl.DataFrame:
     """Leave out when the last push was on its way to a shard that did nothing meanwhile."""
-    moved = (pl.col("op") != "receive") | (pl.col("bytes").fill_null(1) > 0)
-    working = served.filter(moved, pl.col("end_ns").is_not_null()).select(
+    moves_bytes = (pl.col("op") != "receive") | (pl.col("bytes").fill_null(1) > 0)
+    working = served.filter(moves_bytes, pl.col("end_ns").is_not_null()).select(
         "start_ns", "end_ns", shard=pl.coalesce("shard", "rank")
     )
     queued = queued.with_columns(served_ns="end_ns", moves=pl.lit(value=False))
-    first = queued.with_columns(end_ns="sent_ns")
+    before_sent = queued.with_columns(end_ns="sent_ns")
     on_way = queued.with_columns(start_ns="sent_ns", end_ns="got")
-    last = queued.with_columns(start_ns="got", sent_ns="got")
+    after_arrival = queued.with_columns(start_ns="got", sent_ns="got")
     idle = _cut_by_intervals(on_way, working, "shard", inside=False).with_columns(
         moves=pl.lit(value=True)
     )
-    parts = [first, _cut_by_intervals(on_way, working, "shard", inside=True), idle, last]
-    each = _keep_last_served(
-        pl.concat(part for part in parts if part.height) if queued.height else queued
+    pieces = [
+        before_sent,
+        _cut_by_intervals(on_way, working, "shard", inside=True),
+        idle,
+        after_arrival,
+    ]
+    stretches = _keep_last_served(
+        pl.concat(part for part in pieces if part.height) if queued.height else queued
     )
     return (
-        each.filter(~pl.col("moves"))
+        stretches.filter(~pl.col("moves"))
         .select(pl.col(name).cast(kind) for name, kind in _QUEUE_COLUMNS.items())
         .sort("process", "start_ns")
     )
@@ -201,25 +211,30 @@ def _keep_last_served(stretches: pl.DataFrame) -> pl.DataFrame:
         *("process", "served_ns", "shard", "key", "start_ns"),
         descending=[False, True, False, False, True],
     )
-    later = pl.col("start_ns").cum_min().shift(1).over("process")
+    next_start = pl.col("start_ns").cum_min().shift(1).over("process")
     return (
-        ordered.with_columns(end_ns=pl.min_horizontal("end_ns", later))
+        ordered.with_columns(end_ns=pl.min_horizontal("end_ns", next_start))
         .filter(pl.col("start_ns") < pl.col("end_ns"))
         .with_columns(pl.col("sent_ns").clip("start_ns", "end_ns"))
     )
 
 
 def _cut_by_intervals(
-    rows: pl.DataFrame, others: pl.DataFrame, of: str, *, inside: bool
+    rows: pl.DataFrame, others: pl.DataFrame, by: str, *, inside: bool
 ) -> pl.DataFrame:
-    """Cut rows to what lies inside, or outside, all intervals of `others` with the same `of`."""
-    found = [rows.clear()]
-    cuts = {key: _union(part) for (key,), part in others.partition_by(of, as_dict=True).items()}
-    for (key,), part in rows.partition_by(of, as_dict=True).items():
-        row, start, end = _cut_at_edges(part, cuts.get(key, np.zeros(0, np.int64)), inside=inside)
+    """Cut rows to what lies inside, or outside, all intervals of `others` with the same `by`."""
+    pieces = [rows.clear()]
+    edges_of = {
+        key: _union(rows_of_key)
+        for (key,), rows_of_key in others.partition_by(by, as_dict=True).items()
+    }
+    for (key,), rows_of_key in rows.partition_by(by, as_dict=True).items():
+        row, start, end = _cut_at_edges(
+            rows_of_key, edges_of.get(key, np.zeros(0, np.int64)), inside=inside
+        )
         times = pl.Series(start, dtype=pl.Int64), pl.Series(end, dtype=pl.Int64)
-        found.append(part[row].with_columns(start_ns=times[0], end_ns=times[1]))
-    return pl.concat(found)
+        pieces.append(rows_of_key[row].with_columns(start_ns=times[0], end_ns=times[1]))
+    return pl.concat(pieces)
 
 
 def _union(intervals: pl.DataFrame) -> Ints:
@@ -234,14 +249,17 @@ def _union(intervals: pl.DataFrame) -> Ints:
 def _cut_at_edges(rows: pl.DataFrame, edges: Ints, *, inside: bool) -> tuple[Indices, Ints, Ints]:
     """Return stretches of rows between some edges, of those after an even or odd number of them."""
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    first, after = np.searchsorted(edges, start, "right"), np.searchsorted(edges, end, "left")
-    count = np.maximum(after - first, 0) + 1
+    first_edge, stop_edge = (
+        np.searchsorted(edges, start, "right"),
+        np.searchsorted(edges, end, "left"),
+    )
+    count = np.maximum(stop_edge - first_edge, 0) + 1
     row = np.repeat(np.arange(len(start)), count)
     piece = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-    number = first[row] + piece  # of edges before it
+    edge_index = first_edge[row] + piece  # of edges before it
     bounds = np.concatenate([edges, [FOREVER]])
-    begin = np.where(piece == 0, start[row], bounds[number - 1])
-    over = np.where(piece == count[row] - 1, end[row], bounds[number])
-    kept: Flags = (number % 2 == 1) == inside
-    kept &= begin < over
-    return row[kept], begin[kept], over[kept]
+    begin_ns = np.where(piece == 0, start[row], bounds[edge_index - 1])
+    end_ns = np.where(piece == count[row] - 1, end[row], bounds[edge_index])
+    is_kept: Flags = (edge_index % 2 == 1) == inside
+    is_kept &= begin_ns < end_ns
+    return row[is_kept], begin_ns[is_kept], end_ns[is_kept]

@@ -14,14 +14,16 @@ SERVICE_OPS: Final = (*PROCESSOR_OPS, "reply")
 
 
 def measure_link_time(begin: Ints | Floats, end: Ints | Floats, crowding: float = 0.0) -> Floats:
-    """Return how much of a link's time each message had, if messages at once had equal shares of it.
+    """Measure how much of a link's time each message had, if messages at once had equal shares of it.
 
     With `crowding` above 0, n messages at once get 1 / (1 + crowding (n - 1)) of the link together.
     """
     edges = np.unique(np.concatenate([begin, end]))
-    first, last = np.searchsorted(edges, begin), np.searchsorted(edges, end)
-    change = np.bincount(first, minlength=len(edges)) - np.bincount(last, minlength=len(edges))
+    first_edge, last_edge = np.searchsorted(edges, begin), np.searchsorted(edges, end)
+    change = np.bincount(first_edge, minlength=len(edges)) - np.bincount(
+        last_edge, minlength=len(edges)
+    )
     crowd = np.maximum(np.cumsum(change)[:-1], 1)
     share = np.diff(edges) / (crowd * (1 + crowding * (crowd - 1)))
-    until = np.concatenate([[0.0], np.cumsum(share)])
-    return np.asarray(until[last] - until[first])
+    share_before = np.concatenate([[0.0], np.cumsum(share)])
+    return np.asarray(share_before[last_edge] - share_before[first_edge])

@@ -36,18 +36,18 @@ def find_shared_cores(trace: Trace) -> list[SharedCores]:
     """Return the hosts with more ranks than cores for them, as far as the cores were recorded."""
     tables = [table.with_row_index("row") for table in (trace.workers, trace.shards)]
     ranks = pl.concat(tables).drop_nulls("cores").filter(pl.col("host") != "")
-    shared = []
+    hosts = []
     for host in ranks.partition_by("host", maintain_order=True):
         workers, shards = (
             host.filter(role=role)["row"].to_numpy().astype(np.int64) for role in ("worker", "ps")
         )
         cores = _count_cores(host.select("cores", "core_quota").iter_rows())
-        shared.append(SharedCores(workers, shards, cores))
-    return [one for one in shared if 0 < one.cores < one.ranks]
+        hosts.append(SharedCores(workers, shards, cores))
+    return [host for host in hosts if 0 < host.cores < host.ranks]
 
 
 def _count_cores(limits: Iterable[tuple[str, float | None]]) -> float:
-    """Return how many cores processes may use together; 0 where that is not known.
+    """Count how many cores processes may use together; 0 where that is not known.
 
     Processes that may run on the same cores are taken to have the same quota.
 
@@ -65,10 +65,10 @@ def _parse_ranges(ranges: str) -> frozenset[int]:
     """Return the numbers of ``0-3,8``; none of what is not written so."""
     numbers: set[int] = set()
     for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
+        first_core, _, last_core = part.partition("-")
+        if not first_core.isdecimal() or not (last_core or first_core).isdecimal():
             return frozenset()
-        if int(last or first) > MAX_CORE_NUMBER:
+        if int(last_core or first_core) > MAX_CORE_NUMBER:
             return frozenset()
-        numbers.update(range(int(first), int(last or first) + 1))
+        numbers.update(range(int(first_core), int(last_core or first_core) + 1))
     return frozenset(numbers)

@@ -126,11 +126,13 @@ def _find_largest(gap_ns_by_span: Mapping[str, int]) -> dict[str, float]:
 
 def _measure_states(pieces: WorkerPieces, work: DeviceWork) -> Array:
     """Return for how long a device did what in each piece: computing, exposed, copies, nothing."""
-    compute, both, busy, profiled_ns = (
+    compute, with_communication, busy, profiled_ns = (
         np.diff(part.passed_before(pieces.bounds))
         for part in (work.compute, work.both, work.busy, work.windows)
     )
-    state_ns = np.stack([compute, both - compute, busy - both, profiled_ns - busy])
+    state_ns = np.stack(
+        [compute, with_communication - compute, busy - with_communication, profiled_ns - busy]
+    )
     return np.where(profiled_ns > 0, state_ns, 0)
 
 
@@ -158,5 +160,5 @@ def _find_spans_before_gaps(
 
 
 def _sum_by_key(keys: Array, values: Array) -> tuple[list[int], list[float]]:
-    known, place = np.unique(keys, return_inverse=True)
-    return known.tolist(), np.bincount(place, values, minlength=len(known)).tolist()
+    distinct, index = np.unique(keys, return_inverse=True)
+    return distinct.tolist(), np.bincount(index, values, minlength=len(distinct)).tolist()

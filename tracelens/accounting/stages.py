@@ -69,16 +69,16 @@ def find_stages(trace: Trace) -> Stages | None:
     ranks = trace.workers["rank"].to_list()
     if sent.is_empty() or len(ranks) < 2:
         return None
-    column = {rank: at for at, rank in enumerate(ranks)}
+    column_of = {rank: index for index, rank in enumerate(ranks)}
     pairs = sent.select("rank", "peer").unique().rows()
-    edges = [(column[a], column[b]) for a, b in pairs if a in column and b in column]
-    chain = _find_components(len(ranks), edges)
-    depth = _find_depths(sent, column)
-    stage = _join_by_communicators(trace, column, chain)
+    links = [(column_of[a], column_of[b]) for a, b in pairs if a in column_of and b in column_of]
+    chain = _find_components(len(ranks), links)
+    depth = _find_depths(sent, column_of)
+    stage = _join_by_communicators(trace, column_of, chain)
     if stage is None:
         if max(depth.values(), default=0) < MIN_DEPTH_OF_PIPELINE:
             return None
-        stage = np.array([depth.get(at, 0) for at in range(len(ranks))], np.int64)
+        stage = np.array([depth.get(index, 0) for index in range(len(ranks))], np.int64)
     return Stages(_order_stages(stage, depth), chain)
 
 
@@ -92,65 +92,69 @@ def find_server(trace: Trace) -> int | None:
         return None
     sent = trace.sent.filter(pl.col("rank").is_in(list(workers)))
     pairs = [{a, b} for a, b in sent.select("rank", "peer").unique().rows() if {a, b} <= workers]
-    common = set.intersection(*pairs) if pairs else set()
-    if len(common) != 1 or set.union(*pairs) != workers:
+    centre = set.intersection(*pairs) if pairs else set()
+    if len(centre) != 1 or set.union(*pairs) != workers:
         return None
-    (server,) = common
+    (server,) = centre
     sends = pl.col("op").cast(pl.String) == "send"
-    done = pl.when(sends).then("start_ns").otherwise("end_ns")
-    mine = sent.filter(pl.col("rank") == server).select("peer", done=done, answers=sends)
-    mine = mine.drop_nulls().sort("done").with_columns(asks=~pl.col("answers").shift(1))
+    moment = pl.when(sends).then("start_ns").otherwise("end_ns")
+    own_messages = sent.filter(pl.col("rank") == server).select("peer", done=moment, answers=sends)
+    own_messages = (
+        own_messages.drop_nulls().sort("done").with_columns(asks=~pl.col("answers").shift(1))
+    )
     has_asked = (~pl.col("answers")).cum_sum().over("peer") > 0  # the first task is given unasked
-    answers = mine.with_columns(asker=pl.col("peer").shift(1)).filter("answers", has_asked)
-    direct = answers.select((pl.col("asks") & (pl.col("asker") == pl.col("peer"))).sum()).item()
+    answers = own_messages.with_columns(asker=pl.col("peer").shift(1)).filter("answers", has_asked)
+    direct_count = answers.select(
+        (pl.col("asks") & (pl.col("asker") == pl.col("peer"))).sum()
+    ).item()
     return (
         server
-        if answers.height and direct >= MIN_SHARE_OF_DIRECT_ANSWERS * answers.height
+        if answers.height and direct_count >= MIN_SHARE_OF_DIRECT_ANSWERS * answers.height
         else None
     )
 
 
-def _join_by_communicators(trace: Trace, column: Mapping[int, int], chain: Ints) -> Ints | None:
+def _join_by_communicators(trace: Trace, column_of: Mapping[int, int], chain: Ints) -> Ints | None:
     """Join the ranks of each communicator that has one rank of a chain at most; None if none has."""
-    edges: list[tuple[int, int]] = []
+    links: list[tuple[int, int]] = []
     for grid in trace.calls:
-        mine = [column[rank] for rank in grid.ranks.tolist() if rank in column]
-        if len(set(chain[mine].tolist())) == len(mine):
-            edges += [(mine[0], other) for other in mine[1:]]
-    stage = _find_components(len(chain), edges)
-    parts = set(zip(stage.tolist(), chain.tolist(), strict=True))
+        columns = [column_of[rank] for rank in grid.ranks.tolist() if rank in column_of]
+        if len(set(chain[columns].tolist())) == len(columns):
+            links += [(columns[0], column) for column in columns[1:]]
+    stage = _find_components(len(chain), links)
+    cells = set(zip(stage.tolist(), chain.tolist(), strict=True))
     # What joins two ranks of a chain by a detour gives no stages.
-    return stage if edges and len(parts) == len(chain) else None
+    return stage if links and len(cells) == len(chain) else None
 
 
-def _find_components(count: int, edges: Iterable[tuple[int, int]]) -> Ints:
+def _find_components(count: int, links: Iterable[tuple[int, int]]) -> Ints:
     """Return for each of some nodes the number of what it hangs together with."""
-    above = list(range(count))
+    parent = list(range(count))
 
     def root(node: int) -> int:
-        while above[node] != node:
-            above[node] = above[above[node]]
-            node = above[node]
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
         return node
 
-    for one, other in edges:
-        above[root(one)] = root(other)
+    for first, second in links:
+        parent[root(first)] = root(second)
     return np.unique([root(node) for node in range(count)], return_inverse=True)[1]
 
 
-def _find_depths(sent: pl.DataFrame, column: Mapping[int, int]) -> dict[int, int]:
-    """Return how many messages, one after the other, come before a rank's first one in most steps."""
-    end = pl.col("end_ns")
-    some = sent["step"].unique().sort().head(MAX_STEPS_TO_FIND_DEPTH)
-    first = (
+def _find_depths(sent: pl.DataFrame, column_of: Mapping[int, int]) -> dict[int, int]:
+    """Count how many messages, one after the other, come before a rank's first one in most steps."""
+    end_ns = pl.col("end_ns")
+    first_steps = sent["step"].unique().sort().head(MAX_STEPS_TO_FIND_DEPTH)
+    first_messages = (
         sent.lazy()
-        .filter(pl.col("step").is_in(some.implode()))
+        .filter(pl.col("step").is_in(first_steps.implode()))
         .with_columns(pl.col("op").cast(pl.String))
         .sort("rank", "step", "end_ns", nulls_last=True)
         .group_by("rank", "step", maintain_order=True)
         .agg(
             sends=pl.col("start_ns").filter(pl.col("op") == "send").min(),
-            received=end.filter(pl.col("op") == "recv").first(),
+            received=end_ns.filter(pl.col("op") == "recv").first(),
             sender=pl.col("peer").filter(pl.col("op") == "recv").first(),
         )
         .with_columns(
@@ -162,28 +166,26 @@ def _find_depths(sent: pl.DataFrame, column: Mapping[int, int]) -> dict[int, int
         .agg(pl.col("after").fill_null(-1).mode().max())
         .collect()
     )
-    before = {
-        column[rank]: column.get(peer)
-        for rank, peer in first.select("rank", "after").iter_rows()
-        if rank in column
+    sender_of = {
+        column_of[rank]: column_of.get(peer)
+        for rank, peer in first_messages.select("rank", "after").iter_rows()
+        if rank in column_of
     }
-    found = {}
-    for node, sender in before.items():
-        depth, at = 0, sender
-        while at is not None and depth <= len(before):
-            depth, at = depth + 1, before.get(at)
-        found[node] = depth if depth <= len(before) else 0
-    return found
+    depths = {}
+    for node, sender in sender_of.items():
+        depth, ancestor = 0, sender
+        while ancestor is not None and depth <= len(sender_of):
+            depth, ancestor = depth + 1, sender_of.get(ancestor)
+        depths[node] = depth if depth <= len(sender_of) else 0
+    return depths
 
 
 def _order_stages(stage: Ints, depth: Mapping[int, int]) -> Ints:
     """Number stages in the order in which a step goes through them."""
-    usual = {
-        one: Counter(depth.get(at, 0) for at in np.flatnonzero(stage == one).tolist()).most_common(
-            1
-        )
-        for one in np.unique(stage).tolist()
-    }
-    ordered = sorted(usual, key=lambda one: (usual[one][0][0], one))
-    place = {one: number for number, one in enumerate(ordered)}
-    return np.array([place[one] for one in stage.tolist()], np.int64)
+    typical_depth = {}
+    for number in np.unique(stage).tolist():
+        depths = Counter(depth.get(rank, 0) for rank in np.flatnonzero(stage == number).tolist())
+        typical_depth[number] = depths.most_common(1)[0][0]
+    stages = sorted(typical_depth, key=lambda number: (typical_depth[number], number))
+    position = {number: index for index, number in enumerate(stages)}
+    return np.array([position[number] for number in stage.tolist()], np.int64)

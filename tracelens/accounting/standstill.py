@@ -83,8 +83,8 @@ class Standstill:
 
 def find_standstill(trace: Trace) -> Standstill:
     """Return the calls that were open at the end, and the roots that all their ranks wait for."""
-    named = trace.communicators.unique("communicator", keep="first", maintain_order=True)
-    members = dict(named.select(pl.col("communicator").cast(pl.String), "ranks").rows())
+    communicators = trace.communicators.unique("communicator", keep="first", maintain_order=True)
+    members = dict(communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows())
     present = _expected_ranks(trace)
     calls = [
         call
@@ -96,7 +96,7 @@ def find_standstill(trace: Trace) -> Standstill:
 
 
 def _count_calls(trace: Trace) -> Counter[int]:
-    """Return how many calls each rank entered, by their numbers: early ones may have been lost."""
+    """Count how many calls each rank entered, by their numbers: early ones may have been lost."""
     counts: Counter[int] = Counter()
     for grid in trace.calls:
         counts.update(_last_numbers(grid))
@@ -123,7 +123,7 @@ def _open_calls(
     grid: CallGrid,
     members: Sequence[int] | None,
     present: frozenset[int] | None,
-    equal: Sequence[str],
+    equal_bytes: Sequence[str],
 ) -> Iterator[OpenCall]:
     """Yield the open calls of a communicator, in order."""
     if grid.is_closed:
@@ -135,12 +135,12 @@ def _open_calls(
     expected = {*ranks} if members is None else {*members}
     if present is not None:
         expected &= present
-    mismatched = find_mismatched(open_rows, equal)
+    mismatched = find_mismatched(open_rows, equal_bytes)
     astray = strayed = frozenset[int]()
     for row, seq in enumerate(open_rows.seq.tolist()):
         parties = [frozenset(ranks)]
         if mismatched[row] and not astray:
-            variants = [ranks_of for _, ranks_of in split_by_variant(open_rows, row, equal)]
+            variants = [ranks_of for _, ranks_of in split_by_variant(open_rows, row, equal_bytes)]
             strayed = astray = frozenset(find_minority(variants))
             if not astray:  # no party is the largest: each waits for the others
                 parties = [frozenset(ranks_of) for ranks_of in variants]
@@ -168,8 +168,8 @@ def _open_messages(trace: Trace) -> Iterator[OpenCall]:
     ).select(pl.col("communicator", "op").cast(pl.String), "rank", "peer", "step")
     pairs = {(row[0], row[1], row[2], row[3]) for row in messages.iter_rows()}
     for communicator, op, rank, peer, step in messages.sort("rank").iter_rows():
-        other = "send" if op == "recv" else "recv"
-        awaited = () if (communicator, other, peer, rank) in pairs else (peer,)
+        opposite = "send" if op == "recv" else "recv"
+        awaited = () if (communicator, opposite, peer, rank) in pairs else (peer,)
         yield OpenCall(communicator or "", -1, op, step, (rank,), awaited)
 
 
@@ -273,22 +273,22 @@ class _Graph:
 
     def find_waiting(self, ranks: set[int]) -> set[int]:
         """Return all other ranks that wait for some ranks, directly or in turn."""
-        before: dict[int, list[int]] = {}
+        begins_of: dict[int, list[int]] = {}
         for begin, end in self.edges.tolist():
-            before.setdefault(end, []).append(begin)
+            begins_of.setdefault(end, []).append(begin)
         reached = {self.number[rank] for rank in ranks}
-        left = list(reached)
-        while left:
-            new = set(before.get(left.pop(), ())) - reached
-            reached |= new
-            left += new
+        unvisited = list(reached)
+        while unvisited:
+            reached_next = set(begins_of.get(unvisited.pop(), ())) - reached
+            reached |= reached_next
+            unvisited += reached_next
         return {rank for rank, node in self.number.items() if node in reached} - ranks
 
 
-def _correct(call: OpenCall, right: OpenCall, wrong: set[int]) -> OpenCall:
+def _correct(call: OpenCall, correct_call: OpenCall, wrong_ranks: set[int]) -> OpenCall:
     """Return a call of a circle without what is wrong in it: the ranks inside, or those awaited."""
-    if wrong:
-        return replace(call, inside=tuple(rank for rank in call.inside if rank not in wrong))
-    if call is right:
+    if wrong_ranks:
+        return replace(call, inside=tuple(rank for rank in call.inside if rank not in wrong_ranks))
+    if call is correct_call:
         return call
-    return replace(call, awaited=tuple(sorted({*call.awaited} - {*right.inside})))
+    return replace(call, awaited=tuple(sorted({*call.awaited} - {*correct_call.inside})))

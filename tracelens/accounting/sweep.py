@@ -66,13 +66,13 @@ def cut(windows: Ints, thread: Spans, around: Surroundings) -> Pieces:
         (one.start, np.sort(one.end, kind="stable"), one.end, one.code, one.name)
         for one in (thread, around.device)
     ]
-    most = len(windows) + sum(map(len, covers)) + sum(2 * len(one[0]) for one in spans)
+    max_bounds = len(windows) + sum(map(len, covers)) + sum(2 * len(one[0]) for one in spans)
     step_count = len(windows) - 1
     room = Pieces(
-        bounds=np.empty(most + 1, np.int64),
-        step=np.empty(most, np.int32),
-        category=np.empty(most, np.int8),
-        name=np.empty(most, np.int32),
+        bounds=np.empty(max_bounds + 1, np.int64),
+        step=np.empty(max_bounds, np.int32),
+        category=np.empty(max_bounds, np.int8),
+        name=np.empty(max_bounds, np.int32),
         spent=np.zeros((step_count, len(CATEGORIES)), np.int64),
         hidden=np.zeros(step_count, np.int64),
     )
@@ -122,8 +122,8 @@ def cut_in_numpy(windows: Ints, thread: Spans, around: Surroundings) -> Pieces:
     count = len(windows) - 1
     step = np.repeat(np.arange(count, dtype=np.int32), np.diff(of_steps))
     is_work = (category <= USER) | (category == UNINSTRUMENTED)
-    beside = np.flatnonzero(flying & is_work)
-    hidden = _sum_exactly(step[beside], bounds[beside + 1] - bounds[beside], count)
+    hidden_rows = np.flatnonzero(flying & is_work)
+    hidden = _sum_exactly(step[hidden_rows], bounds[hidden_rows + 1] - bounds[hidden_rows], count)
     is_new = np.ones(len(step), np.bool_)
     is_new[1:] = False
     for values in (step, category, name):
@@ -171,7 +171,7 @@ def _choose(where: Flags, this: _Code, that: _Code) -> Int16s:
 
 
 def _covers(bound_count: int, edges: Array) -> Flags:
-    """Return which pieces any interval covers, by the indices of begins and ends, [piece]."""
+    """Find which pieces any interval covers, by the indices of begins and ends, [piece]."""
     if not edges.shape[1]:
         return np.zeros(bound_count - 1, np.bool_)
     opened, closed = (np.bincount(side, minlength=bound_count) for side in edges)
@@ -179,7 +179,7 @@ def _covers(bound_count: int, edges: Array) -> Flags:
 
 
 def _find_innermost(bound_count: int, spans: Spans, edges: Array) -> tuple[Int16s, Flags, Int32s]:
-    """Return of each piece the innermost phase's code, whether user code is open, and the name."""
+    """Find for each piece the innermost phase's code, whether user code is open, and the name."""
     count = bound_count - 1
     begin, end = edges
     code = np.append(spans.code, np.int16(NOTHING))
@@ -200,7 +200,7 @@ def _find_innermost(bound_count: int, spans: Spans, edges: Array) -> tuple[Int16
 
 
 def _lay_out(rows: Indices, begin: Array, end: Array, count: int) -> Int32s:
-    """Return which of some spans is active in each piece, the latest begun one; -1 where none is."""
+    """Find which of some spans is active in each piece, the latest begun one; -1 where none is."""
     first = begin[rows]
     last = np.minimum(end[rows], np.append(first[1:], count))
     label, repeats = np.full((2, 2 * len(rows) + 1), -1, np.int32)

@@ -82,7 +82,7 @@ class Updates:
 
 
 def _read_gaps(columns: Columns, rows: Indices, passes: Indices) -> tuple[Array, ...]:
-    """Return what lies between each update and the next one, in `GAP_COLUMNS` but the rank.
+    """Measure the gap between each update and the next one, in `GAP_COLUMNS` but the rank.
 
     Between two updates of one step that forward or backprop lie between is no gap, but a further pass:
     of another optimizer, or of more samples.

@@ -106,24 +106,24 @@ def _number_rows(columns: list[Array]) -> Ints:
 
 def _find_first_messages(sent: dict[int, _Sent]) -> dict[int, Indices] | None:
     """Return the first messages of each process's steps; None if processes repeat unequally often."""
-    first = {process: _find_periods(one) for process, one in sent.items()}
-    counts = {len(rows) for rows in first.values() if len(rows)}
+    first_rows = {process: _find_periods(one) for process, one in sent.items()}
+    counts = {len(rows) for rows in first_rows.values() if len(rows)}
     if not counts or min(counts) < MIN_REPEATS:
         return None
-    unordered = [process for process, rows in first.items() if not len(rows)]
+    unordered = [process for process, rows in first_rows.items() if not len(rows)]
     differ = max(counts) - min(counts) > 1
     if differ and not unordered:
         unordered = _find_centre(sent)
-        counts = {len(rows) for process, rows in first.items() if process not in unordered}
+        counts = {len(rows) for process, rows in first_rows.items() if process not in unordered}
         if not unordered:
             return None
-    for process, rows in first.items():
+    for process, rows in first_rows.items():
         if process in unordered:
             count = max(counts) if differ else min(counts)
-            first[process] = _find_message_that_comes(sent[process].kind, count)
+            first_rows[process] = _find_message_that_comes(sent[process].kind, count)
         elif not differ:
-            first[process] = rows[: min(counts)]
-    return first if all(map(len, first.values())) else None
+            first_rows[process] = rows[: min(counts)]
+    return first_rows if all(map(len, first_rows.values())) else None
 
 
 def _find_centre(sent: dict[int, _Sent]) -> list[int]:
@@ -133,7 +133,7 @@ def _find_centre(sent: dict[int, _Sent]) -> list[int]:
 
 
 def _find_periods(sent: _Sent) -> Indices:
-    """Return where each period begins; nothing if there is none.
+    """Find where each period begins; nothing if there is none.
 
     Where it is the same without times, these do not count: at first all takes longer.
     """
@@ -144,12 +144,12 @@ def _find_periods(sent: _Sent) -> Indices:
     compared = kind[:MAX_MESSAGES_COMPARED]
     is_equal = compared[period:] == compared[:-period]
     is_equal[0] = True  # what was before the first message is not known
-    first = _find_first_run(np.flatnonzero(~is_equal), len(is_equal), period)
-    second_period = compared[first + period : first + 2 * period]
+    first_message = _find_first_run(np.flatnonzero(~is_equal), len(is_equal), period)
+    second_period = compared[first_message + period : first_message + 2 * period]
     equal_count = np.count_nonzero(second_period == second_period[0])  # they begin no other periods
     rows = np.flatnonzero(kind == second_period[0])
-    second = int(np.searchsorted(rows, first + period))
-    return np.concatenate([[first], rows[second::equal_count]])
+    second = int(np.searchsorted(rows, first_message + period))
+    return np.concatenate([[first_message], rows[second::equal_count]])
 
 
 def _find_period(kind: Ints) -> int:
@@ -179,13 +179,13 @@ def _find_message_that_comes(kind: Ints, times: int) -> Indices:
 
 
 def _to_loop(sent: dict[int, _Sent], first_messages: dict[int, Indices], description: str) -> Loop:
-    """Return where steps begin; the last one ends with its last message."""
+    """Find where steps begin; the last one ends with its last message."""
     begins_ns: dict[int, Ints] = {}
     last_ends_ns: dict[int, int] = {}
     for process, rows in first_messages.items():
         messages = sent[process]
         reached_ns = np.maximum.accumulate(messages.end_ns)
         begins_ns[process] = np.minimum(reached_ns[rows[1:] - 1], messages.start_ns[rows[1:]])
-        last = min(int(rows[-1] + np.median(np.diff(rows))), len(reached_ns)) - 1
-        last_ends_ns[process] = max(int(reached_ns[last]), int(begins_ns[process][-1]))
+        last_message = min(int(rows[-1] + np.median(np.diff(rows))), len(reached_ns)) - 1
+        last_ends_ns[process] = max(int(reached_ns[last_message]), int(begins_ns[process][-1]))
     return Loop(begins_ns, last_ends_ns, description)

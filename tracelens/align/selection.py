@@ -250,7 +250,7 @@ class WindowSelection:
         return self.windows.get(process, self.other_windows)
 
     def touches(self, process: int, start: Ints, end: Ints) -> Flags:
-        """Return which events touch a window; one without a length does so from the begin on."""
+        """Find which events touch a window; one without a length does so from the begin on."""
         begins, ends = self.windows_of(process).T
         row = np.searchsorted(ends, start, side="right")
         begin = begins[np.minimum(row, len(ends) - 1)]

@@ -130,11 +130,13 @@ def divide_into_steps(trace: Trace) -> Trace:
         for process in marks
     }
     table = _to_table(marks, samples, workers)
-    known = pl.DataFrame(
+    threads_table = pl.DataFrame(
         {"process": list(threads), "training_thread": list(threads.values())},
         schema={name: trace.processes.schema[name] for name in ("process", "training_thread")},
     )
-    processes = trace.processes.drop("training_thread").join(known, on="process", how="left")
+    processes = trace.processes.drop("training_thread").join(
+        threads_table, on="process", how="left"
+    )
     return trace.changed(
         replace(numbering, windows=_windows_of_table(table, marks)),
         calls=tuple(_number_calls(grid, numbering) for grid in trace.calls),
@@ -153,45 +155,47 @@ def _read_marks(outline: Outline, clock_map: ClockMap | None, *, has_gaps: bool)
     spans = outline.steps
     times = np.concatenate([spans.start_ns, spans.end_ns, [outline.training_last_ns]])
     times = _to_common(times, clock_map)
-    begin, end = times[:-1].reshape(2, -1)
-    rows = np.arange(len(begin))
-    is_apart = (begin[1:] > begin[:-1]) & (begin[1:] >= end[:-1])
+    starts_ns, ends_ns = times[:-1].reshape(2, -1)
+    outer_rows = np.arange(len(starts_ns))
+    is_apart = (starts_ns[1:] > starts_ns[:-1]) & (starts_ns[1:] >= ends_ns[:-1])
     if not (is_apart.all() and spans.on_training.all()):
-        order = np.lexsort((spans.depth, -end, begin))
+        order = np.lexsort((spans.depth, -ends_ns, starts_ns))
         order = order[spans.on_training[order]]
-        rows = order[find_outermost(begin[order], end[order])]
-    step, begin_ns = spans.step[rows], begin[rows]
-    if not len(rows):
+        outer_rows = order[find_outermost(starts_ns[order], ends_ns[order])]
+    step, begin_ns = spans.step[outer_rows], starts_ns[outer_rows]
+    if not len(outer_rows):
         step, begin_ns = outline.implied[0], _to_common(outline.implied[1], clock_map)
         by_time = np.argsort(begin_ns, kind="stable")
         step, begin_ns = step[by_time], begin_ns[by_time]
-    is_closed = end != FOREVER
+    is_closed = ends_ns != FOREVER
     latest_end_ns = np.full(len(step), FOREVER)
     if has_gaps:
         for index in np.flatnonzero(np.diff(step) > 1).tolist():
-            ends = end[(spans.step == step[index]) & is_closed]
+            ends = ends_ns[(spans.step == step[index]) & is_closed]
             latest_end_ns[index] = ends.max() if len(ends) else FOREVER
-    is_last = is_closed & spans.on_training & (begin == (begin_ns[-1] if len(begin_ns) else NEVER))
+    is_last = (
+        is_closed & spans.on_training & (starts_ns == (begin_ns[-1] if len(begin_ns) else NEVER))
+    )
     return _StepMarks(
         step,
         begin_ns,
         latest_end_ns,
-        last_end_ns=int(end[is_last].max() if is_last.any() else times[-1]),
-        is_recorded=bool(len(rows)),
-        overlap_count=int(np.count_nonzero(begin[rows][1:] < end[rows][:-1])),
+        last_end_ns=int(ends_ns[is_last].max() if is_last.any() else times[-1]),
+        is_recorded=bool(len(outer_rows)),
+        overlap_count=int(np.count_nonzero(starts_ns[outer_rows][1:] < ends_ns[outer_rows][:-1])),
     )
 
 
-def find_outermost(begin: Ints, end: Ints) -> Flags:
+def find_outermost(begin_ns: Ints, end_ns: Ints) -> Flags:
     """Find the spans that are not wholly inside an earlier one, [span].
 
     Args:
-        begin: Ascending.
-        end: Of those that begin at the same time, the latest first.
+        begin_ns: Ascending.
+        end_ns: Of those that begin at the same time, the latest first.
     """
-    is_outermost = np.ones(len(begin), np.bool_)
-    reached = np.maximum.accumulate(end)[:-1]
-    is_outermost[1:] = (begin[1:] >= reached) | (end[1:] > reached)
+    is_outermost = np.ones(len(begin_ns), np.bool_)
+    reached = np.maximum.accumulate(end_ns)[:-1]
+    is_outermost[1:] = (begin_ns[1:] >= reached) | (end_ns[1:] > reached)
     return is_outermost
 
 
@@ -361,7 +365,7 @@ def _to_table(
     """Return the windows of all workers, in `STEP_COLUMNS`, by process and time."""
     if not marks:
         return pl.DataFrame(schema=STEP_COLUMNS)
-    parts = []
+    columns_of_processes = []
     for process, one in marks.items():
         count = len(one.step)
         counted_steps, sums = samples[process]
@@ -371,8 +375,10 @@ def _to_table(
         samples_of_step = np.full(count, np.nan)
         samples_of_step[is_counted] = sums[row[is_counted]]
         owner = np.full((2, count), [[process], [ranks[process]]], np.int32)
-        parts.append((*owner, one.step, one.begin_ns, one.end_ns, samples_of_step))
-    columns = zip(STEP_COLUMNS, map(np.concatenate, zip(*parts, strict=True)), strict=True)
+        columns_of_processes.append((*owner, one.step, one.begin_ns, one.end_ns, samples_of_step))
+    columns = zip(
+        STEP_COLUMNS, map(np.concatenate, zip(*columns_of_processes, strict=True)), strict=True
+    )
     table = pl.DataFrame(dict(columns)).with_columns(pl.col("samples").fill_nan(None))
     return table.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
 
@@ -384,4 +390,7 @@ def _windows_of_table(
     begin, step = (table[name].to_numpy() for name in ("start_ns", "step"))
     edges = np.cumsum([0, *(len(one.step) for one in marks.values())]).tolist()
     rows = map(slice, edges, edges[1:])
-    return {process: (begin[part], step[part]) for process, part in zip(marks, rows, strict=True)}
+    return {
+        process: (begin[rows_of_process], step[rows_of_process])
+        for process, rows_of_process in zip(marks, rows, strict=True)
+    }

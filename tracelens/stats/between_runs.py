@@ -40,7 +40,7 @@ class Level:
 
     @property
     def variance(self) -> float:
-        """Return how uncertain the value is within its run."""
+        """Measure how uncertain the value is within its run."""
         return float(self.samples.var(ddof=1)) if len(self.samples) else 0.0
 
 
@@ -84,12 +84,12 @@ def measure_level(series: Floats, *, mean: bool, seed: int) -> Level:
     Blocks of neighbouring steps are resampled, as steps are correlated (Künsch 1989). Of a long run
     every n-th step counts. Runs that are compared have a `seed` each.
     """
-    taken = series[:: max(-(-len(series) // MAX_STEPS_RESAMPLED), 1)]
-    middle = np.mean if mean else np.median
-    value = float(middle(taken)) if len(taken) else 0.0
-    if len(taken) < MIN_STEPS_TO_RESAMPLE_RUN:
+    selected = series[:: max(-(-len(series) // MAX_STEPS_RESAMPLED), 1)]
+    average = np.mean if mean else np.median
+    value = float(average(selected)) if len(selected) else 0.0
+    if len(selected) < MIN_STEPS_TO_RESAMPLE_RUN:
         return Level(value, np.zeros(0))
-    return Level(value, _resample(taken, middle, seed))
+    return Level(value, _resample(selected, average, seed))
 
 
 def measure_change(baselines: Sequence[Level], new: Level, unit: float) -> Change:
@@ -105,48 +105,52 @@ def measure_change(baselines: Sequence[Level], new: Level, unit: float) -> Chang
         new: The run to judge.
         unit: What runs usually differ by is a share of this, in the unit of the values.
     """
-    values = np.array([one.value for one in baselines])
-    before, count = float(values.mean()), len(values)
-    within = float(np.mean([one.variance for one in baselines]))
-    if count == 1:
+    values = np.array([level.value for level in baselines])
+    baseline, run_count = float(values.mean()), len(values)
+    variance_within = float(np.mean([level.variance for level in baselines]))
+    if run_count == 1:
         return _compare_two(baselines[0], new)
-    between = float(values.var(ddof=1))
-    prior = (USUAL_DEVIATION_OF_RUNS * unit) ** 2 + within
-    freedom, variance = count - 1, between
-    if between <= prior:
+    variance_between = float(values.var(ddof=1))
+    prior = (USUAL_DEVIATION_OF_RUNS * unit) ** 2 + variance_within
+    freedom, variance = run_count - 1, variance_between
+    if variance_between <= prior:
         freedom += FREEDOM_OF_USUAL_DEVIATION
-        variance = ((count - 1) * between + FREEDOM_OF_USUAL_DEVIATION * prior) / freedom
-    error = np.sqrt(variance * (1 + 1 / count) + max(0.0, new.variance - within))
-    delta = new.value - before
+        variance = (
+            (run_count - 1) * variance_between + FREEDOM_OF_USUAL_DEVIATION * prior
+        ) / freedom
+    error = np.sqrt(variance * (1 + 1 / run_count) + max(0.0, new.variance - variance_within))
+    delta = new.value - baseline
     reach = _quantile(freedom) * float(error)
-    low = max(delta - reach, min(delta, -before))  # no value is negative
+    low = max(delta - reach, min(delta, -baseline))  # no value is negative
     more, less = _tails(delta, float(error), freedom)
-    return Change(before, new.value, low, delta + reach, more, less, float(np.sqrt(between)))
+    return Change(
+        baseline, new.value, low, delta + reach, more, less, float(np.sqrt(variance_between))
+    )
 
 
 def adjust_for_count(probabilities: Sequence[float | None]) -> list[float | None]:
     """Adjust probabilities for how many there are (Holm 1979); those that are null do not count."""
-    known = sorted((p, place) for place, p in enumerate(probabilities) if p is not None)
-    found: list[float | None] = [None] * len(probabilities)
+    ordered = sorted((p, index) for index, p in enumerate(probabilities) if p is not None)
+    adjusted: list[float | None] = [None] * len(probabilities)
     largest = 0.0
-    for rank, (p, place) in enumerate(known):
-        largest = max(largest, min(1.0, p * (len(known) - rank)))
-        found[place] = largest
-    return found
+    for rank, (p, index) in enumerate(ordered):
+        largest = max(largest, min(1.0, p * (len(ordered) - rank)))
+        adjusted[index] = largest
+    return adjusted
 
 
 def is_rare(probability: float | None) -> bool:
-    """Return whether equal runs would rarely differ so far; not where that is not known."""
+    """Return True if equal runs would rarely differ so far; not where that is not known."""
     return probability is not None and probability < MAX_P_VALUE_OF_CHANGE
 
 
-def _compare_two(old: Level, new: Level) -> Change:
-    if not len(old.samples) or not len(new.samples):
-        return Change(old.value, new.value, None, None, None, None, None)
-    low, high = np.percentile(new.samples - old.samples, (2.5, 97.5))
-    error = float(np.sqrt(old.variance + new.variance))
-    more, less = _tails(new.value - old.value, error, np.inf)
-    return Change(old.value, new.value, float(low), float(high), more, less, None)
+def _compare_two(baseline: Level, new: Level) -> Change:
+    if not len(baseline.samples) or not len(new.samples):
+        return Change(baseline.value, new.value, None, None, None, None, None)
+    low, high = np.percentile(new.samples - baseline.samples, (2.5, 97.5))
+    error = float(np.sqrt(baseline.variance + new.variance))
+    more, less = _tails(new.value - baseline.value, error, np.inf)
+    return Change(baseline.value, new.value, float(low), float(high), more, less, None)
 
 
 def _tails(delta: float, error: float, freedom: float) -> tuple[float, float]:
@@ -162,10 +166,12 @@ def _quantile(freedom: float) -> float:
     return float(special.stdtrit(freedom, 0.975))
 
 
-def _resample(series: Floats, middle: Any, seed: int) -> Floats:
+def _resample(series: Floats, average: Any, seed: int) -> Floats:
     count = len(series)
-    block = max(round(count ** (1 / 3)), 1)
+    block_size = max(round(count ** (1 / 3)), 1)
     random = np.random.default_rng(seed)
-    begins = random.integers(0, count - block + 1, (BOOTSTRAP_SAMPLES_OF_RUN, -(-count // block)))
-    places = (begins[:, :, None] + np.arange(block)).reshape(len(begins), -1)[:, :count]
-    return np.asarray(middle(series[places], axis=1))
+    first_rows = random.integers(
+        0, count - block_size + 1, (BOOTSTRAP_SAMPLES_OF_RUN, -(-count // block_size))
+    )
+    rows = (first_rows[:, :, None] + np.arange(block_size)).reshape(len(first_rows), -1)[:, :count]
+    return np.asarray(average(series[rows], axis=1))

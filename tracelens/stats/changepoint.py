@@ -87,130 +87,134 @@ class Course:
 
 
 def mark_runs(runs: tuple[tuple[int, int], ...], count: int) -> Flags:
-    """Return which of `count` rows runs hold."""
-    inside = np.zeros(count, np.bool_)
-    for first, last in runs:
-        inside[first : last + 1] = True
-    return inside
+    """Find which of `count` rows runs hold."""
+    is_inside = np.zeros(count, np.bool_)
+    for first_row, last_row in runs:
+        is_inside[first_row : last_row + 1] = True
+    return is_inside
 
 
-def fit_course(residuals: Floats, first: int, last: int, better: float) -> Course:
+def fit_course(residuals: Floats, first_row: int, last_row: int, max_ratio: float) -> Course:
     """Follow one rank's excess from a window found in it to the edges and shape of one run.
 
-    It rises if a line leaves less than `better` times the misfit of two levels.
+    It rises if a line leaves less than `max_ratio` times the misfit of two levels.
     """
-    inside = mark_runs(((first, last),), len(residuals))
-    return _prefer_rising(residuals, _fit_two_levels(residuals, inside), better)
+    is_inside = mark_runs(((first_row, last_row),), len(residuals))
+    return _prefer_rising(residuals, _fit_two_levels(residuals, is_inside), max_ratio)
 
 
-def fit_courses(residuals: Floats, inside: Flags, *, scattered: bool = False) -> Course:
+def fit_courses(residuals: Floats, is_inside: Flags, *, scattered: bool = False) -> Course:
     """Follow one rank's excess from rows in which it was found to all runs at about that level.
 
     `scattered` rows may be short runs; where most of the excess lasts for a block of rows or more, what
     is shorter is noise.
     """
     if scattered:
-        short = _fit_two_levels(residuals, inside, shortest=0)
+        short = _fit_two_levels(residuals, is_inside, shortest=0)
         if short.stalls:
             return short
-    found = _prefer_rising(
-        residuals, _fit_two_levels(residuals, inside), MAX_DEVIATION_RATIO_IF_DRIFTING
+    best = _prefer_rising(
+        residuals, _fit_two_levels(residuals, is_inside), MAX_DEVIATION_RATIO_IF_DRIFTING
     )
-    if found.pattern != "drifting":
-        several = _fit_two_levels(residuals, found.inside, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
-        found = several if len(several.runs) > 1 else found
-    above = _find_upper_rows(residuals)
-    if above.all() or not above.any():
-        return found
+    if best.pattern != "drifting":
+        several = _fit_two_levels(residuals, best.inside, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
+        best = several if len(several.runs) > 1 else best
+    is_upper = _find_upper_rows(residuals)
+    if is_upper.all() or not is_upper.any():
+        return best
     # Where a rank is on and off for about as long, no window shows both levels.
-    on_and_off = _fit_two_levels(residuals, above, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
-    better = (
-        len(on_and_off.runs) > 1 and on_and_off.cost < MAX_COST_RATIO_IF_ON_AND_OFF * found.cost
+    on_and_off = _fit_two_levels(residuals, is_upper, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
+    is_cheaper = (
+        len(on_and_off.runs) > 1 and on_and_off.cost < MAX_COST_RATIO_IF_ON_AND_OFF * best.cost
     )
-    return on_and_off if better else found
+    return on_and_off if is_cheaper else best
 
 
 def _find_upper_rows(residuals: Floats) -> Flags:
-    """Return which rows are nearer to the upper one of two levels (two means, from their quartiles)."""
+    """Find which rows are nearer to the upper one of two levels (two means, from their quartiles)."""
     lower, upper = np.quantile(
         residuals, [QUANTILE_TO_START_TWO_MEANS, 1 - QUANTILE_TO_START_TWO_MEANS]
     )
     for _ in range(ROUNDS_OF_TWO_MEANS):
-        above = np.asarray(residuals > (lower + upper) / 2)
-        if above.all() or not above.any():
+        is_upper = np.asarray(residuals > (lower + upper) / 2)
+        if is_upper.all() or not is_upper.any():
             break
-        lower, upper = residuals[~above].mean(), residuals[above].mean()
-    return above
+        lower, upper = residuals[~is_upper].mean(), residuals[is_upper].mean()
+    return is_upper
 
 
-def _prefer_rising(residuals: Floats, flat: Course, better: float) -> Course:
+def _prefer_rising(residuals: Floats, flat: Course, max_ratio: float) -> Course:
     rising = _fit_rise(residuals, flat.last)
-    if rising is not None and _deviation(residuals, rising) < better * _deviation(residuals, flat):
+    if rising is not None and _deviation(residuals, rising) < max_ratio * _deviation(
+        residuals, flat
+    ):
         return rising
     return flat
 
 
-def _fit_two_levels(residuals: Floats, inside: Flags, shortest: int | None = None) -> Course:
+def _fit_two_levels(residuals: Floats, is_inside: Flags, shortest: int | None = None) -> Course:
     """Fit two levels: rows closer to the upper one form the runs; one run if nothing says how short."""
-    tail = DEVIATIONS_BEYOND_LEVEL_TO_CLIP * measure_step_deviation(residuals)
+    clip_distance = DEVIATIONS_BEYOND_LEVEL_TO_CLIP * measure_step_deviation(residuals)
     for _ in range(ROUNDS_OF_TWO_LEVELS):
-        lower, upper = _measure_levels(residuals, inside)
+        lower, upper = _measure_levels(residuals, is_inside)
         level = upper - lower
-        gains = np.clip(residuals, lower - tail, upper + tail) - (lower + upper) / 2
+        gains = (
+            np.clip(residuals, lower - clip_distance, upper + clip_distance) - (lower + upper) / 2
+        )
         if shortest is None:
             runs: tuple[tuple[int, int], ...] = (find_greatest_run(gains),)
         else:
-            price = max(_price_of_edge(residuals, inside), shortest * level / 4)
+            price = max(_price_of_edge(residuals, is_inside), shortest * level / 4)
             runs = find_runs(find_best_runs(gains, price)) or (find_greatest_run(gains),)
-        inside = mark_runs(runs, len(residuals))
+        is_inside = mark_runs(runs, len(residuals))
     if shortest is None and level > 0:
-        runs = (_extend_to_ends(gains, *runs[0], _price_of_edge(residuals, inside)),)
-        inside = mark_runs(runs, len(residuals))
-    lower, upper = _measure_levels(residuals, inside)
+        runs = (_extend_to_ends(gains, *runs[0], _price_of_edge(residuals, is_inside)),)
+        is_inside = mark_runs(runs, len(residuals))
+    lower, upper = _measure_levels(residuals, is_inside)
     level = upper - lower
-    effect = np.where(inside, level, 0.0)
-    left = float(((residuals - effect - lower) ** 2).sum())
-    edges = _count_edges(runs, len(gains)) * _price_of_edge(residuals, inside) * 2 * level
-    return Course(runs, effect, _name_pattern(runs, inside), left + edges)
+    effect = np.where(is_inside, level, 0.0)
+    residual_squares = float(((residuals - effect - lower) ** 2).sum())
+    edge_cost = _count_edges(runs, len(gains)) * _price_of_edge(residuals, is_inside) * 2 * level
+    return Course(runs, effect, _name_pattern(runs, is_inside), residual_squares + edge_cost)
 
 
-def _price_of_edge(residuals: Floats, inside: Flags) -> float:
-    """Return what gains an edge must be worth: two levels are so many times likelier by them."""
-    lower, upper = _measure_levels(residuals, inside)
+def _price_of_edge(residuals: Floats, is_inside: Flags) -> float:
+    """Return the gain that an edge must be worth: two levels are so many times likelier by them."""
+    lower, upper = _measure_levels(residuals, is_inside)
     if upper <= lower:
         return 0.0
-    noise = _long_run_variance(residuals - np.where(inside, upper, lower))
+    noise = _long_run_variance(residuals - np.where(is_inside, upper, lower))
     return float(noise / (upper - lower) * np.log(len(residuals)))
 
 
 def _count_edges(runs: tuple[tuple[int, int], ...], count: int) -> int:
-    """Return how many edges runs have within the series."""
+    """Count how many edges runs have within the series."""
     return 2 * len(runs) - (runs[0][0] == 0) - (runs[-1][1] == count - 1)
 
 
-def _measure_levels(residuals: Floats, inside: Flags) -> tuple[float, float]:
+def _measure_levels(residuals: Floats, is_inside: Flags) -> tuple[float, float]:
     """Return the lower and the upper level."""
-    upper = float(np.median(residuals[inside]))
-    rest = residuals[~inside]
-    lower = float(np.median(rest)) if len(rest) >= MIN_STEPS_OF_LOWER_LEVEL else 0.0
-    may_be_negative = len(rest) >= MIN_SHARE_OF_STEPS_FOR_NEGATIVE_LEVEL * len(residuals)
-    least = -upper / 2 if may_be_negative else 0.0
-    return min(max(lower, least), upper / 2), upper
+    upper = float(np.median(residuals[is_inside]))
+    outside = residuals[~is_inside]
+    lower = float(np.median(outside)) if len(outside) >= MIN_STEPS_OF_LOWER_LEVEL else 0.0
+    may_be_negative = len(outside) >= MIN_SHARE_OF_STEPS_FOR_NEGATIVE_LEVEL * len(residuals)
+    lowest = -upper / 2 if may_be_negative else 0.0
+    return min(max(lower, lowest), upper / 2), upper
 
 
-def _name_pattern(runs: tuple[tuple[int, int], ...], inside: Flags) -> Pattern:
+def _name_pattern(runs: tuple[tuple[int, int], ...], is_inside: Flags) -> Pattern:
     if len(runs) > 1:
         return "intermittent"
-    return "persistent" if np.mean(inside) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT else "transient"
+    return "persistent" if np.mean(is_inside) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT else "transient"
 
 
-def _extend_to_ends(gains: Floats, first: int, last: int, price: float) -> tuple[int, int]:
+def _extend_to_ends(gains: Floats, first_row: int, last_row: int, price: float) -> tuple[int, int]:
     """Extend a run to the begin, or to the end, unless the steps beyond are worth an edge."""
-    if gains[:first].sum() > -price:
-        first = 0
-    if gains[last + 1 :].sum() > -price:
-        last = len(gains) - 1
-    return first, last
+    if gains[:first_row].sum() > -price:
+        first_row = 0
+    if gains[last_row + 1 :].sum() > -price:
+        last_row = len(gains) - 1
+    return first_row, last_row
 
 
 def _long_run_variance(noise: Floats) -> float:
@@ -224,77 +228,91 @@ def find_greatest_run(gains: Floats) -> tuple[int, int]:
     """Return the run of rows with the greatest sum (Kadane)."""
     sums = np.concatenate([[0.0], np.cumsum(gains)])
     lowest = np.minimum.accumulate(sums)
-    last = int(np.argmax(sums[1:] - lowest[:-1]))
-    return int(np.argmin(sums[: last + 1])), last
+    last_row = int(np.argmax(sums[1:] - lowest[:-1]))
+    return int(np.argmin(sums[: last_row + 1])), last_row
 
 
 def find_best_runs(gains: Floats, price: float) -> Flags:
-    """Return which rows are in the runs whose sum, less `price` for each edge, is greatest.
+    """Find which rows are in the runs whose sum, less `price` for each edge, is greatest.
 
     The begin and the end of the series are no edges. Of each column for itself, [row] or [row, column]
     (Viterbi 1967, of two states).
     """
     if gains.ndim == 1:
         return _find_best_runs_of_one(gains.tolist(), price)
-    lower, upper = np.zeros(gains.shape[1]), np.zeros(gains.shape[1])
-    ended = np.zeros(gains.shape, np.bool_)  # who is at the lower level came from the upper one,
-    stayed = np.zeros(gains.shape, np.bool_)  # and who is at the upper one was there before, too
+    lower_score, upper_score = np.zeros(gains.shape[1]), np.zeros(gains.shape[1])
+    comes_from_upper = np.zeros(
+        gains.shape, np.bool_
+    )  # who is at the lower level came from the upper one,
+    was_upper = np.zeros(gains.shape, np.bool_)  # and who is at the upper one was there before, too
     for row, gain in enumerate(gains):
         edge = price if row else 0.0
-        ended[row], stayed[row] = upper - edge > lower, upper >= lower - edge
-        lower, upper = np.maximum(lower, upper - edge), np.maximum(upper, lower - edge) + gain
-    inside = np.zeros(gains.shape, np.bool_)
-    state = upper > lower
+        comes_from_upper[row], was_upper[row] = (
+            upper_score - edge > lower_score,
+            upper_score >= lower_score - edge,
+        )
+        lower_score, upper_score = (
+            np.maximum(lower_score, upper_score - edge),
+            np.maximum(upper_score, lower_score - edge) + gain,
+        )
+    is_inside = np.zeros(gains.shape, np.bool_)
+    is_upper = upper_score > lower_score
     for row in range(len(gains) - 1, -1, -1):
-        inside[row] = state
-        state = np.where(state, stayed[row], ended[row])
-    return inside
+        is_inside[row] = is_upper
+        is_upper = np.where(is_upper, was_upper[row], comes_from_upper[row])
+    return is_inside
 
 
 def _find_best_runs_of_one(gains: list[float], price: float) -> Flags:
     """Return the same of one series: numbers of Python are quicker one by one."""
-    lower = upper = edge = 0.0
-    before: list[tuple[bool, bool]] = []  # whether it was at the upper level then, by where it is
+    lower_score = upper_score = edge = 0.0
+    origins: list[tuple[bool, bool]] = []  # whether it was at the upper level then, by where it is
     for gain in gains:
-        ended, lasts = upper - edge > lower, upper >= lower - edge
-        before.append((ended, lasts))
-        lower, upper = upper - edge if ended else lower, (upper if lasts else lower - edge) + gain
+        comes_from_upper, was_upper = (
+            upper_score - edge > lower_score,
+            upper_score >= lower_score - edge,
+        )
+        origins.append((comes_from_upper, was_upper))
+        lower_score, upper_score = (
+            upper_score - edge if comes_from_upper else lower_score,
+            (upper_score if was_upper else lower_score - edge) + gain,
+        )
         edge = price
-    inside = np.zeros(len(gains), np.bool_)
-    state = upper > lower
+    is_inside = np.zeros(len(gains), np.bool_)
+    is_upper = upper_score > lower_score
     for row in range(len(gains) - 1, -1, -1):
-        inside[row] = state
-        state = before[row][state]
-    return inside
+        is_inside[row] = is_upper
+        is_upper = origins[row][is_upper]
+    return is_inside
 
 
-def find_runs(inside: Flags) -> tuple[tuple[int, int], ...]:
+def find_runs(is_inside: Flags) -> tuple[tuple[int, int], ...]:
     """Return the first and the last row of each run."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], inside, [False]]).astype(np.int8)))
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_inside, [False]]).astype(np.int8)))
     return tuple(zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True))
 
 
-def _fit_rise(residuals: Floats, last: int) -> Course | None:
-    """Fit a line that rises from 0 to row `last`, over all rows where it may begin."""
+def _fit_rise(residuals: Floats, last_row: int) -> Course | None:
+    """Fit a line that rises from 0 to row `last_row`, over all rows where it may begin."""
     edges = block_edges(len(residuals))
     blocks = block_medians(residuals[:, None], edges)[:, 0]
     middles = (edges[:-1] + edges[1:] - 1) / 2
-    best, lowest = None, np.inf
-    for begin in edges[:-1]:
-        line = np.where(middles <= last, np.maximum(middles - begin, 0.0), 0.0)
+    best_fit, least_misfit = None, np.inf
+    for begin_row in edges[:-1]:
+        line = np.where(middles <= last_row, np.maximum(middles - begin_row, 0.0), 0.0)
         if np.count_nonzero(line) < MIN_BLOCKS_OF_RISE:
             break
         slope = float(line @ blocks / (line @ line))
-        left = float(np.abs(blocks - slope * line).sum())
-        if slope > 0 and left < lowest:
-            best, lowest = (int(begin), slope), left
-    if best is None:
+        misfit = float(np.abs(blocks - slope * line).sum())
+        if slope > 0 and misfit < least_misfit:
+            best_fit, least_misfit = (int(begin_row), slope), misfit
+    if best_fit is None:
         return None
     rows = np.arange(len(residuals))
-    line = np.where(rows <= last, np.maximum(rows - best[0], 0), 0)
-    effect = best[1] * line
-    left = float(((residuals - effect) ** 2).sum())
-    return Course(((best[0], last),), effect, "drifting", left)
+    line = np.where(rows <= last_row, np.maximum(rows - best_fit[0], 0), 0)
+    effect = best_fit[1] * line
+    misfit = float(((residuals - effect) ** 2).sum())
+    return Course(((best_fit[0], last_row),), effect, "drifting", misfit)
 
 
 def _deviation(residuals: Floats, fitted: Course) -> float:

@@ -43,7 +43,7 @@ class CostModel:
     largest: int
 
     def predicted(self, nbytes: float) -> float:
-        """Return what a call of so many bytes takes, nanoseconds."""
+        """Predict the duration of a call of so many bytes, ns."""
         return self.latency_ns + nbytes * self.ns_per_byte
 
     @property

@@ -16,36 +16,38 @@ ROUNDING_OF_BINS: Final = 1e-9
 
 
 def log_histogram(
-    parts: Iterable[pl.DataFrame], value: str, by: str, kept: Sequence[str]
+    frames: Iterable[pl.DataFrame], value: str, by_column: str, kept_columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Count the durations of frames (column `value`, ns) by bin and by the words in the column `by`.
+    """Count the durations of frames (column `value`, ns) by bin and by the words in `by_column`.
 
-    Returns `by`, from_ns, to_ns, count, and the columns `kept` of the longest of each bin. What is
-    shorter than a nanosecond is in the first bin.
+    Returns `by_column`, from_ns, to_ns, count, and the `kept_columns` of the longest of each bin. What
+    is shorter than a nanosecond is in the first bin.
     """
     edge = 10.0 ** (pl.col("bin") / BINS_PER_DECADE)
     longest = pl.col("most").arg_max()
     return (
-        pl.concat([_count(rows, value, by, kept) for rows in parts])
-        .group_by(by, "bin")
-        .agg(pl.col("count").sum(), *(pl.col(name).get(longest) for name in kept))
+        pl.concat([_count(rows, value, by_column, kept_columns) for rows in frames])
+        .group_by(by_column, "bin")
+        .agg(pl.col("count").sum(), *(pl.col(name).get(longest) for name in kept_columns))
         .with_columns(from_ns=edge, to_ns=edge * 10.0 ** (1 / BINS_PER_DECADE))
-        .select(by, "from_ns", "to_ns", "count", *kept)
-        .sort(by, "from_ns")
+        .select(by_column, "from_ns", "to_ns", "count", *kept_columns)
+        .sort(by_column, "from_ns")
     )
 
 
-def _count(rows: pl.DataFrame, value: str, by: str, kept: Sequence[str]) -> pl.DataFrame:
+def _count(
+    rows: pl.DataFrame, value: str, by_column: str, kept_columns: Sequence[str]
+) -> pl.DataFrame:
     power = (
         pl.col(value).clip(lower_bound=1).log10().mul(BINS_PER_DECADE).add(ROUNDING_OF_BINS).floor()
     )
     longest = pl.col(value).arg_max()
     return (
         rows.with_columns(bin=power.cast(pl.Int32))
-        .group_by(by, "bin")
+        .group_by(by_column, "bin")
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             pl.col(value).max().alias("most"),
-            *(pl.col(name).get(longest) for name in kept),
+            *(pl.col(name).get(longest) for name in kept_columns),
         )
     )

@@ -52,11 +52,13 @@ _MEDIANS: Final = (np.inf, 1.0, 0.5, 0.4487, 0.2982, 0.2868, 0.2147, 0.2104)
 def median_of_others(values: Floats) -> Floats:
     """Return for each value, [row, rank], the median of the others in its row; two or more ranks."""
     order = np.argsort(values, axis=1)
-    place = np.argsort(order, axis=1)
+    position = np.argsort(order, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)
     count = values.shape[1]
-    low, high = ((count - 2) // 2, (count - 1) // 2)
-    middles = [np.where(place <= at, ordered[:, [at + 1]], ordered[:, [at]]) for at in (low, high)]
+    lower, upper = ((count - 2) // 2, (count - 1) // 2)
+    middles = [
+        np.where(position <= at, ordered[:, [at + 1]], ordered[:, [at]]) for at in (lower, upper)
+    ]
     return np.asarray((middles[0] + middles[1]) / 2)
 
 
@@ -78,13 +80,13 @@ class NullModel:
     def of(cls, peers: Floats) -> NullModel:
         """Learn it from peers against each other, [block, rank]."""
         blocks, ranks = peers.shape
-        wider = (1 + _variance_of_median(ranks)) / (1 + _variance_of_median(ranks - 1))
-        noise = Noise.of(peers, wider)
-        seen = wider * _variance(peers.mean(axis=0)) - noise.variance(blocks)
-        return cls(noise, max(seen, SPREAD_OF_EQUAL_RANKS**2), wider, blocks, ranks)
+        variance_ratio = (1 + _variance_of_median(ranks)) / (1 + _variance_of_median(ranks - 1))
+        noise = Noise.of(peers, variance_ratio)
+        observed = variance_ratio * _variance(peers.mean(axis=0)) - noise.variance(blocks)
+        return cls(noise, max(observed, SPREAD_OF_EQUAL_RANKS**2), variance_ratio, blocks, ranks)
 
     def lasting(self, length: int) -> float:
-        """Return what part of a rank's mean outside of a window is expected inside of it, too.
+        """Predict the share of a rank's mean outside of a window that is in it, too.
 
         That is the best linear prediction from noise outside and spread between ranks (Henderson 1975):
         all if ranks differ for good, nothing if they hardly do.
@@ -98,25 +100,33 @@ class NullModel:
 
         `means` are those of the peers, [window, rank].
         """
-        lasting = self.lasting(length)
-        outside = self.noise.variance(self.blocks - length) if lasting else 0.0
-        noise = self.noise.variance(length) + lasting**2 * outside
+        lasting_share = self.lasting(length)
+        outside_variance = self.noise.variance(self.blocks - length) if lasting_share else 0.0
+        noise_variance = self.noise.variance(length) + lasting_share**2 * outside_variance
         # What equal ranks differ by for good changes with time, but by a fraction of it.
-        changing = (1 - lasting) ** 2 + (lasting / RATIO_OF_SPREAD_TO_ITS_CHANGES) ** 2
-        natural = SPREAD_OF_EQUAL_RANKS**2 * changing
+        changing = (1 - lasting_share) ** 2 + (lasting_share / RATIO_OF_SPREAD_TO_ITS_CHANGES) ** 2
+        spread_variance = SPREAD_OF_EQUAL_RANKS**2 * changing
         values = (self.ranks - 1) * self.blocks
-        known = FREEDOM_OF_NOISE_PRIOR + FREEDOM_OF_NOISE_PER_BLOCK * values
-        known = min(known, MAX_FREEDOM_OF_NOISE)
+        noise_freedom = FREEDOM_OF_NOISE_PRIOR + FREEDOM_OF_NOISE_PER_BLOCK * values
+        noise_freedom = min(noise_freedom, MAX_FREEDOM_OF_NOISE)
         freedom = min(FREEDOM_OF_SPREAD_PER_WINDOW * values / length, MAX_FREEDOM_OF_SPREAD)
         observed = self.wider * _variance(means)
-        if observed < noise + natural:
-            firm = _freedom((noise, known), (natural, FREEDOM_OF_SPREAD_PRIOR))
-            both = (freedom * observed + firm * (noise + natural)) / (freedom + firm)
-            return float(np.sqrt(both)), freedom + firm
-        uncertain = freedom + FREEDOM_OF_SPREAD_PRIOR
-        natural = freedom * (observed - noise) + FREEDOM_OF_SPREAD_PRIOR * natural
-        natural /= uncertain
-        return float(np.sqrt(noise + natural)), _freedom((noise, known), (natural, uncertain))
+        if observed < noise_variance + spread_variance:
+            prior_freedom = _freedom(
+                (noise_variance, noise_freedom), (spread_variance, FREEDOM_OF_SPREAD_PRIOR)
+            )
+            pooled = (freedom * observed + prior_freedom * (noise_variance + spread_variance)) / (
+                freedom + prior_freedom
+            )
+            return float(np.sqrt(pooled)), freedom + prior_freedom
+        total_freedom = freedom + FREEDOM_OF_SPREAD_PRIOR
+        spread_variance = (
+            freedom * (observed - noise_variance) + FREEDOM_OF_SPREAD_PRIOR * spread_variance
+        )
+        spread_variance /= total_freedom
+        return float(np.sqrt(noise_variance + spread_variance)), _freedom(
+            (noise_variance, noise_freedom), (spread_variance, total_freedom)
+        )
 
 
 def _variance(values: Floats) -> float:
@@ -128,7 +138,7 @@ def _variance(values: Floats) -> float:
 
 @cache
 def _clipped_variance(limit: float) -> float:
-    """Return what is left of the variance of normal numbers that are cut at `limit` deviations."""
+    """Return the variance of standard normal numbers that are clipped at `limit`."""
     normal = NormalDist()
     inside, beyond = 1 - 2 * normal.cdf(-limit), 2 * normal.cdf(-limit)
     return inside - 2 * limit * normal.pdf(limit) + limit**2 * beyond
@@ -153,25 +163,25 @@ class Noise:
     alike: float  # correlation
 
     @classmethod
-    def of(cls, blocks: Floats, wider: float = 1.0) -> Noise:
+    def of(cls, blocks: Floats, variance_ratio: float = 1.0) -> Noise:
         """Learn it from each rank's covariances, of blocks and of neighbours, without what is far out.
 
-        Its variance is `wider` times as large. What a rank shows is noisy, but the median over ranks is
-        not, and a late rank hardly counts in it. Correlation is raised as Kendall (1954) does, since
-        levels are taken from the same few blocks.
+        Its variance is `variance_ratio` times as large. What a rank shows is noisy, but the median over
+        ranks is not, and a late rank hardly counts in it. Correlation is raised as Kendall (1954) does,
+        since levels are taken from the same few blocks.
         """
         centred = blocks - np.median(blocks, axis=0)
         limit = Z_SCORE_TO_CLIP_NOISE * measure_deviation(centred)
         centred = np.clip(centred, -limit, limit)
-        alone = float(np.median((centred**2).mean(axis=0)))
+        variance = float(np.median((centred**2).mean(axis=0)))
         pairs = centred[1:] * centred[:-1]
-        with_next = float(np.median(pairs.mean(axis=0))) if len(pairs) else 0.0
-        rho = max(with_next / alone, 0.0) if alone else 0.0
+        covariance = float(np.median(pairs.mean(axis=0))) if len(pairs) else 0.0
+        rho = max(covariance / variance, 0.0) if variance else 0.0
         rho = min(rho + (1 + 4 * rho) / len(blocks), MAX_CORRELATION_OF_BLOCKS)
-        return cls(wider * max(alone - with_next, 0.0) / (1 - rho), rho)
+        return cls(variance_ratio * max(variance - covariance, 0.0) / (1 - rho), rho)
 
     def variance(self, length: int) -> float:
         """Return the variance of the mean of so many blocks."""
-        apart = np.arange(1, length)
-        alike = 1 + 2 * float(((1 - apart / length) * self.alike**apart).sum())
-        return self.level * alike / length
+        distance = np.arange(1, length)
+        inflation = 1 + 2 * float(((1 - distance / length) * self.alike**distance).sum())
+        return self.level * inflation / length

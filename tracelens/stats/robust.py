@@ -47,7 +47,7 @@ def measure_step_deviation(values: Floats) -> float:
 
 
 def block_edges(steps: int) -> Ints:
-    """Return where blocks of steps begin, and the end; a remainder belongs to the last block."""
+    """Find where blocks of steps begin, and the end; a remainder belongs to the last block."""
     size = max(MIN_STEPS_OF_BLOCK, steps // MAX_BLOCKS_OF_RUN)
     edges = np.arange(0, max(steps - size, 0) + 1, size)
     return np.append(edges, steps)
@@ -59,12 +59,12 @@ def medians(values: Floats, axis: int) -> Floats:
     What `np.nanmedian` returns, in a quarter of its time: sorting rows that lie together is quicker than
     to partition them, or to mask what is missing.
     """
-    moved = np.moveaxis(values, axis, -1)
-    if moved.ndim == 1 or moved.size <= MAX_NUMBERS_SORTED_AT_ONCE:
-        return _medians_of_rows(moved)
-    some = max(MAX_NUMBERS_SORTED_AT_ONCE * len(moved) // moved.size, 1)
-    parts = (moved[first : first + some] for first in range(0, len(moved), some))
-    return np.concatenate([_medians_of_rows(part) for part in parts])
+    last_axis = np.moveaxis(values, axis, -1)
+    if last_axis.ndim == 1 or last_axis.size <= MAX_NUMBERS_SORTED_AT_ONCE:
+        return _medians_of_rows(last_axis)
+    row_count = max(MAX_NUMBERS_SORTED_AT_ONCE * len(last_axis) // last_axis.size, 1)
+    blocks = (last_axis[first : first + row_count] for first in range(0, len(last_axis), row_count))
+    return np.concatenate([_medians_of_rows(part) for part in blocks])
 
 
 def lower_medians(values: Floats) -> Floats:
@@ -102,10 +102,12 @@ def block_levels(values: Floats, edges: Ints) -> Floats:
     first step of Huber's M-estimator, 1964).
     """
     middles = block_medians(values, edges)
-    rest = np.repeat(middles, np.diff(edges), axis=0)
-    np.subtract(values, rest, out=rest)
-    limit = Z_SCORE_TO_CLIP_STEPS_OF_BLOCK * measure_deviation(rest)
-    return middles + _condense_blocks(np.clip(rest, -limit, limit, out=rest), edges, np.mean)
+    residuals = np.repeat(middles, np.diff(edges), axis=0)
+    np.subtract(values, residuals, out=residuals)
+    limit = Z_SCORE_TO_CLIP_STEPS_OF_BLOCK * measure_deviation(residuals)
+    return middles + _condense_blocks(
+        np.clip(residuals, -limit, limit, out=residuals), edges, np.mean
+    )
 
 
 def _condense_blocks(
@@ -136,9 +138,9 @@ def bootstrap_interval(lost: Floats, job_ns: float, seed: int = 0) -> tuple[floa
 
 
 def join_intervals(
-    saving: float, one: tuple[float, float], other: tuple[float, float]
+    saving: float, first: tuple[float, float], second: tuple[float, float]
 ) -> tuple[float, float]:
     """Return the interval of a share of the job, of two that come from doubts of different kinds."""
-    below = np.hypot(saving - one[0], saving - other[0])
-    above = np.hypot(one[1] - saving, other[1] - saving)
-    return max(saving - float(below), 0.0), min(saving + float(above), 1.0)
+    below_saving = np.hypot(saving - first[0], saving - second[0])
+    above_saving = np.hypot(first[1] - saving, second[1] - saving)
+    return max(saving - float(below_saving), 0.0), min(saving + float(above_saving), 1.0)

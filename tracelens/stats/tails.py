@@ -28,46 +28,52 @@ def student_tail(t: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
     finite = np.where(normal, 1.0, freedom)
     with np.errstate(divide="ignore"):  # at 0
         shares = 1 / (1 + t**2 / finite), 1 / (1 + finite / t**2)
-    both = _incomplete_beta(finite / 2, np.asarray(0.5), *shares)
+    two_sided = _incomplete_beta(finite / 2, np.asarray(0.5), *shares)
     of_normal = np.asarray(_complementary_error(np.abs(t) / math.sqrt(2)), float)
-    both = np.where(normal, of_normal, both)
-    return np.asarray(np.where(t < 0, 1 - both / 2, both / 2))
+    two_sided = np.where(normal, of_normal, two_sided)
+    return np.asarray(np.where(t < 0, 1 - two_sided / 2, two_sided / 2))
 
 
 def binomial_tail(k: npt.ArrayLike, trials: npt.ArrayLike, rate: npt.ArrayLike) -> Floats:
     """Return P(X >= k) for a binomial X, of counts that need not be whole."""
     k, trials, rate = (np.asarray(values, float) for values in (k, trials, rate))
-    inside = (k >= 1) & (k <= trials)
-    shown = np.where(inside, k, 1)
-    tail = _incomplete_beta(shown, np.maximum(trials - shown + 1, 1), rate, 1 - rate)
-    return np.asarray(np.where(inside, tail, np.where(k < 1, 1.0, 0.0)))
+    is_inside = (k >= 1) & (k <= trials)
+    bounded_k = np.where(is_inside, k, 1)
+    tail = _incomplete_beta(bounded_k, np.maximum(trials - bounded_k + 1, 1), rate, 1 - rate)
+    return np.asarray(np.where(is_inside, tail, np.where(k < 1, 1.0, 0.0)))
 
 
 def rank_sum_tail(values: Ints, others: Ints) -> float:
-    """Return how likely some values are so large among others by chance (Mann & Whitney 1947).
+    """Measure how likely some values are so large among others by chance (Mann & Whitney 1947).
 
     The normal approximation, without a correction for ties.
     """
     ordered = np.sort(others)
-    below, upto = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
-    greater = float((below + upto).sum()) / 2
+    smaller_count, smaller_or_equal_count = (
+        np.searchsorted(ordered, values, side=side) for side in ("left", "right")
+    )
+    greater = float((smaller_count + smaller_or_equal_count).sum()) / 2
     pairs = len(values) * len(others)
     deviation = math.sqrt(pairs * (len(values) + len(others) + 1) / 12)
     return math.erfc((greater - pairs / 2) / deviation / math.sqrt(2)) / 2
 
 
-def _incomplete_beta(a: Floats, b: Floats, x: Floats, rest: Floats) -> Floats:
-    """Return the regularised I_x(a, b); `rest` is 1 - x, which is exact where x is near 1.
+def _incomplete_beta(a: Floats, b: Floats, x: Floats, complement: Floats) -> Floats:
+    """Return the regularised I_x(a, b); `complement` is 1 - x, which is exact where x is near 1.
 
     Where the continued fraction would converge slowly, it is that of I_rest(b, a) (DLMF 8.17.4).
     """
     logs = _log_gamma(a + b) - _log_gamma(a) - _log_gamma(b)
     with np.errstate(divide="ignore"):  # at an end of the range the factor is exp(-inf)
-        factor = np.exp(np.asarray(logs, float) + a * np.log(x) + b * np.log(rest))
-    over = x > (a + 1) / (a + b + 2)
-    first, second, share = np.where(over, b, a), np.where(over, a, b), np.where(over, rest, x)
+        factor = np.exp(np.asarray(logs, float) + a * np.log(x) + b * np.log(complement))
+    is_swapped = x > (a + 1) / (a + b + 2)
+    first, second, share = (
+        np.where(is_swapped, b, a),
+        np.where(is_swapped, a, b),
+        np.where(is_swapped, complement, x),
+    )
     tail = factor / first * _continued_fraction(first, second, share)
-    return np.asarray(np.where(over, 1 - tail, tail))
+    return np.asarray(np.where(is_swapped, 1 - tail, tail))
 
 
 def _continued_fraction(a: Floats, b: Floats, x: Floats) -> Floats:
@@ -77,7 +83,7 @@ def _continued_fraction(a: Floats, b: Floats, x: Floats) -> Floats:
     value, m = inverse.copy(), 0
     while True:
         m += 1
-        before, twice = value.copy(), a + 2 * m
+        previous, twice = value.copy(), a + 2 * m
         for part in (
             m * (b - m) * x / ((twice - 1) * twice),
             -(a + m) * (a + b + m) * x / (twice * (twice + 1)),
@@ -85,5 +91,5 @@ def _continued_fraction(a: Floats, b: Floats, x: Floats) -> Floats:
             inverse = 1 / (1 + part * inverse)
             ratio = 1 + part / ratio
             value *= ratio * inverse
-        if not (np.abs(value - before) > _ROUNDING * np.maximum(inverse, 1) * value).any():
+        if not (np.abs(value - previous) > _ROUNDING * np.maximum(inverse, 1) * value).any():
             return value

@@ -106,23 +106,23 @@ class Scan:
     last: Ints
 
 
-def measure_peer_residuals(own: Floats, step_ns: float) -> Floats:
+def measure_peer_residuals(compute_ns: Floats, step_ns: float) -> Floats:
     """Return each rank's own time beyond the step's median rank, as a share of `step_ns`, 1 at least.
 
     Both are [step, rank]; where a rank lacks a step (nan) it counts as the median.
     """
-    residuals = np.empty(own.shape)
-    some = max(MAX_RESIDUALS_AT_ONCE // max(own.shape[1], 1), 1)
-    for first in range(0, len(own), some):
-        rows = slice(first, first + some)
-        residuals[rows] = _peer_residuals(own[rows], step_ns)
+    residuals = np.empty(compute_ns.shape)
+    row_count = max(MAX_RESIDUALS_AT_ONCE // max(compute_ns.shape[1], 1), 1)
+    for first_row in range(0, len(compute_ns), row_count):
+        rows = slice(first_row, first_row + row_count)
+        residuals[rows] = _peer_residuals(compute_ns[rows], step_ns)
     return residuals
 
 
-def _peer_residuals(own: Floats, step_ns: float) -> Floats:
-    absent = np.isnan(own).all(axis=1, keepdims=True)  # a step in which the job broke off
-    own = np.where(absent, 0.0, own)
-    residuals: Floats = (own - medians(own, axis=1)[:, None]) / max(step_ns, 1.0)
+def _peer_residuals(compute_ns: Floats, step_ns: float) -> Floats:
+    is_absent = np.isnan(compute_ns).all(axis=1, keepdims=True)  # a step in which the job broke off
+    compute_ns = np.where(is_absent, 0.0, compute_ns)
+    residuals: Floats = (compute_ns - medians(compute_ns, axis=1)[:, None]) / max(step_ns, 1.0)
     return residuals if np.isfinite(residuals).all() else np.nan_to_num(residuals, nan=0.0)
 
 
@@ -132,19 +132,19 @@ def min_effect(ranks: int) -> float:
     return MIN_DELAY_AMONG_MANY_RANKS + more_of_pair * (2 / ranks) ** 2
 
 
-def scan_ranks(residuals: Floats, known: Flags | None = None) -> Scan:
+def scan_ranks(residuals: Floats, is_straggler: Flags | None = None) -> Scan:
     """Search every rank's excess, [step, rank], for the window that chance explains worst.
 
-    `known` ranks are stragglers already: no rank is compared with them.
+    `is_straggler` ranks are stragglers already: no rank is compared with them.
     """
     ranks = np.arange(residuals.shape[1])
-    peers = np.ones(len(ranks), np.bool_) if known is None else ~known
+    peers = np.ones(len(ranks), np.bool_) if is_straggler is None else ~is_straggler
     windows = _windows(residuals, peers)
     steps = _Steps(residuals, peers)
-    chosen = [_find_least_likely(steps, windows, rank) for rank in range(len(ranks))]
-    rows = np.array([row for row, _ in chosen])
+    least_likely = [_find_least_likely(steps, windows, rank) for rank in range(len(ranks))]
+    rows = np.array([row for row, _ in least_likely])
     return Scan(
-        p=np.array([p for _, p in chosen]),
+        p=np.array([p for _, p in least_likely]),
         mean=windows.mean[rows, ranks],
         scale=windows.scale[rows, ranks],
         first=windows.first[rows],
@@ -159,11 +159,15 @@ def _windows(residuals: Floats, peers: Flags) -> Windows:
     ranks = np.arange(residuals.shape[1])
     if len(ranks) > MAX_RANKS_JUDGED_ONE_BY_ONE:
         return _judge_by_peers(edges, blocks, blocks[:, peers])
-    each = [
+    windows_of_ranks = [
         _judge_by_peers(edges, blocks[:, [rank]], blocks[:, peers & (ranks != rank)])
         for rank in ranks
     ]
-    return Windows(each[0].first, each[0].last, *_concatenate(each, _BY_RANK, axis=1))
+    return Windows(
+        windows_of_ranks[0].first,
+        windows_of_ranks[0].last,
+        *_concatenate(windows_of_ranks, _BY_RANK, axis=1),
+    )
 
 
 def _concatenate(parts: list[Windows], names: tuple[str, ...], axis: int) -> list[Any]:
@@ -172,34 +176,40 @@ def _concatenate(parts: list[Windows], names: tuple[str, ...], axis: int) -> lis
 
 def _judge_by_peers(edges: Ints, blocks: Floats, peers: Floats) -> Windows:
     """Try windows of all lengths (2, 3, 4, 6, 8 ... blocks, and everything) at every quarter length."""
-    normal = NullModel.of(peers - median_of_others(peers))
-    middle = medians(peers, axis=1)[:, None]
-    sums = _Sums.of(blocks - middle), _Sums.of(peers - median_of_others(peers)), _Sums.of(middle)
+    null_model = NullModel.of(peers - median_of_others(peers))
+    peer_median = medians(peers, axis=1)[:, None]
+    sums = (
+        _Sums.of(blocks - peer_median),
+        _Sums.of(peers - median_of_others(peers)),
+        _Sums.of(peer_median),
+    )
     lengths = _list_lengths(len(blocks))
-    parts = [_judge_length(edges, sums, normal, length, len(lengths)) for length in lengths]
+    windows = [_judge_length(edges, sums, null_model, length, len(lengths)) for length in lengths]
     return Windows(
-        *_concatenate(parts, ("first", "last"), axis=0), *_concatenate(parts, _BY_RANK, axis=0)
+        *_concatenate(windows, ("first", "last"), axis=0), *_concatenate(windows, _BY_RANK, axis=0)
     )
 
 
 def _judge_length(
-    edges: Ints, sums: tuple[_Sums, _Sums, _Sums], normal: NullModel, length: int, lengths: int
+    edges: Ints, sums: tuple[_Sums, _Sums, _Sums], null_model: NullModel, length: int, lengths: int
 ) -> Windows:
     """Judge the windows of one length: `sums` are of ranks, of their peers, and of the peers' median."""
-    ranks, peers, middle = sums
+    ranks, peers, peer_median = sums
     stride = max(1, length // 4)
-    starts = np.arange(0, normal.blocks - length + 1, stride)
-    lasting = normal.lasting(length)
-    residual = ranks.residuals(length, stride, lasting)
-    scale, freedom = normal.scale(length, peers.residuals(length, stride, lasting))
-    level = ranks.means(length, stride) + middle.means(length, stride)
-    whole = length == normal.blocks
+    starts = np.arange(0, null_model.blocks - length + 1, stride)
+    lasting_share = null_model.lasting(length)
+    residual = ranks.residuals(length, stride, lasting_share)
+    scale, freedom = null_model.scale(length, peers.residuals(length, stride, lasting_share))
+    level = ranks.means(length, stride) + peer_median.means(length, stride)
+    is_whole = length == null_model.blocks
     share = SHARE_OF_ERROR_RATE_FOR_WHOLE_RUN
-    tried = 1 / share if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - share)
+    tried_windows = (
+        1 / share if is_whole else 2 * null_model.blocks / length * (lengths - 1) / (1 - share)
+    )
     p = np.ones_like(residual)
-    far = np.nonzero(residual > MIN_Z_SCORE_TO_COMPUTE_P_VALUE * scale)
-    if len(far[0]):
-        p[far] = np.minimum(student_tail(residual[far] / scale, freedom) * tried, 1.0)
+    is_far = np.nonzero(residual > MIN_Z_SCORE_TO_COMPUTE_P_VALUE * scale)
+    if len(is_far[0]):
+        p[is_far] = np.minimum(student_tail(residual[is_far] / scale, freedom) * tried_windows, 1.0)
     scales = np.full_like(residual, scale)
     return Windows(
         edges[starts], edges[starts + length] - 1, residual, level - residual / 2, scales, p
@@ -247,9 +257,9 @@ class _Steps:
 
     def above(self, rank: int, level: float) -> tuple[int, int]:
         """Return in how many steps the peers of a rank are above `level`, and of how many."""
-        own = self.residuals[:, rank] if self.peers[rank] else self.residuals[:0, rank]
-        count = np.count_nonzero(self.pooled > level) - np.count_nonzero(own > level)
-        return int(count), self.pooled.size - len(own)
+        rank_steps = self.residuals[:, rank] if self.peers[rank] else self.residuals[:0, rank]
+        count = np.count_nonzero(self.pooled > level) - np.count_nonzero(rank_steps > level)
+        return int(count), self.pooled.size - len(rank_steps)
 
 
 def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
@@ -258,35 +268,39 @@ def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.i
     if p.min() >= MAX_P_VALUE_OF_WINDOW:
         return np.argmin(p), 1.0
     order = np.argsort(p, kind="stable")
-    best, lowest = order[0], 1.0
+    best_row, least_p = order[0], 1.0
     for row in order:
-        if p[row] >= min(lowest, MAX_P_VALUE_OF_WINDOW):
+        if p[row] >= min(least_p, MAX_P_VALUE_OF_WINDOW):
             break
-        first, last = int(windows.first[row]), int(windows.last[row])
-        sign = _sign_tail(steps, rank, slice(first, last + 1), windows.middle[row, rank])
-        tried = 2 * len(steps.residuals) / (last + 1 - first)
-        combined = max(float(p[row]), sign * tried)
-        if combined < lowest:
-            best, lowest = row, combined
-    return best, lowest
+        first_step, last_step = int(windows.first[row]), int(windows.last[row])
+        sign_p = _sign_tail(
+            steps, rank, slice(first_step, last_step + 1), windows.middle[row, rank]
+        )
+        tried_windows = 2 * len(steps.residuals) / (last_step + 1 - first_step)
+        combined = max(float(p[row]), sign_p * tried_windows)
+        if combined < least_p:
+            best_row, least_p = row, combined
+    return best_row, least_p
 
 
 def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
-    """Return how likely so many steps are above `level`, judged by the rank outside and its peers."""
-    own = steps.residuals[:, rank]  # a few neighbours count as one: they are correlated
-    inside = own[window]
-    above = np.count_nonzero(inside > level)
+    """Measure how likely so many steps are above `level`, judged by the rank outside and its peers."""
+    rank_steps = steps.residuals[:, rank]  # a few neighbours count as one: they are correlated
+    window_steps = rank_steps[window]
+    count_above = np.count_nonzero(window_steps > level)
     peers_above, peer_steps = steps.above(rank, level)
-    outside = len(own) - len(inside)
-    own_above = np.count_nonzero(own > level) - above
-    own_rate = own_above / outside if outside >= MIN_STEPS_OUTSIDE_FOR_RATE else 0.0
-    rate = max((peers_above + 1) / (peer_steps + 2), own_rate)
-    alike = CORRELATED_STEPS_IN_SIGN_TEST
-    return float(binomial_tail(above / alike, len(inside) / alike, rate))
+    count_outside = len(rank_steps) - len(window_steps)
+    count_above_outside = np.count_nonzero(rank_steps > level) - count_above
+    rate_outside = (
+        count_above_outside / count_outside if count_outside >= MIN_STEPS_OUTSIDE_FOR_RATE else 0.0
+    )
+    rate = max((peers_above + 1) / (peer_steps + 2), rate_outside)
+    steps_alike = CORRELATED_STEPS_IN_SIGN_TEST
+    return float(binomial_tail(count_above / steps_alike, len(window_steps) / steps_alike, rate))
 
 
 def find_discoveries(p: Floats, rate: float) -> Flags:
-    """Return which p-values hold if the chance that any of them is wrong may be `rate` (Holm 1979)."""
+    """Find which p-values hold if the chance that any of them is wrong may be `rate` (Holm 1979)."""
     order = np.argsort(p, kind="stable")
     fails = np.flatnonzero(p[order] * np.arange(p.size, 0, -1) > rate)
     holds = np.zeros(p.size, np.bool_)
@@ -300,40 +314,42 @@ def scan_pair(difference: Floats, seed: int = 0) -> Scan:
     Returns one entry for each rank: its worst window, and how likely chance gives one as bad.
     """
     sides = [_scan_second_of_pair(sign * difference, seed) for sign in (-1.0, 1.0)]
-    p, mean, first, last = (np.array(column) for column in zip(*sides, strict=True))
+    p, mean, first_steps, last_steps = (np.array(column) for column in zip(*sides, strict=True))
     spread = measure_step_deviation(difference)
     steps_alike = _count_alike_steps(CORRELATION_OF_STEPS_OF_PAIR)
-    scale = spread * np.sqrt(steps_alike / (last - first + 1))
-    return Scan(p, mean, np.maximum(scale, MIN_SCALE_OF_PAIR), first, last)
+    scale = spread * np.sqrt(steps_alike / (last_steps - first_steps + 1))
+    return Scan(p, mean, np.maximum(scale, MIN_SCALE_OF_PAIR), first_steps, last_steps)
 
 
 def min_window_of_pair(steps: int) -> int:
-    """Return how long two ranks must differ; shorter, any third program may be the cause."""
+    """Measure how long two ranks must differ; shorter, any third program may be the cause."""
     share = int(MIN_SHARE_OF_RUN_OF_WINDOW_OF_PAIR * steps)
     return min(MIN_STEPS_OF_WINDOW_OF_PAIR, max(share, 1))
 
 
 def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, int, int]:
     """Return p-value, effect and window (first and last row) in which the second rank is latest."""
-    whole = (0, len(difference) - 1)
-    fitted = fit_course(difference, *whole, better=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
+    whole_run = (0, len(difference) - 1)
+    fitted = fit_course(difference, *whole_run, max_ratio=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
     residual = _clip_spikes(difference - fitted.effect)
     difference = fitted.effect + residual
     size = max(_correlation_length(residual), len(difference) // MAX_BLOCKS_OF_PAIR)
-    first, last = _list_windows_of_pair(
+    first_blocks, last_blocks = _list_windows_of_pair(
         len(difference) // size, -(-min_window_of_pair(len(difference)) // size)
     )
-    if not len(first):
-        return 1.0, 0.0, *whole
-    scores = _score(_block_means(difference, size)[None, :], first, last)[0]
+    if not len(first_blocks):
+        return 1.0, 0.0, *whole_run
+    scores = _score(_block_means(difference, size)[None, :], first_blocks, last_blocks)[0]
     row = int(np.argmax(scores))
-    edges = int(first[row]) * size, int(last[row] + 1) * size - 1
-    inside = difference[edges[0] : edges[1] + 1]
-    effect = float(np.median(inside))
-    share_delayed = np.mean(inside > effect / 2)
+    edges = int(first_blocks[row]) * size, int(last_blocks[row] + 1) * size - 1
+    window_steps = difference[edges[0] : edges[1] + 1]
+    effect = float(np.median(window_steps))
+    share_delayed = np.mean(window_steps > effect / 2)
     if effect < MIN_DELAY_OF_TWO_RANKS or share_delayed < MIN_SHARE_OF_STEPS_DELAYED_IN_PAIR:
         return 1.0, effect, *edges
-    null = FACTOR_OF_NULL_SCORES * _null_scores(_block_means(residual, size), first, last, seed)
+    null = FACTOR_OF_NULL_SCORES * _null_scores(
+        _block_means(residual, size), first_blocks, last_blocks, seed
+    )
     return (1 + np.count_nonzero(null >= scores[row])) / (1 + len(null)), effect, *edges
 
 
@@ -356,7 +372,7 @@ def _correlation_length(residual: Floats) -> int:
 
 
 def _count_alike_steps(rho: float) -> int:
-    """Return how many neighbours count as one if they are so correlated."""
+    """Count how many neighbours count as one if they are so correlated."""
     return round((1 + rho) / (1 - rho))
 
 
@@ -388,5 +404,5 @@ def _null_scores(blocks: Floats, first: Ints, last: Ints, seed: int) -> Floats:
     """Return the greatest score, of either rank, under random exchanges of the ranks in each block."""
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), (EXCHANGES_OF_PAIR, len(blocks)))
     part_count = 1 + EXCHANGES_OF_PAIR * len(first) // MAX_SCORES_AT_ONCE
-    parts = np.array_split(signs * blocks, part_count)
-    return np.concatenate([np.abs(_score(part, first, last)).max(axis=1) for part in parts])
+    batches = np.array_split(signs * blocks, part_count)
+    return np.concatenate([np.abs(_score(part, first, last)).max(axis=1) for part in batches])

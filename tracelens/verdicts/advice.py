@@ -52,7 +52,7 @@ _SEND_ARRAYS: Final = (
 
 
 def advise(finding: Finding) -> str:
-    """Return what to do next about a finding, with ranks, phase and what was measured."""
+    """Advise about a finding, with ranks, phase and what was measured."""
     evidence, ranks = finding.evidence, _name_ranks(finding)
     samples = evidence.get("samples")
     if samples:
@@ -76,7 +76,7 @@ def advise(finding: Finding) -> str:
 
 
 def _by_period(finding: Finding) -> str | None:
-    """Return what may come back after so many steps, where slow steps keep a period."""
+    """Advise on slow steps that keep a period; None where they keep none."""
     period = finding.evidence.get("period")
     if not period or finding.kind not in {"slow_all", "data_stall"}:
         return None
@@ -116,11 +116,11 @@ def _uneven_work(evidence: Mapping[str, Any], ranks: str) -> str | None:
 
 
 def _slow_part(evidence: Mapping[str, Any], ranks: str) -> str | None:
-    """Return which recorded part of the phase, or which place without a span, to look at."""
-    parts = evidence.get("parts") or []
-    if parts and parts[0]["name"] and parts[0]["share"] >= MIN_SHARE_OF_DELAY_IN_PART:
-        share = fmt.percent(min(parts[0]["share"], 1.0))
-        return f"Look at {parts[0]['name']} of {ranks}: {share} of the delay is there."
+    """Find which recorded part of the phase, or which place without a span, to look at."""
+    sections = evidence.get("parts") or []
+    if sections and sections[0]["name"] and sections[0]["share"] >= MIN_SHARE_OF_DELAY_IN_PART:
+        share = fmt.percent(min(sections[0]["share"], 1.0))
+        return f"Look at {sections[0]['name']} of {ranks}: {share} of the delay is there."
     place = evidence.get("place")
     if place and place["share"] >= MIN_SHARE_OF_DELAY_IN_PART:
         between = Gap(**place).text
@@ -132,12 +132,12 @@ def _slow_part(evidence: Mapping[str, Any], ranks: str) -> str | None:
 
 
 def _by_phase(finding: Finding, ranks: str) -> str:
-    """Return what to look at where nothing more was measured than the phase and the steps."""
+    """Advise where nothing more was measured than the phase and the steps."""
     if finding.kind == "data_stall":
         return KINDS["data_stall"].action
     if finding.phase in _OF_PHASE:
         return _OF_PHASE[finding.phase].format(ranks=ranks)
-    more = _MORE_DETAIL.format(phase=fmt.phase(finding.phase or "uninstrumented"), ranks=ranks)
+    advice = _MORE_DETAIL.format(phase=fmt.phase(finding.phase or "uninstrumented"), ranks=ranks)
     if finding.kind == "straggler":
-        return more
-    return f"{KINDS[finding.kind].action} {more}"
+        return advice
+    return f"{KINDS[finding.kind].action} {advice}"

@@ -32,40 +32,48 @@ def describe_awaited_rank(facts: Facts, ledger: Ledger) -> str:
     rank, share = ledger.awaited_rank, ledger.awaited_share
     if rank is None or share is None:
         return ""
-    most = "most of it" if share > MIN_SHARE_CALLED_MOST else fmt.percent(share)
-    return f"{most} for rank {rank}{_describe_delay(facts, rank)}"
+    how_much = "most of it" if share > MIN_SHARE_CALLED_MOST else fmt.percent(share)
+    return f"{how_much} for rank {rank}{_describe_delay(facts, rank)}"
 
 
 def _describe_delay(facts: Facts, rank: int) -> str:
-    trace, phases, own = facts.trace, facts.phases, facts.compute_time.levelled
-    column = own.ranks.index(rank)
-    beyond = [np.nan_to_num(by[:, column] - medians(by, axis=1), nan=0.0) for by in own.own]
-    if not beyond:
+    trace, phases, times = facts.trace, facts.phases, facts.compute_time.levelled
+    column = times.ranks.index(rank)
+    delays_ns = [
+        np.nan_to_num(phase_ns[:, column] - medians(phase_ns, axis=1), nan=0.0)
+        for phase_ns in times.own
+    ]
+    if not delays_ns:
         return ""
-    longer = [np.maximum(by, 0.0) for by in beyond]
-    most = int(np.argmax([float(by.sum()) for by in longer]))
-    phase, extra = own.phases[most], longer[most]
-    if extra.sum() < len(own.steps):  # not a nanosecond per step
+    positive_ns = [np.maximum(phase_ns, 0.0) for phase_ns in delays_ns]
+    longest_phase = int(np.argmax([float(phase_ns.sum()) for phase_ns in positive_ns]))
+    phase, delay_ns = times.phases[longest_phase], positive_ns[longest_phase]
+    if delay_ns.sum() < len(times.steps):  # not a nanosecond per step
         return ", whose own time is no longer than that of the others"
-    few = find_few_outlying_steps(extra) & (extra > extra.max() / MAX_RATIO_OF_DELAYS_NAMED)
-    if not few.any() or extra[few].sum() < MIN_SHARE_OF_DELAY_IN_FEW_STEPS * extra.sum():
-        per_step = fmt.duration(float(extra.sum()) / len(own.steps))
+    is_few = find_few_outlying_steps(delay_ns) & (
+        delay_ns > delay_ns.max() / MAX_RATIO_OF_DELAYS_NAMED
+    )
+    if (
+        not is_few.any()
+        or delay_ns[is_few].sum() < MIN_SHARE_OF_DELAY_IN_FEW_STEPS * delay_ns.sum()
+    ):
+        per_step = fmt.duration(float(delay_ns.sum()) / len(times.steps))
         return f" ({fmt.phase(phase)}: {per_step} per step beyond the others)"
-    steps, peers = own.steps[few], tuple(one for one in own.ranks if one != rank)
-    parts = [fmt.phase(phase)]
+    steps, peers = times.steps[is_few], tuple(one for one in times.ranks if one != rank)
+    words = [fmt.phase(phase)]
     if phase == CATEGORIES[UNINSTRUMENTED]:
         place = find_gap(phases, (rank,), peers, steps)
-        parts += [place.text] if place and place.share >= MIN_SHARE_OF_DELAY_AT_PLACE else []
-    usual = float(extra[few].mean())
-    seen = sampled_code.find_in_ranks(
-        trace, phases, (rank,), peers, phase, steps=steps, extra_ns=usual
+        words += [place.text] if place and place.share >= MIN_SHARE_OF_DELAY_AT_PLACE else []
+    extra_ns = float(delay_ns[is_few].mean())
+    culprit = sampled_code.find_in_ranks(
+        trace, phases, (rank,), peers, phase, steps=steps, extra_ns=extra_ns
     )
-    code = f", in {sampled_code.path_text(seen.path)}" if seen else ""
-    return f" ({', '.join(parts)}: {_describe_steps(extra, few, own.steps)}{code})"
+    code = f", in {sampled_code.path_text(culprit.path)}" if culprit else ""
+    return f" ({', '.join(words)}: {_describe_steps(delay_ns, is_few, times.steps)}{code})"
 
 
-def _describe_steps(extra: Floats, few: Flags, steps: Ints) -> str:
+def _describe_steps(delay_ns: Floats, is_few: Flags, steps: Ints) -> str:
     """Return by how much it is later in which few steps."""
-    lasted, named = fmt.duration(float(extra[few].mean())), steps[few].tolist()
-    each = "each of " if len(named) > 1 else ""
-    return f"{lasted} beyond the others in {each}{fmt.listing('step', named)}"
+    duration, named_steps = fmt.duration(float(delay_ns[is_few].mean())), steps[is_few].tolist()
+    each_of = "each of " if len(named_steps) > 1 else ""
+    return f"{duration} beyond the others in {each_of}{fmt.listing('step', named_steps)}"

@@ -116,13 +116,13 @@ class Bottleneck:
     def headline(self) -> str:
         """What to say first."""
         where = f", {self.where}" if self.where else ""
-        whole = "job" if self.cause == _LAST_RANKS else "time"
-        limit = f"BOUND BY {self.cause}{where}: {fmt.percent(self.share)} of the {whole}"
+        base = "job" if self.cause == _LAST_RANKS else "time"
+        limit = f"BOUND BY {self.cause}{where}: {fmt.percent(self.share)} of the {base}"
         if not self.finding or not self.finding.saving:
             return limit
         name, gain = KINDS[self.finding.kind].name, fmt.percent(self.finding.saving)
-        named = "" if self.cause.startswith(name) else f"{name}, "
-        return f"{limit} \N{MIDDLE DOT} {named}up to {gain} to gain"
+        finding_name = "" if self.cause.startswith(name) else f"{name}, "
+        return f"{limit} \N{MIDDLE DOT} {finding_name}up to {gain} to gain"
 
     @property
     def action(self) -> str:
@@ -133,38 +133,45 @@ class Bottleneck:
 
 
 def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -> Bottleneck | None:
-    """Return what limits a run without a fault; None where nearly all of the time is useful."""
+    """Find the bottleneck of a run without a fault; None where nearly all of the time is useful."""
     shares, helping = _sum_by_cause(ledger, findings)
-    last = find_last_ranks(facts, shares[_LAST_RANKS] + ledger.unexplained)
+    last_ranks = find_last_ranks(facts, shares[_LAST_RANKS] + ledger.unexplained)
     if (
-        last and last.share < shares[_LAST_RANKS] / 2
+        last_ranks and last_ranks.share < shares[_LAST_RANKS] / 2
     ):  # compute time does not say what they wait for
-        last = None
-    if last:
-        shares[_LAST_RANKS] = last.share
-    best = max(findings, key=_saving, default=None)
-    if best and _saving(best) >= MIN_SHARE_OF_BOTTLENECK and _saving(best) > max(shares.values()):
-        name = next((name for name, one in helping.items() if one is best), _name_finding(best))
-        helping[name], shares[name] = best, _saving(best)
+        last_ranks = None
+    if last_ranks:
+        shares[_LAST_RANKS] = last_ranks.share
+    largest_saving = max(findings, key=_saving, default=None)
+    if (
+        largest_saving
+        and _saving(largest_saving) >= MIN_SHARE_OF_BOTTLENECK
+        and _saving(largest_saving) > max(shares.values())
+    ):
+        name = next(
+            (name for name, one in helping.items() if one is largest_saving),
+            _name_finding(largest_saving),
+        )
+        helping[name], shares[name] = largest_saving, _saving(largest_saving)
     cause = max(shares, key=shares.__getitem__)
     share, finding = shares[cause], helping.get(cause)
     if share < MIN_SHARE_OF_BOTTLENECK:
         if ledger.useful >= MIN_USEFUL_IF_HEALTHY:
             return None
         why = describe_share(facts, cause, share)
-        most = f"most of it {cause} ({fmt.percent(share)})"
-        return Bottleneck(_SEVERAL, sum(shares.values()), finding, why, most)
+        where_most = f"most of it {cause} ({fmt.percent(share)})"
+        return Bottleneck(_SEVERAL, sum(shares.values()), finding, why, where_most)
     where = _name_ranks(facts, _OF_RANKS[cause]) if cause in _OF_RANKS else ""
     why = first_sentence(finding) if finding else describe_share(facts, cause, share)
-    if last and cause == _LAST_RANKS:
-        why, where = last.why, last.where
+    if last_ranks and cause == _LAST_RANKS:
+        why, where = last_ranks.why, last_ranks.where
     return Bottleneck(cause, share, finding, why, where)
 
 
 def _sum_by_cause(
     ledger: Ledger, findings: Sequence[Finding]
 ) -> tuple[dict[str, float], dict[str, Finding]]:
-    """Return what is lost to each cause that is known, and the finding that would save most of it."""
+    """Sum the losses of each known cause, and name the finding that would save most of it."""
     shares: dict[str, float] = defaultdict(float)
     helping: dict[str, Finding] = {}
     for loss in ledger.losses:
@@ -181,20 +188,21 @@ def _sum_by_cause(
 def _name_ranks(facts: Facts, category: str) -> str:
     """Name the ranks that have most of a category beyond the usual rank, if that is most of it."""
     phases = facts.phases
-    spent = phases.by_worker(phases.of(category)).astype(np.float64)
-    beyond = np.maximum(spent - lower_medians(spent), 0.0)
-    if not beyond.any() or beyond.sum() < MIN_SHARE_OF_CATEGORY_BEYOND_PEERS * spent.sum():
+    spent_ns = phases.by_worker(phases.of(category)).astype(np.float64)
+    beyond_ns = np.maximum(spent_ns - lower_medians(spent_ns), 0.0)
+    if not beyond_ns.any() or beyond_ns.sum() < MIN_SHARE_OF_CATEGORY_BEYOND_PEERS * spent_ns.sum():
         return ""
-    named = np.flatnonzero(beyond >= MIN_SHARE_OF_CATEGORY_OF_RANK_NAMED * beyond.sum())
-    return f"mostly of {fmt.listing('rank', [phases.pieces.ranks[one] for one in named.tolist()])}"
+    workers = np.flatnonzero(beyond_ns >= MIN_SHARE_OF_CATEGORY_OF_RANK_NAMED * beyond_ns.sum())
+    ranks = [phases.pieces.ranks[worker] for worker in workers.tolist()]
+    return f"mostly of {fmt.listing('rank', ranks)}"
 
 
-def describe_share(facts: Facts, what: str, share: float) -> str:
+def describe_share(facts: Facts, cause: str, share: float) -> str:
     """Return in a sentence how much of each step a share of ranks x job time is."""
     steps = max(len(facts.phases.steps), 1)
     step_ns = job_ns(facts.trace) / steps
     return (
-        f"{fmt.capital(what)}: {fmt.duration(share * step_ns)} of each step of "
+        f"{fmt.capital(cause)}: {fmt.duration(share * step_ns)} of each step of "
         f"{fmt.duration(step_ns)}, on average over ranks and steps."
     )
 

@@ -93,22 +93,24 @@ def conclude(
 ) -> Verdict:
     """Return the verdict that findings and losses lead to."""
     trace = facts.trace
-    every = find_gaps(trace)
-    scope = _scope(facts, summary, ledger, notes, every)
+    gaps_of_trace = find_gaps(trace)
+    scope = _describe_scope(facts, summary, ledger, notes, gaps_of_trace)
     faults = [finding for finding in findings if finding.category == "fault"]
-    gaps = [gap for gap in every if gap.decisive]
+    gaps = [gap for gap in gaps_of_trace if gap.decisive]
     limiting = (fault for fault in faults if not KINDS[fault.kind].ends_job)
     stopped = any(KINDS[fault.kind].ends_job for fault in faults)
     no_rank_is_accused = all(KINDS[fault.kind].group == "trace" for fault in limiting)
     if not stopped and (any(gap.voids_faults for gap in gaps) or (gaps and no_rank_is_accused)):
-        return _open(trace, gaps, scope)
+        return _leave_open(trace, gaps, scope)
     if faults:
-        worst = max(faults, key=lambda one: (KINDS[one.kind].ends_job, one.saving or 0.0))
-        if worst.saving is None or worst.saving >= MIN_SAVING_OF_FAULT_IN_HEADLINE:
-            why = _why(worst) + _describe_larger_gain(worst, findings)
-            return Verdict("fault", _name(worst), why, advise(worst), scope, worst.kind)
+        worst_fault = max(faults, key=lambda one: (KINDS[one.kind].ends_job, one.saving or 0.0))
+        if worst_fault.saving is None or worst_fault.saving >= MIN_SAVING_OF_FAULT_IN_HEADLINE:
+            why = _explain(worst_fault) + _describe_larger_gain(worst_fault, findings)
+            return Verdict(
+                "fault", _name_fault(worst_fault), why, advise(worst_fault), scope, worst_fault.kind
+            )
     bottleneck = find_bottleneck(facts, ledger, findings) if ledger else None
-    undecided = _undecided(facts, summary, ledger, bottleneck, findings)
+    undecided = _find_indecision(facts, summary, ledger, bottleneck, findings)
     if undecided:
         return Verdict("inconclusive", *undecided, scope)
     assert ledger
@@ -118,7 +120,7 @@ def conclude(
         headline = bottleneck.headline + where
         return Verdict("bottleneck", headline, bottleneck.why, bottleneck.action, scope, kind)
     if summary.ranks_seen < 2 or summary.steps < MIN_STEPS_IF_HEALTHY:
-        return Verdict("inconclusive", *_too_little(summary, ledger), scope)
+        return Verdict("inconclusive", *_describe_short_run(summary, ledger), scope)
     return Verdict(
         "healthy",
         f"HEALTHY{where}: {fmt.percent(ledger.useful)} of the time is useful",
@@ -129,7 +131,7 @@ def conclude(
 
 
 def _advise_if_healthy(findings: Sequence[Finding]) -> str:
-    """Return what to do next where nothing must be fixed: the advice that gains most, if any gains."""
+    """Advise where nothing must be fixed: the advice that gains most, if any gains."""
     gains = [
         one
         for one in findings
@@ -137,58 +139,60 @@ def _advise_if_healthy(findings: Sequence[Finding]) -> str:
     ]
     if not gains:
         return "Nothing to fix: compare later runs with this one (tracelens serve A B)."
-    best = max(gains, key=lambda one: one.saving or 0.0)
-    gain = f"up to {fmt.percent(best.saving)}" if best.saving else "an unknown share"
-    return f"Nothing must be fixed; {gain} of the job could be saved. {advise(best)}"
+    largest_gain = max(gains, key=lambda one: one.saving or 0.0)
+    gain = (
+        f"up to {fmt.percent(largest_gain.saving)}" if largest_gain.saving else "an unknown share"
+    )
+    return f"Nothing must be fixed; {gain} of the job could be saved. {advise(largest_gain)}"
 
 
-def _too_little(summary: Summary, ledger: Ledger) -> tuple[str, str, str]:
+def _describe_short_run(summary: Summary, ledger: Ledger) -> tuple[str, str, str]:
     """Return that one rank, or a few steps, show shares and no more: headline, why, action."""
     is_alone = summary.ranks_seen < 2
-    seen = "one rank" if is_alone else fmt.count(summary.steps, "step")
+    amount = "one rank" if is_alone else fmt.count(summary.steps, "step")
     comparison = "compared with another" if is_alone else "compared over time"
     has_more_ranks = is_alone and summary.ranks_expected > 1
     return (
-        f"INCONCLUSIVE: {seen} alone; {fmt.percent(ledger.useful)} of the time is useful",
-        f"{fmt.capital(seen)} cannot be {comparison}: shares of time are known, and no more.",
+        f"INCONCLUSIVE: {amount} alone; {fmt.percent(ledger.useful)} of the time is useful",
+        f"{fmt.capital(amount)} cannot be {comparison}: shares of time are known, and no more.",
         "Give the files of all ranks, in one folder."
         if has_more_ranks
         else "Record at least 30 steps of two ranks or more.",
     )
 
 
-def _undecided(
+def _find_indecision(
     facts: Facts,
     summary: Summary,
     ledger: Ledger | None,
     bottleneck: Bottleneck | None,
     findings: Sequence[Finding],
 ) -> tuple[str, str, str] | None:
-    """Return what keeps a run without a fault from being judged: headline, why, action."""
+    """Find the reason why a run without a fault cannot be judged: headline, why, action."""
     trace, phases = facts.trace, facts.phases
     if ledger is None:
         return _NO_STEPS
-    if summary.ranks_seen > 1 and not _communicates(trace, phases):
+    if summary.ranks_seen > 1 and not _has_communication(trace, phases):
         ranks = fmt.count(summary.ranks_seen, "rank")
         return (
             "INCONCLUSIVE: no communication was recorded",
             f"{ranks} ran, and no call of one to another is known.",
             "Record with the hooks of what they communicate with, or put calls into spans (tl.span).",
         )
-    held_up = _held_up_by_the_machine(findings) or _busy(facts, ledger)
+    held_up = _find_core_waits(findings) or _find_busy_machine(facts, ledger)
     if held_up:
         return held_up
     tasks = measure_tasks(trace, phases, facts.roles.server)
     if tasks and tasks.is_slower:
         return (
-            f"INCONCLUSIVE: {_slow_at_tasks(tasks)}",
+            f"INCONCLUSIVE: {_describe_slow_tasks(tasks)}",
             f"{fmt.capital(tasks.text)}.",
             _RECORD_TASKS,
         )
-    return _unknown(facts, ledger, bottleneck, tasks.text if tasks else None)
+    return _note_unknown_time(facts, ledger, bottleneck, tasks.text if tasks else None)
 
 
-def _unknown(
+def _note_unknown_time(
     facts: Facts, ledger: Ledger, bottleneck: Bottleneck | None, tasks: str | None
 ) -> tuple[str, str, str] | None:
     """Return that too much of the time is not known, unless what is known takes more."""
@@ -201,15 +205,15 @@ def _unknown(
     if is_known:
         return None
     if uncovered > unexplained:
-        return _uncovered(facts, ledger, uncovered)
+        return _describe_uncovered(facts, ledger, uncovered)
     return (
         f"INCONCLUSIVE: {fmt.percent(unexplained)} of the time is lost, and nothing recorded says why",
-        _unexplained(ledger, tasks or describe_awaited_rank(facts, ledger)),
-        _RECORD_TASKS if tasks else _RECORD[_largest_unexplained(ledger).category],
+        _describe_unexplained(ledger, tasks or describe_awaited_rank(facts, ledger)),
+        _RECORD_TASKS if tasks else _RECORD[_find_largest_unexplained(ledger).category],
     )
 
 
-def _uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str, str, str]:
+def _describe_uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str, str, str]:
     """Return that much of the time is in code that no span covers, and between what it lies."""
     phases = facts.phases
     place = find_gap(phases, tuple(phases.pieces.ranks), (), phases.steps)
@@ -217,41 +221,45 @@ def _uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str, str, st
     code = sampled_code.find_in_phase(
         facts.trace, phases, CATEGORIES[UNINSTRUMENTED], steps=phases.steps, extra_ns=0.0
     )
-    why = [describe_share(facts, "Code that no span covers", share)]
+    sentences = [describe_share(facts, "Code that no span covers", share)]
     if ledger.unexplained >= MOST_UNEXPLAINED:
-        why.append(_unexplained(ledger, describe_awaited_rank(facts, ledger)))
+        sentences.append(_describe_unexplained(ledger, describe_awaited_rank(facts, ledger)))
     if code:
-        why.append(f"Most samples there: {path_text(code.path)}.")
-    between = place.text if place else "of all ranks"
+        sentences.append(f"Most samples there: {path_text(code.path)}.")
+    place_text = place.text if place else "of all ranks"
     return (
         f"INCONCLUSIVE: {fmt.percent(share)} of the time is uninstrumented{where}",
-        " ".join(why),
-        f"Put the code {between} into a span (tl.span), or record with --sample.",
+        " ".join(sentences),
+        f"Put the code {place_text} into a span (tl.span), or record with --sample.",
     )
 
 
-def _slow_at_tasks(tasks: Tasks) -> str:
+def _describe_slow_tasks(tasks: Tasks) -> str:
     chance = ", maybe by chance" if tasks.may_be_chance else ""
     return f"rank {tasks.slowest} takes {tasks.ratio:.1f} times as long for a task{chance}"
 
 
-def _held_up_by_the_machine(findings: Sequence[Finding]) -> tuple[str, str, str] | None:
-    """Return who is late because it waited for a core more than its peers, which did so, too."""
-    found = [one for one in findings if (one.evidence.get("core_wait") or {}).get("is_cause")]
-    if not found:
+def _find_core_waits(findings: Sequence[Finding]) -> tuple[str, str, str] | None:
+    """Find who is late because it waited for a core more than its peers, which did so, too."""
+    late_findings = [
+        one for one in findings if (one.evidence.get("core_wait") or {}).get("is_cause")
+    ]
+    if not late_findings:
         return None
-    worst = max(found, key=lambda one: one.saving or 0.0)
-    wait = worst.evidence["core_wait"]
-    named, share = subject(worst) or "ranks", fmt.percent(wait["share"])
-    headline = f"INCONCLUSIVE: the machine was busy: {named} waited for a core {share} of the time"
-    why = (
-        f"{_why(worst)} Waiting for a core explains {fmt.percent(wait['explains'])} of it; usual was "
-        f"{fmt.percent(wait['usual'])} of the time."
+    worst_finding = max(late_findings, key=lambda one: one.saving or 0.0)
+    wait = worst_finding.evidence["core_wait"]
+    culprit, share = subject(worst_finding) or "ranks", fmt.percent(wait["share"])
+    headline = (
+        f"INCONCLUSIVE: the machine was busy: {culprit} waited for a core {share} of the time"
     )
-    return headline, why, _RECORD_ALONE
+    reason = (
+        f"{_explain(worst_finding)} Waiting for a core explains {fmt.percent(wait['explains'])} of it; "
+        f"usual was {fmt.percent(wait['usual'])} of the time."
+    )
+    return headline, reason, _RECORD_ALONE
 
 
-def _busy(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | None:
+def _find_busy_machine(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | None:
     """Return that ranks waited for cores for so long that it is not known who computes slowly."""
     waited = _waited_for_cores(facts)
     if waited is None:
@@ -268,25 +276,25 @@ def _waited_for_cores(facts: Facts) -> str | None:
     return fmt.percent(waited) if waited is not None and is_busy(waited) else None
 
 
-def _open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
+def _leave_open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
     """Return that the verdict is open, as something is missing in what was read, or not understood."""
-    unknown = fmt.series(list(dict.fromkeys(gap.unknown for gap in gaps)))
+    unknown_facts = fmt.series(list(dict.fromkeys(gap.unknown for gap in gaps)))
     missing = "; ".join(gap.missing for gap in gaps)
-    there = f" In this {trace.recognition.format}: {missing}." if trace.recognition else ""
+    in_format = f" In this {trace.recognition.format}: {missing}." if trace.recognition else ""
     return Verdict(
         "inconclusive",
         f"INCONCLUSIVE: {gaps[0].missing}",
-        f"Not known: {unknown}.{there}",
+        f"Not known: {unknown_facts}.{in_format}",
         gaps[0].advice,
         scope,
     )
 
 
-def _communicates(trace: Trace, phases: Phases) -> bool:
+def _has_communication(trace: Trace, phases: Phases) -> bool:
     return bool(trace.calls) or bool(phases.of("wait", "ps_queue", "transfer").any())
 
 
-def _name(finding: Finding) -> str:
+def _name_fault(finding: Finding) -> str:
     """Name a fault as one would search for it, with its severity."""
     entry, culprit = KINDS[finding.kind], subject(finding)
     where = (
@@ -298,15 +306,15 @@ def _name(finding: Finding) -> str:
     return f"{title}{where} \N{MIDDLE DOT} {rate_severity(finding)}"
 
 
-def _why(finding: Finding) -> str:
+def _explain(finding: Finding) -> str:
     """Hold the culprit beside its peers, where both are known, else give the finding's own words."""
-    mine, peers = (finding.evidence.get(name) for name in ("phase_ns", "peers_phase_ns"))
-    if mine is None or peers is None or not finding.phase:
+    culprit_ns, peers_ns = (finding.evidence.get(name) for name in ("phase_ns", "peers_phase_ns"))
+    if culprit_ns is None or peers_ns is None or not finding.phase:
         return first_sentence(finding)
-    when = f", {fmt.steps(*finding.steps)}" if finding.steps else ""
+    steps_text = f", {fmt.steps(*finding.steps)}" if finding.steps else ""
     return (
-        f"{subject(finding)}: {fmt.duration(mine)} per step in {fmt.phase(finding.phase)}; "
-        f"the others: {fmt.duration(peers)}{when}."
+        f"{subject(finding)}: {fmt.duration(culprit_ns)} per step in {fmt.phase(finding.phase)}; "
+        f"the others: {fmt.duration(peers_ns)}{steps_text}."
     )
 
 
@@ -323,22 +331,22 @@ def _describe_larger_gain(fault: Finding, findings: Sequence[Finding]) -> str:
     return f" More can be gained elsewhere: {KINDS[best.kind].name}, up to {gain} of the job."
 
 
-def _largest_unexplained(ledger: Ledger) -> Loss:
+def _find_largest_unexplained(ledger: Ledger) -> Loss:
     unexplained = (loss for loss in ledger.losses if loss.cause == "unexplained")
     return max(unexplained, key=lambda loss: loss.share)
 
 
-def _unexplained(ledger: Ledger, awaited: str) -> str:
-    """Return what of the unexplained loss can be seen, and for whom it was waited."""
-    parts = sorted(
+def _describe_unexplained(ledger: Ledger, awaited: str) -> str:
+    """Describe the visible part of the unexplained loss, and the rank that was awaited."""
+    losses = sorted(
         (loss for loss in ledger.losses if loss.cause == "unexplained"), key=lambda one: -one.share
     )
-    seen = [
+    visible = [
         f"{fmt.percent(loss.share)} {_WAITED.get(loss.category, 'in code that no span covers')}"
-        for loss in parts
+        for loss in losses
         if loss.share >= MOST_UNEXPLAINED / 10
     ]
-    return "; ".join(filter(None, (fmt.capital(fmt.series(seen)), awaited))) + "."
+    return "; ".join(filter(None, (fmt.capital(fmt.series(visible)), awaited))) + "."
 
 
 def _describe_largest_loss(ledger: Ledger) -> str:
@@ -347,44 +355,47 @@ def _describe_largest_loss(ledger: Ledger) -> str:
     for loss in ledger.losses:
         shares[loss.category] += loss.share
     largest = max(shares, key=shares.__getitem__, default=None)
-    most = f"; the largest: {fmt.percent(shares[largest])} {fmt.phase(largest)}" if largest else ""
+    largest_text = (
+        f"; the largest: {fmt.percent(shares[largest])} {fmt.phase(largest)}" if largest else ""
+    )
     return (
         "No fault costs much of the job, and no cause takes "
-        f"{fmt.percent(MIN_SHARE_OF_BOTTLENECK)} of the time{most}."
+        f"{fmt.percent(MIN_SHARE_OF_BOTTLENECK)} of the time{largest_text}."
     )
 
 
-def _scope(
+def _describe_scope(
     facts: Facts,
     summary: Summary,
     ledger: Ledger | None,
     notes: Sequence[Note],
     gaps: Sequence[Gap],
 ) -> str:
-    """Return what was looked at, and what is not known of it."""
+    """Describe the data that the verdict is about, and its gaps."""
     trace = facts.trace
     ranks = fmt.count(summary.ranks_seen, "rank")
     if summary.ranks_seen < summary.ranks_expected:
         ranks = f"{summary.ranks_seen} of {summary.ranks_expected} ranks"
     shards = f", {fmt.count(summary.shards, 'PS shard')}" if summary.shards else ""
-    part = f" (only {summary.selection_text}, as asked)" if summary.selection_text else ""
+    selection = f" (only {summary.selection_text}, as asked)" if summary.selection_text else ""
     lasted = f", {fmt.duration(job_ns(trace))}" if ledger else ""
     startup = ledger.startup_ns if ledger else None
-    apart = f"; start-up of {fmt.duration(startup)} apart" if startup else ""
-    unknown = []
+    start_up_text = f"; start-up of {fmt.duration(startup)} apart" if startup else ""
+    unknown_facts = []
     if trace.alignment.unaligned:
-        unknown.append("waits between hosts whose clocks are not aligned")
+        unknown_facts.append("waits between hosts whose clocks are not aligned")
     if summary.dropped:
-        unknown.append("what was dropped while recording")
+        unknown_facts.append("what was dropped while recording")
     if any(note.kind == "unjudged" for note in notes):
-        unknown.append("stragglers (too few steps or ranks)")
+        unknown_facts.append("stragglers (too few steps or ranks)")
     if any(note.kind == "unrecorded" for note in notes):
-        unknown.append("what binds PS shards (no 'receive' spans)")
+        unknown_facts.append("what binds PS shards (no 'receive' spans)")
     if trace.parted:
-        unknown.append("waits for ranks that were left out")
+        unknown_facts.append("waits for ranks that were left out")
     waited = _waited_for_cores(facts)
     if waited:
-        unknown.append(f"who else is slow (ranks waited for a core {waited} of the time)")
-    unknown += dict.fromkeys(gap.unknown for gap in gaps)
-    missing = f"; not known: {fmt.series(unknown)}" if unknown else ""
-    return f"{ranks}{shards}, {fmt.count(summary.steps, 'step')}{lasted}{part}{apart}{missing}."
+        unknown_facts.append(f"who else is slow (ranks waited for a core {waited} of the time)")
+    unknown_facts += dict.fromkeys(gap.unknown for gap in gaps)
+    missing = f"; not known: {fmt.series(unknown_facts)}" if unknown_facts else ""
+    steps = fmt.count(summary.steps, "step")
+    return f"{ranks}{shards}, {steps}{lasted}{selection}{start_up_text}{missing}."

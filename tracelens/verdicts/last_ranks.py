@@ -37,37 +37,49 @@ class LastRanks:
 
 
 def find_last_ranks(facts: Facts, waits: float) -> LastRanks | None:
-    """Return what is lost to ranks that are last in their steps; None where no rank waits for another.
+    """Measure the loss to ranks that are last in their steps; None where no rank waits for another.
 
     `waits` is for how long ranks wait for each other, as a share of ranks x job time. No more is lost
     than if one rank at a time had waited.
     """
-    own = facts.compute_time.levelled
-    spent = np.nan_to_num(own.own, nan=0.0)
-    count = len(own.ranks)
-    if not spent.size or count < 2 or not waits:
+    times = facts.compute_time.levelled
+    spent_ns = np.nan_to_num(times.own, nan=0.0)
+    count = len(times.ranks)
+    if not spent_ns.size or count < 2 or not waits:
         return None
-    total = spent.sum(axis=0)
-    last, rows = total.argmax(axis=1), np.arange(len(total))
-    lost = float((total.max(axis=1) - lower_medians(total)).sum()) / max(job_ns(facts.trace), 1)
-    later = np.array([np.maximum(one[rows, last] - lower_medians(one), 0.0) for one in spent])
-    if not later.any():
+    total_ns = spent_ns.sum(axis=0)
+    last_rank, rows = total_ns.argmax(axis=1), np.arange(len(total_ns))
+    lost_share = float((total_ns.max(axis=1) - lower_medians(total_ns)).sum()) / max(
+        job_ns(facts.trace), 1
+    )
+    delay_ns = np.array(
+        [
+            np.maximum(phase_ns[rows, last_rank] - lower_medians(phase_ns), 0.0)
+            for phase_ns in spent_ns
+        ]
+    )
+    if not delay_ns.any():
         return None
-    by_phase, by_rank = later.sum(axis=1), np.bincount(last, later.sum(axis=0), minlength=count)
-    named = np.flatnonzero(by_rank >= MIN_SHARE_OF_DELAY_OF_RANK_NAMED * by_rank.sum())
-    counts = np.bincount(last, minlength=count)
-    often = named[np.argsort(-counts[named], kind="stable")][: fmt.MOST_LISTED].tolist()
-    phase = fmt.phase(own.phases[int(by_phase.argmax())])
-    ranks = [own.ranks[column] for column in named.tolist()]
-    most = f" (mostly {fmt.listing('rank', ranks)})" if 0 < len(ranks) < count else ""
-    each = fmt.series(
-        [f"rank {own.ranks[column]} in {counts[column]:,}" for column in often]
+    by_phase, by_rank = (
+        delay_ns.sum(axis=1),
+        np.bincount(last_rank, delay_ns.sum(axis=0), minlength=count),
+    )
+    named_ranks = np.flatnonzero(by_rank >= MIN_SHARE_OF_DELAY_OF_RANK_NAMED * by_rank.sum())
+    counts = np.bincount(last_rank, minlength=count)
+    frequent_ranks = named_ranks[np.argsort(-counts[named_ranks], kind="stable")][
+        : fmt.MOST_LISTED
+    ].tolist()
+    phase = fmt.phase(times.phases[int(by_phase.argmax())])
+    ranks = [times.ranks[column] for column in named_ranks.tolist()]
+    mostly = f" (mostly {fmt.listing('rank', ranks)})" if 0 < len(ranks) < count else ""
+    rank_counts = fmt.series(
+        [f"rank {times.ranks[column]} in {counts[column]:,}" for column in frequent_ranks]
         or ["another rank each time"]
     )
-    extra = fmt.duration(float(by_phase.max()) / len(total))
+    extra = fmt.duration(float(by_phase.max()) / len(total_ns))
     return LastRanks(
-        share=min(lost, waits * count),
-        where=f"{phase}{most}",
-        why=f"Last of {len(total):,} steps was {each}; {phase} took {extra} longer there than on "
-        "the usual rank.",
+        share=min(lost_share, waits * count),
+        where=f"{phase}{mostly}",
+        why=f"Last of {len(total_ns):,} steps was {rank_counts}; {phase} took {extra} longer there than "
+        "on the usual rank.",
     )

@@ -79,44 +79,58 @@ def measure(
     if trace.steps.is_empty():
         return None
     total = trace.steps["process"].n_unique() * max(job_ns(trace), 1)
-    part = _find_peer_groups(trace, roles)
-    beyond: dict[str, dict[int, float]] = {
+    group_of = _find_peer_groups(trace, roles)
+    beyond_peers: dict[str, dict[int, float]] = {
         name: dict(
-            zip(phases.pieces.ranks, _measure_beyond_peers(phases, name, part) / total, strict=True)
+            zip(
+                phases.pieces.ranks,
+                _measure_beyond_peers(phases, name, group_of) / total,
+                strict=True,
+            )
         )
         for name in CATEGORIES
         if name in _OWN_LOSSES and name in spent.lost
     }
-    uncovered = sum(beyond.get(_UNINSTRUMENTED, {}).values())
+    uncovered = sum(beyond_peers.get(_UNINSTRUMENTED, {}).values())
     useful_share = int(sum_exactly(spent.useful_ns)) / total
-    left = {name: ns / total for name, ns in spent.lost.items()}
-    left[_OUTSIDE] = 1.0 - useful_share - sum(left.values())
-    account = _Account(left, [], uncovered)
+    lost_shares = {name: ns / total for name, ns in spent.lost.items()}
+    lost_shares[_OUTSIDE] = 1.0 - useful_share - sum(lost_shares.values())
+    account = _Account(lost_shares, [], uncovered)
     account.book("idle", spent.launching_ns / total, "launching")
     queues = _find_queues(results)
     at_shards = {
         kind: {shard: ns / total for shard, ns in spent.items()}
         for kind, spent in (("", queues.at_work_ns), ("ps_uninstrumented", queues.held_ns))
     }
-    account.claim(findings, beyond, at_shards)
+    account.claim(findings, beyond_peers, at_shards)
     account.book("wait", _find_bubble_ns(results) / total, "bubble")
     account.book("wait", _measure_unasked_ns(phases, roles.server) / total, "known")
-    last, pushed = _find_waits_at_calls(results, phases), _find_waits_at_servers(queues, phases)
-    named = {rank for finding in findings if finding.category == "fault" for rank in finding.ranks}
-    delayed = max(queues.missing_ns / total - account.claimed_by_ranks(findings), 0.0)
-    for name, waits, awaited in (("wait", last, 1.0), ("ps_queue", pushed, delayed)):
-        in_turns = waits.jitter(named, part) if waits else 0.0
+    at_calls, at_servers = (
+        _find_waits_at_calls(results, phases),
+        _find_waits_at_servers(queues, phases),
+    )
+    accused = {
+        awaited_rank
+        for finding in findings
+        if finding.category == "fault"
+        for awaited_rank in finding.ranks
+    }
+    missing_share = max(queues.missing_ns / total - account.claimed_by_ranks(findings), 0.0)
+    for name, waits, awaited in (("wait", at_calls, 1.0), ("ps_queue", at_servers, missing_share)):
+        in_turns = waits.jitter(accused, group_of) if waits else 0.0
         account.book(name, min(awaited, account.left[name]) * in_turns, "jitter")
     if trace.steps["step"].n_unique() >= MIN_STEPS_IF_SHARDS_ARE_JUDGED:
         account.book("ps_queue", sum(at_shards[""].values()), "known")
     account.close()
     of_pushes = queues.missing_ns > sum_exactly(phases.of("ps_queue")) / 2
-    rank, awaited_share = _find_most_awaited(last or (pushed if of_pushes else None))
+    awaited_rank, awaited_share = _find_most_awaited(
+        at_calls or (at_servers if of_pushes else None)
+    )
     return Ledger(
         useful=useful_share,
         losses=tuple(loss for loss in account.losses if abs(loss.share) > MAX_LOSS_BY_ROUNDING),
         startup_ns=_measure_startup_ns(trace),
-        awaited_rank=rank,
+        awaited_rank=awaited_rank,
         awaited_share=awaited_share,
     )
 
@@ -141,7 +155,7 @@ class _Account:
     def claim(
         self,
         findings: Sequence[Finding],
-        beyond: Mapping[str, Mapping[int, float]],
+        beyond_peers: Mapping[str, Mapping[int, float]],
         at_shards: Mapping[str, dict[int, float]],
     ) -> None:
         """Explain what each finding does.
@@ -149,25 +163,27 @@ class _Account:
         `at_shards` is what workers were queued in at each shard: for a kind of finding, or all others.
         """
         for number, finding in enumerate(findings):
-            rest = (finding.saving if finding.cost is None else finding.cost) or 0.0
-            own = beyond.get(finding.phase or "", {}) if finding.ranks else {}
-            mine = float(sum(own.get(rank, 0.0) for rank in finding.ranks))
-            if own and own.keys() <= {*finding.ranks}:  # no peers are left to compare with
-                mine = max(mine, finding.saving or 0.0)
-            for name in _list_explained_losses(finding):
-                is_own = bool(own) and name == finding.phase
-                most = rest
-                if name == "ps_queue" and finding.shards:
-                    queued = at_shards.get(finding.kind, at_shards[""])
-                    most = sum(queued.pop(shard, 0.0) for shard in finding.shards)
-                claim = min(self.left.get(name, 0.0), mine if is_own else most)
+            cost_left = (finding.saving if finding.cost is None else finding.cost) or 0.0
+            beyond_of_ranks = beyond_peers.get(finding.phase or "", {}) if finding.ranks else {}
+            own_claim = float(sum(beyond_of_ranks.get(rank, 0.0) for rank in finding.ranks))
+            if beyond_of_ranks and beyond_of_ranks.keys() <= {
+                *finding.ranks
+            }:  # no peers are left to compare with
+                own_claim = max(own_claim, finding.saving or 0.0)
+            for category in _list_explained_losses(finding):
+                is_own = bool(beyond_of_ranks) and category == finding.phase
+                limit = cost_left
+                if category == "ps_queue" and finding.shards:
+                    queued_at = at_shards.get(finding.kind, at_shards[""])
+                    limit = sum(queued_at.pop(shard, 0.0) for shard in finding.shards)
+                claim = min(self.left.get(category, 0.0), own_claim if is_own else limit)
                 if claim > 0:
-                    self.left[name] -= claim
-                    rest = max(rest - (0.0 if is_own else claim), 0.0)
-                    self.losses.append(Loss(name, claim, "finding", number))
+                    self.left[category] -= claim
+                    cost_left = max(cost_left - (0.0 if is_own else claim), 0.0)
+                    self.losses.append(Loss(category, claim, "finding", number))
 
     def claimed_by_ranks(self, findings: Sequence[Finding]) -> float:
-        """Return what was claimed of queues by findings that name no shard: waits for their ranks."""
+        """Sum the queueing that findings without a shard claim: waits for their ranks."""
         return sum(
             loss.share
             for loss in self.losses
@@ -180,8 +196,8 @@ class _Account:
         """Take what is left as explained by its category, as uncovered, or as unexplained."""
         claimed = sum(loss.share for loss in self.losses if loss.category == _UNINSTRUMENTED)
         if _UNINSTRUMENTED in self.left:
-            alike = self.left[_UNINSTRUMENTED] - max(self.beyond_peers - claimed, 0.0)
-            self.book(_UNINSTRUMENTED, max(alike, 0.0), "uncovered")
+            common = self.left[_UNINSTRUMENTED] - max(self.beyond_peers - claimed, 0.0)
+            self.book(_UNINSTRUMENTED, max(common, 0.0), "uncovered")
         self.losses.extend(
             Loss(name, share, "unexplained" if name in _ASK_WHY else "known")
             for name, share in self.left.items()
@@ -189,44 +205,44 @@ class _Account:
 
 
 def _find_bubble_ns(results: Mapping[str, Result]) -> float:
-    staged = results.get("stages")
-    return staged.bubble_ns if isinstance(staged, StageImbalance) else 0.0
+    imbalance = results.get("stages")
+    return imbalance.bubble_ns if isinstance(imbalance, StageImbalance) else 0.0
 
 
 def _measure_unasked_ns(phases: Phases, server: int | None) -> float:
     """Return for how long a rank that serves the others waited for what they ask."""
     if server is None:
         return 0.0
-    waited = phases.by_worker(phases.of("wait"))
-    return float(waited[list(phases.pieces.ranks).index(server)])
+    waited_ns = phases.by_worker(phases.of("wait"))
+    return float(waited_ns[list(phases.pieces.ranks).index(server)])
 
 
 def _find_peer_groups(trace: Trace, roles: Roles) -> dict[int, int]:
-    """Return which part each rank plays: its stage, or the same one for all who have no peer.
+    """Find which part each rank plays: its stage, or the same one for all who have no peer.
 
     A rank that serves the others is none of theirs.
     """
     ranks, stages = trace.workers["rank"].to_list(), roles.stages
-    parts = [-1 if rank == roles.server else 0 for rank in ranks]
+    groups = [-1 if rank == roles.server else 0 for rank in ranks]
     for number, members in enumerate(stages.members if stages else (), 1):
         for rank in members.tolist() if len(members) > 1 else ():
-            parts[rank] = number
-    return dict(zip(ranks, parts, strict=True))
+            groups[rank] = number
+    return dict(zip(ranks, groups, strict=True))
 
 
-def _measure_beyond_peers(phases: Phases, category: str, part: Mapping[int, int]) -> Floats:
+def _measure_beyond_peers(phases: Phases, category: str, group_of: Mapping[int, int]) -> Floats:
     """Return each rank's time in a category beyond what is usual for its part, ns."""
-    spent = phases.by_worker(phases.of(category))
-    parts = np.array([part[rank] for rank in phases.pieces.ranks])
-    beyond = np.zeros(len(spent))
-    for one in np.unique(parts):
-        is_peer = parts == one
-        beyond[is_peer] = np.maximum(spent[is_peer] - lower_medians(spent[is_peer]), 0.0)
-    return beyond
+    spent_ns = phases.by_worker(phases.of(category))
+    groups = np.array([group_of[rank] for rank in phases.pieces.ranks])
+    beyond_ns = np.zeros(len(spent_ns))
+    for group in np.unique(groups):
+        is_peer = groups == group
+        beyond_ns[is_peer] = np.maximum(spent_ns[is_peer] - lower_medians(spent_ns[is_peer]), 0.0)
+    return beyond_ns
 
 
 def _list_explained_losses(finding: Finding) -> tuple[str, ...]:
-    """Return which losses a finding can be the reason of, first the likeliest."""
+    """Find which losses a finding can be the reason of, first the likeliest."""
     if finding.phase in _OWN_LOSSES:
         return (finding.phase, *_EXPLAINED["ranks"])
     if finding.kind == "update_gap":
@@ -235,44 +251,44 @@ def _list_explained_losses(finding: Finding) -> tuple[str, ...]:
 
 
 def _find_queues(results: Mapping[str, Result]) -> Queues:
-    found = results.get("shards")
-    return found.queues if isinstance(found, Shards) else NO_QUEUES
+    shards = results.get("shards")
+    return shards.queues if isinstance(shards, Shards) else NO_QUEUES
 
 
 def _find_waits_at_calls(results: Mapping[str, Result], phases: Phases) -> Waits | None:
-    """Return how long all waited for each rank alone, where ranks came together."""
-    found = results.get("arrivals")
-    if not isinstance(found, Arrivals) or found.last.height < 2:
+    """Measure how long all waited for each rank alone, where ranks came together."""
+    arrivals = results.get("arrivals")
+    if not isinstance(arrivals, Arrivals) or arrivals.last.height < 2:
         return None
-    return _to_waits(found.last["rank"], found.alone, phases, "wait")
+    return _to_waits(arrivals.last["rank"], arrivals.alone, phases, "wait")
 
 
 def _find_waits_at_servers(queues: Queues, phases: Phases) -> Waits | None:
-    """Return how long each rank's push was the only one that was missing."""
+    """Measure how long each rank's push was the only one that was missing."""
     if len(queues.ranks) < 2:
         return None
     return _to_waits(queues.ranks, queues.alone, phases, "ps_queue")
 
 
 def _to_waits(ranks: Iterable[int], alone: pl.DataFrame, phases: Phases, category: str) -> Waits:
-    waited = phases.by_step(phases.of(category)).astype(np.float64)
-    return Waits(tuple(ranks), alone, phases.steps, waited)
+    waited_ns = phases.by_step(phases.of(category)).astype(np.float64)
+    return Waits(tuple(ranks), alone, phases.steps, waited_ns)
 
 
-def _find_most_awaited(found: Waits | None) -> tuple[int | None, float | None]:
+def _find_most_awaited(waits: Waits | None) -> tuple[int | None, float | None]:
     """Return for which rank all others waited longest, and for what share of all such time."""
-    alone = found.by_rank if found else np.zeros(0)
-    if found is None or not alone.any():
+    alone_ns = waits.by_rank if waits else np.zeros(0)
+    if waits is None or not alone_ns.any():
         return None, None
-    most = int(alone.argmax())
-    return found.ranks[most], float(alone[most] / alone.sum())
+    index = int(alone_ns.argmax())
+    return waits.ranks[index], float(alone_ns[index] / alone_ns.sum())
 
 
 def _measure_startup_ns(trace: Trace) -> int | None:
     """Return the time from the first record of a worker to the first step."""
     if not trace.choice.is_all:
         return None
-    first, begin = trace.workers["first_ns"].min(), trace.steps["start_ns"].min()
-    if not isinstance(first, int) or not isinstance(begin, int):
+    first_ns, begin_ns = trace.workers["first_ns"].min(), trace.steps["start_ns"].min()
+    if not isinstance(first_ns, int) or not isinstance(begin_ns, int):
         return None
-    return max(begin - first, 0)
+    return max(begin_ns - first_ns, 0)

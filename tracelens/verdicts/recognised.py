@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 def list_facts(trace: Trace) -> list[tuple[str, str]]:
-    """Return what was recognised, as pairs of a subject and what there is of it."""
-    found = trace.recognition.found if trace.recognition else ()
+    """List the facts of a trace as pairs of a subject and its description."""
+    recognised = trace.recognition.found if trace.recognition else ()
     counts, timed = _count_spans(trace), select_timed_spans(trace)
     return [
-        *found,
+        *recognised,
         ("ranks", _ranks(trace)),
         ("groups", _groups(trace)),
         ("steps", _steps(trace)),
@@ -44,7 +44,7 @@ def list_facts(trace: Trace) -> list[tuple[str, str]]:
 
 
 def find_gaps(trace: Trace) -> tuple[Gap, ...]:
-    """Return what is missing, as the reader and the trace itself say."""
+    """Find the gaps that the reader and the trace itself show."""
     if not trace.recognition:
         return tuple(_undivided_phases(trace))
     return (*_missing_ranks(trace), *trace.recognition.gaps)
@@ -100,7 +100,7 @@ def _steps(trace: Trace) -> str:
 
 
 def _count_spans(trace: Trace) -> pl.DataFrame:
-    """Return how many spans of each `kind` and `op` there are, and how large those are that say it.
+    """Count how many spans of each `kind` and `op` there are, and how large those are that say it.
 
     Sums of sizes are fractions: those of a run may exceed 64 bits.
     """
@@ -150,11 +150,11 @@ def _streams(trace: Trace, timed: pl.DataFrame) -> str:
 
 
 def _devices(trace: Trace, timed: pl.DataFrame) -> list[str]:
-    """Return how busy devices were: of each rank, or of the least and the most busy one."""
-    every = sorted(
+    """Measure how busy devices were: of each rank, or of the least and the most busy one."""
+    times = sorted(
         measure_device_time(trace, timed), key=lambda one: one.busy_ns / max(one.job_ns, 1)
     )
-    chosen = every if len(every) < 3 else [every[0], every[-1]]
+    chosen = times if len(times) < 3 else [times[0], times[-1]]
     return [_device(one) for one in chosen]
 
 

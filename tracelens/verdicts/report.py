@@ -46,31 +46,33 @@ def analyze(
     """
     on_progress = progress or (lambda _done, _total: None)
     on_progress(0, 100)
-    half = 100 // 2  # cutting time into phases takes as long as all that follows
-    parts = phases.run(
+    half_percent = 100 // 2  # cutting time into phases takes as long as all that follows
+    phase_results = phases.run(
         trace,
-        lambda done, all_: on_progress(half * done // all_, 100),
+        lambda done, all_: on_progress(half_percent * done // all_, 100),
         executor,
         None if memory is None else memory // PARTS_OF_MEMORY,
     )
     give_back()
-    facts = Facts(trace, parts)
-    results: dict[str, Result] = {"phases": parts}
+    facts = Facts(trace, phase_results)
+    results: dict[str, Result] = {"phases": phase_results}
     for done, analysis in enumerate(ANALYSES, 1):
         results[analysis.name] = analysis.run(facts)
         needed_later = frozenset[str]().union(*(later.needs for later in ANALYSES[done:]))
         for fact in analysis.needs - needed_later:
             facts.drop(fact)
         give_back()
-        on_progress(half + half * done // len(ANALYSES), 100)
-    added, failed = _run_plugins(trace, parts)
-    results |= added
-    found = (finding for result in results.values() for finding in result.findings)
-    parted = trace.choice.ranks is not None
-    findings = rank_findings(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))
-    spent = efficiency.measure(trace, parts, facts.spent)
-    summary = _summarise(trace, parts)
-    notes = (*trace.notes, *(() if trace.is_snapshot else _note_unjudged(results)), *failed)
+        on_progress(half_percent + half_percent * done // len(ANALYSES), 100)
+    plugin_results, plugin_notes = _run_plugins(trace, phase_results)
+    results |= plugin_results
+    all_findings = (finding for result in results.values() for finding in result.findings)
+    leaves_out_ranks = trace.choice.ranks is not None
+    findings = rank_findings(
+        f for f in all_findings if not (leaves_out_ranks and KINDS[f.kind].needs_all_ranks)
+    )
+    time_efficiency = efficiency.measure(trace, phase_results, facts.spent)
+    summary = _summarise(trace, phase_results)
+    notes = (*trace.notes, *(() if trace.is_snapshot else _note_unjudged(results)), *plugin_notes)
     losses = ledger.measure(facts, findings, results)
     return Report(
         verdict=conclusion.conclude(
@@ -78,7 +80,9 @@ def analyze(
         ),
         summary=summary,
         clock=trace.alignment,
-        efficiency=efficiency.split_off_slow_hosts(spent, findings) if spent else None,
+        efficiency=efficiency.split_off_slow_hosts(time_efficiency, findings)
+        if time_efficiency
+        else None,
         ledger=losses,
         findings=findings,
         notes=notes,
@@ -94,26 +98,26 @@ def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     A fault without a saving is of the first kind. A fault comes before an opportunity because it is
     certain, and because an opportunity's saving is what could be had at best.
     """
-    kept = list(findings)
+    ordered = list(findings)
 
     def place(finding: Finding) -> tuple[int, float]:
         if finding.category == "opportunity":
             return 2, -(finding.saving or 0.0)
         return (1, -finding.saving) if finding.saving is not None else (0, 0.0)
 
-    return tuple(sorted((f for f in kept if not suppressed(f, kept)), key=place))
+    return tuple(sorted((f for f in ordered if not suppressed(f, ordered)), key=place))
 
 
-def _run_plugins(trace: Trace, parts: Phases) -> tuple[dict[str, Result], list[Note]]:
+def _run_plugins(trace: Trace, phases: Phases) -> tuple[dict[str, Result], list[Note]]:
     """Run the analyses of other distributions: their results, and what failed.
 
     Results are called as the entry points are, which name a function as `Analysis.run`.
     """
     results: dict[str, Result] = {}
-    failed = []
+    notes = []
     for plugin in plugins.installed(plugins.ANALYSES):
         try:
-            result = plugin.load()(trace, parts)
+            result = plugin.load()(trace, phases)
             if not all(isinstance(finding, Finding) for finding in result.findings):
                 raise TypeError("its 'findings' are no tracelens.analyses.Finding")  # noqa: TRY301 - as other failures
         except Exception as error:  # noqa: BLE001 - code of others may raise anything; the report stands
@@ -122,14 +126,14 @@ def _run_plugins(trace: Trace, parts: Phases) -> tuple[dict[str, Result], list[N
                 f"The analysis '{plugin.name}' of {plugin.distribution} failed, and what it would find "
                 f"is not in this report ({reason})."
             )
-            failed.append(Note(file="", sentence=sentence, kind="plugin"))
+            notes.append(Note(file="", sentence=sentence, kind="plugin"))
         else:
             results[plugin.name] = result
-    return results, failed
+    return results, notes
 
 
 def _note_unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return what could not be judged, as notes of the report."""
+    """Note the analyses that could not judge."""
     ranks, servers = results["stragglers"], results["shards"]
     statements = {
         "unjudged": ranks.statement if isinstance(ranks, Stragglers) else None,
@@ -145,9 +149,9 @@ def _count_spans(trace: Trace, process: int) -> int:
     return int(np.count_nonzero(trace.source.columns(process, ("type",)).is_span))
 
 
-def _summarise(trace: Trace, parts: Phases) -> Summary:
+def _summarise(trace: Trace, phases: Phases) -> Summary:
     spans = sum(
-        parts.spans[p] if p in parts.spans else _count_spans(trace, p) for p in trace.source.parts
+        phases.spans[p] if p in phases.spans else _count_spans(trace, p) for p in trace.source.parts
     )
     shards = trace.shards.height
     return Summary(

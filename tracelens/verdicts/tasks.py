@@ -67,12 +67,13 @@ class Tasks:
     @property
     def text(self) -> str:
         """Who holds tasks longest beside the others, and how long the one who hands them out waits."""
-        mine, others = self.held_ns[self.slowest], self._others
-        waits = fmt.percent(self.waiting)
+        slowest_ns, others_ns = self.held_ns[self.slowest], self._others
+        waiting = fmt.percent(self.waiting)
         return (
             f"rank {self.slowest} holds a task longest, for {fmt.duration(self._usual_ns)} "
-            f"({len(mine):,} tasks); the others for {fmt.duration(float(np.median(others)))} "
-            f"({len(others):,}); rank {self.server}, which hands them out, waits {waits} of the time"
+            f"({len(slowest_ns):,} tasks); the others for {fmt.duration(float(np.median(others_ns)))} "
+            f"({len(others_ns):,}); rank {self.server}, which hands them out, waits {waiting} of the "
+            "time"
         )
 
     @property
@@ -89,39 +90,43 @@ def measure_tasks(trace: Trace, phases: Phases, server: int | None) -> Tasks | N
     """Return the tasks of a run; None where no rank hands any out, or fewer than two take some."""
     if server is None:
         return None
-    sent = trace.sent.filter(pl.col("peer") == server).with_columns(pl.col("op").cast(pl.String))
-    held = {
+    messages = trace.sent.filter(pl.col("peer") == server).with_columns(
+        pl.col("op").cast(pl.String)
+    )
+    held_ns = {
         int(rank): _measure_held_ns(trace, rows)
-        for (rank,), rows in sent.sort("start_ns").group_by("rank", maintain_order=True)
+        for (rank,), rows in messages.sort("start_ns").group_by("rank", maintain_order=True)
     }
-    held = {rank: ns for rank, ns in sorted(held.items()) if len(ns)}
-    if len(held) < 2:
+    held_ns = {rank: ns for rank, ns in sorted(held_ns.items()) if len(ns)}
+    if len(held_ns) < 2:
         return None
-    blocked = phases.by_worker(phases.of("wait", "transfer"))
-    waited = float(blocked[list(phases.pieces.ranks).index(server)])
-    return Tasks(server, waited / max(job_ns(trace), 1), held)
+    blocked_ns = phases.by_worker(phases.of("wait", "transfer"))
+    waited_ns = float(blocked_ns[list(phases.pieces.ranks).index(server)])
+    return Tasks(server, waited_ns / max(job_ns(trace), 1), held_ns)
 
 
 def _measure_held_ns(trace: Trace, messages: pl.DataFrame) -> Ints:
     """Return for how long one rank held each task, of its messages with the server."""
     sends = pl.col("op") == "send"
-    at = pl.when(sends).then("start_ns").otherwise("end_ns")
-    moments = messages.select("process", at=at, sends=sends).drop_nulls("at").sort("at")
+    moment = pl.when(sends).then("start_ns").otherwise("end_ns")
+    moments = messages.select("process", at=moment, sends=sends).drop_nulls("at").sort("at")
     if not moments.height:
         return np.zeros(0, np.int64)
-    when, is_send = moments["at"].to_numpy(), moments["sends"].to_numpy()
-    returned = np.flatnonzero(is_send[1:] & ~is_send[:-1])
-    got, given = when[returned], when[returned + 1]
-    called = _list_call_begins(trace, int(moments["process"][0]))
-    alone = np.searchsorted(called, got) == np.searchsorted(called, given)
-    return np.asarray((given - got)[alone], np.int64)
+    moments_ns, is_send = moments["at"].to_numpy(), moments["sends"].to_numpy()
+    rows = np.flatnonzero(is_send[1:] & ~is_send[:-1])
+    received_ns, returned_ns = moments_ns[rows], moments_ns[rows + 1]
+    call_begins_ns = _list_call_begins(trace, int(moments["process"][0]))
+    is_alone = np.searchsorted(call_begins_ns, received_ns) == np.searchsorted(
+        call_begins_ns, returned_ns
+    )
+    return np.asarray((returned_ns - received_ns)[is_alone], np.int64)
 
 
 def _list_call_begins(trace: Trace, process: int) -> Ints:
     """Return when a process began collectives, ascending."""
-    begins = [
+    begins_ns = [
         grid.start_ns[grid.there[:, column], column]
         for grid in trace.calls
         for column in np.flatnonzero(grid.processes == process).tolist()
     ]
-    return np.sort(np.concatenate([np.zeros(0, np.int64), *begins]))
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *begins_ns]))

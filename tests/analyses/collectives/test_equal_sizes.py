@@ -46,12 +46,12 @@ def test_the_best_link_bounds_what_bytes_take() -> None:
     """What a call takes beyond its bytes on a link that was seen is latency, or most of it."""
     ns = np.full(20, 1_000_000)
     carried = np.full(20, 100_000.0)
-    seen = call_costs.bound_cost(carried, ns, best=1.0)
+    seen = call_costs.bound_cost(carried, ns, best_bandwidth=1.0)
     assert seen is not None
     assert seen.latency_interval == pytest.approx((8e5, 9e5))
-    assert call_costs.bound_cost(carried, ns, best=0.15) is None
-    assert call_costs.bound_cost(carried, ns, best=0.0) is None
-    assert call_costs.bound_cost(carried[:8], ns[:8], best=1.0) is None
+    assert call_costs.bound_cost(carried, ns, best_bandwidth=0.15) is None
+    assert call_costs.bound_cost(carried, ns, best_bandwidth=0.0) is None
+    assert call_costs.bound_cost(carried[:8], ns[:8], best_bandwidth=1.0) is None
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def find_awaited_messages(trace: Trace) -> pl.DataFrame:
 
 def sum_by_rank(caused: pl.DataFrame) -> pl.DataFrame:
     """Sum what `measure_caused_waits` returns up by `rank` (`alone_ns`)."""
-    found = caused.group_by("rank").agg(pl.col("alone_ns").sum())
-    return found.with_columns(pl.col("alone_ns").round().cast(pl.Int64))
+    sums = caused.group_by("rank").agg(pl.col("alone_ns").sum())
+    return sums.with_columns(pl.col("alone_ns").round().cast(pl.Int64))
 
 
 def measure_caused_waits(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
@@ -55,18 +55,18 @@ def measure_caused_waits(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
         calls: A row a call: `last_rank`, when it arrived (`last_ns`), and after how long (`alone_ns`).
         phases: Where ranks themselves waited.
     """
-    caused = _remove_overlaps(calls)
-    times = caused.select("start_ns", "end_ns").to_numpy()
+    stretches = _remove_overlaps(calls)
+    times = stretches.select("start_ns", "end_ns").to_numpy()
     alone_ns = np.diff(times, axis=1)[:, 0].astype(np.float64)
-    place = {rank: at for at, rank in enumerate(phases.pieces.ranks)}
-    ranks, firsts = np.unique(caused["rank"].to_numpy(), return_index=True)
+    worker_of = {rank: index for index, rank in enumerate(phases.pieces.ranks)}
+    ranks, firsts = np.unique(stretches["rank"].to_numpy(), return_index=True)
     stops = np.append(firsts, len(times))[1:]
-    for rank, first, stop in zip(ranks.tolist(), firsts, stops, strict=True):
-        if rank in place:
-            pieces = phases.pieces.of_worker(place[rank])
-            waited_ns = pieces.spent_before(_IS_WAIT, times[first:stop])
-            alone_ns[first:stop] -= np.diff(waited_ns, axis=1)[:, 0]
-    return caused.select("rank", "step", alone_ns=pl.Series(alone_ns))
+    for rank, begin, stop in zip(ranks.tolist(), firsts, stops, strict=True):
+        if rank in worker_of:
+            pieces = phases.pieces.of_worker(worker_of[rank])
+            waited_ns = pieces.spent_before(_IS_WAIT, times[begin:stop])
+            alone_ns[begin:stop] -= np.diff(waited_ns, axis=1)[:, 0]
+    return stretches.select("rank", "step", alone_ns=pl.Series(alone_ns))
 
 
 def _remove_overlaps(calls: pl.DataFrame) -> pl.DataFrame:
@@ -88,25 +88,25 @@ def _remove_overlaps(calls: pl.DataFrame) -> pl.DataFrame:
 
 def select_complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
     """Return the collectives of some steps that every rank came to."""
-    found = (
+    grids = (
         grid.taken(np.flatnonzero((grid.last_ns != NEVER) & np.isin(grid.first("step"), steps)))
         for grid in trace.calls
     )
-    return tuple(grid for grid in found if grid.height)
+    return tuple(grid for grid in grids if grid.height)
 
 
 def measure_last_share(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> float | None:
     """Return in what share of collectives one of `ranks` came last; null without any."""
     if not calls:
         return None
-    last = np.concatenate([grid.last_rank for grid in calls])
-    return float(np.mean(np.isin(last, ranks)))
+    last_ranks = np.concatenate([grid.last_rank for grid in calls])
+    return float(np.mean(np.isin(last_ranks, ranks)))
 
 
 def measure_blocking(
     calls: Sequence[CallGrid], ranks: tuple[int, ...]
 ) -> tuple[float, float] | None:
-    """Return how long collectives had to wait for `ranks` alone, beyond what they do for any rank.
+    """Measure how long collectives had to wait for `ranks` alone, beyond what they do for any rank.
 
     That is the time between the last arrival of the others and that of `ranks`, less what a typical
     other rank holds up; and by how much that differs from one other rank to the next (its standard
@@ -114,26 +114,28 @@ def measure_blocking(
     """
     if not calls:
         return None
-    there = (rank for grid in calls for rank in grid.ranks[grid.there.any(axis=0)].tolist())
-    alone, held = 0, dict.fromkeys(there, 0)
+    present = (rank for grid in calls for rank in grid.ranks[grid.there.any(axis=0)].tolist())
+    alone_ns, held_ns = 0, dict.fromkeys(present, 0)
     for grid in calls:
-        named = np.isin(grid.ranks, ranks)
-        if named.any() and not named.all():
+        is_named = np.isin(grid.ranks, ranks)
+        if is_named.any() and not is_named.all():
             for _, some in grid.blocks():
-                mine, others = (some.start_ns[:, part].max(axis=1) for part in (named, ~named))
-                both = (mine != NEVER) & (others != NEVER)
-                alone += int(np.maximum(mine - others, 0)[both].sum())
-        if len(named) > 1:
+                own_arrival, other_arrival = (
+                    some.start_ns[:, part].max(axis=1) for part in (is_named, ~is_named)
+                )
+                has_both = (own_arrival != NEVER) & (other_arrival != NEVER)
+                alone_ns += int(np.maximum(own_arrival - other_arrival, 0)[has_both].sum())
+        if len(is_named) > 1:
             sums = _sum_by_rank(grid.last_rank, grid.alone_ns)
-            held |= {rank: held.get(rank, 0) + ns for rank, ns in sums.items()}
-    theirs = np.array([ns for rank, ns in held.items() if rank not in ranks], np.float64)
-    if not len(theirs):
-        return float(alone), 0.0
-    typical = float(np.median(theirs))
-    return float(alone) - typical, measure_deviation(theirs - typical)
+            held_ns |= {rank: held_ns.get(rank, 0) + ns for rank, ns in sums.items()}
+    others_ns = np.array([ns for rank, ns in held_ns.items() if rank not in ranks], np.float64)
+    if not len(others_ns):
+        return float(alone_ns), 0.0
+    typical_ns = float(np.median(others_ns))
+    return float(alone_ns) - typical_ns, measure_deviation(others_ns - typical_ns)
 
 
 def _sum_by_rank(ranks: Int32s, values: Ints) -> dict[int, int]:
-    known, place = np.unique(ranks, return_inverse=True)
-    sums = np.bincount(place, values).astype(np.int64)
-    return dict(zip(known.tolist(), sums.tolist(), strict=True))
+    distinct, index = np.unique(ranks, return_inverse=True)
+    sums = np.bincount(index, values).astype(np.int64)
+    return dict(zip(distinct.tolist(), sums.tolist(), strict=True))

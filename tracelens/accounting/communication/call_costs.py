@@ -50,8 +50,8 @@ BY: Final = ("op", "ranks", "algorithm")
 
 
 def _split_by_kind(calls: pl.DataFrame) -> Iterator[tuple[Key, pl.DataFrame]]:
-    for (op, ranks, algorithm), part in calls.partition_by(*BY, as_dict=True).items():
-        yield (str(op), int(ranks), algorithm), part
+    for (op, ranks, algorithm), rows in calls.partition_by(*BY, as_dict=True).items():
+        yield (str(op), int(ranks), algorithm), rows
 
 
 def fit_costs(calls: pl.DataFrame) -> Costs:
@@ -94,28 +94,30 @@ def measure_call_costs(
     timed = calls.filter(pl.col("wire_ns") > 0, pl.col("ranks") > 1)
     sized = timed.filter(pl.col("bytes") > 0)
     fast_ns = pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS).over(*BY, "bytes").cast(pl.Int64)
-    fast = timed.with_columns(wire_ns=fast_ns)
-    fast_sized = fast.filter(pl.col("bytes") > 0)
-    fitted = fit_costs(sized)
-    bound_cost = bound_costs(find_messages, members, timed, fitted)
-    costs = fit_costs(fast_sized) | bound_cost
+    with_fast_times = timed.with_columns(wire_ns=fast_ns)
+    fast_sized = with_fast_times.filter(pl.col("bytes") > 0)
+    fitted_costs = fit_costs(sized)
+    bounded_costs = bound_costs(find_messages, members, timed, fitted_costs)
+    costs = fit_costs(fast_sized) | bounded_costs
     shares = {
         key: _measure_shares(costs[key], part["wire_ns"].to_numpy())
         for key, part in _split_by_kind(fast_sized)
         if key in costs
     }
-    known = [
-        (low * wire_ns, wire_ns)
-        for low, high, wire_ns in shares.values()
-        if high - low <= MAX_WIDTH_OF_LATENCY_SHARE
+    known_shares = [
+        (low_share * wire_ns, wire_ns)
+        for low_share, high_share, wire_ns in shares.values()
+        if high_share - low_share <= MAX_WIDTH_OF_LATENCY_SHARE
     ]
-    latency_ns, known_ns = (sum(part) for part in zip(*known, strict=True)) if known else (0.0, 0.0)
-    is_most_known = known_ns > MIN_SHARE_OF_TRANSFER_KNOWN * float(fast["wire_ns"].sum())
+    latency_ns, known_ns = (
+        (sum(part) for part in zip(*known_shares, strict=True)) if known_shares else (0.0, 0.0)
+    )
+    is_most_known = known_ns > MIN_SHARE_OF_TRANSFER_KNOWN * float(with_fast_times["wire_ns"].sum())
     return CallCosts(
         sized=sized,
-        fitted=fitted,
-        costs=fitted | bound_cost,
-        latency_shares={key: low for key, (low, *_) in shares.items()},
+        fitted=fitted_costs,
+        costs=fitted_costs | bounded_costs,
+        latency_shares={key: low_share for key, (low_share, *_) in shares.items()},
         latency_share=latency_ns / known_ns if is_most_known else None,
     )
 
@@ -144,31 +146,35 @@ def bound_costs(
         timed: All collectives whose time is known.
         lines: What was fitted.
     """
-    left = {
+    unfitted = {
         key: part
         for key, part in _split_by_kind(timed.filter(pl.col("bytes") > 0))
         if key not in lines
     }
-    if not left:
+    if not unfitted:
         return {}
-    link, found = _measure_best_link(find_messages()), {}
-    reached, barriers_ns = _measure_bandwidths(timed), _measure_barriers(timed)
-    for key, part in left.items():
-        carried = part["bytes"].to_numpy() * transfers.bus_factor(*key[:2])
-        largest, best, barrier_ns = int(carried.max()), np.inf, np.inf
+    link, costs = _measure_best_link(find_messages()), {}
+    bandwidths, barriers = _measure_bandwidths(timed), _measure_barriers(timed)
+    for key, part in unfitted.items():
+        carried_bytes = part["bytes"].to_numpy() * transfers.bus_factor(*key[:2])
+        largest_bytes, best_bandwidth, barrier_ns = int(carried_bytes.max()), np.inf, np.inf
         for uid in map(str, part["communicator"].unique().to_list()):
-            more = (
+            larger = (
                 bandwidth
-                for other, nbytes, bandwidth in reached
-                if nbytes > largest and _has_all_ranks(members, other, uid)
+                for other_uid, nbytes, bandwidth in bandwidths
+                if nbytes > largest_bytes and _has_all_ranks(members, other_uid, uid)
             )
-            best = min(best, max(more, default=0.0))
-            inner = (ns for other, ns in barriers_ns if _has_all_ranks(members, uid, other))
-            barrier_ns = min(barrier_ns, max(inner, default=0.0))
-        cost = bound_cost(carried, part["wire_ns"].to_numpy(), max(best, link), barrier_ns)
+            best_bandwidth = min(best_bandwidth, max(larger, default=0.0))
+            inner_barriers_ns = (
+                ns for other_uid, ns in barriers if _has_all_ranks(members, uid, other_uid)
+            )
+            barrier_ns = min(barrier_ns, max(inner_barriers_ns, default=0.0))
+        cost = bound_cost(
+            carried_bytes, part["wire_ns"].to_numpy(), max(best_bandwidth, link), barrier_ns
+        )
         if cost:
-            found[key] = cost
-    return found
+            costs[key] = cost
+    return costs
 
 
 def _has_all_ranks(members: Mapping[str, frozenset[int]], uid: str, other: str) -> bool:
@@ -177,12 +183,12 @@ def _has_all_ranks(members: Mapping[str, frozenset[int]], uid: str, other: str) 
 
 
 def _measure_bandwidths(timed: pl.DataFrame) -> list[tuple[str, float, float]]:
-    """Return what the slowest link of a communicator carries in calls of a kind and size, by how fast.
+    """Measure the bandwidth of the slowest link of a communicator, by kind and size of calls.
 
     Bytes, and bytes / ns in the median of these calls: the link reaches no less.
     """
-    by = ("communicator", "op", "ranks", "bytes")
-    sized = timed.filter(pl.col("bytes") > 0).group_by(by).agg(pl.col("wire_ns").median())
+    kind = ("communicator", "op", "ranks", "bytes")
+    sized = timed.filter(pl.col("bytes") > 0).group_by(kind).agg(pl.col("wire_ns").median())
     rows = sized.with_columns(pl.col("communicator").cast(pl.String)).iter_rows()
     return [
         (uid, carried := nbytes * transfers.bus_factor(op, ranks), carried / wire_ns)
@@ -191,7 +197,7 @@ def _measure_bandwidths(timed: pl.DataFrame) -> list[tuple[str, float, float]]:
 
 
 def _measure_barriers(timed: pl.DataFrame) -> list[tuple[str, float]]:
-    """Return what a fast barrier of each communicator takes, ns: no call that meets takes less."""
+    """Measure the time of a fast barrier of each communicator, ns: no call that meets takes less."""
     barriers = timed.filter(pl.col("op") == "barrier").group_by(
         pl.col("communicator").cast(pl.String)
     )
@@ -202,11 +208,13 @@ def _measure_barriers(timed: pl.DataFrame) -> list[tuple[str, float]]:
 def _measure_best_link(messages: pl.DataFrame) -> float:
     """Return the best bandwidth of messages between ranks, bytes / ns; 0 without any."""
     hops = messages.filter(pl.col("ns") > 0)
-    best = (hops["bytes"] / hops["ns"]).quantile(QUANTILE_OF_BEST_LINK)
-    return best or 0.0
+    bandwidth = (hops["bytes"] / hops["ns"]).quantile(QUANTILE_OF_BEST_LINK)
+    return bandwidth or 0.0
 
 
-def bound_cost(carried: Floats, ns: Ints, best: float, barrier_ns: float = 0.0) -> CostModel | None:
+def bound_cost(
+    carried: Floats, ns: Ints, best_bandwidth: float, barrier_ns: float = 0.0
+) -> CostModel | None:
     """Bound the latency of calls that take `ns` and carry so many bytes over each link.
 
     What is not known to be latency is taken for what bytes need.
@@ -214,22 +222,24 @@ def bound_cost(carried: Floats, ns: Ints, best: float, barrier_ns: float = 0.0) 
     Args:
         carried: Bytes that the slowest link must carry.
         ns: What each call took.
-        best: The best bandwidth of a link that was seen, bytes / ns; 0 = none was.
+        best_bandwidth: The best bandwidth of a link that was seen, bytes / ns; 0 = none was.
         barrier_ns: What a barrier of the same ranks takes; 0 = there was none.
     """
     if len(ns) < MIN_CALLS_TO_BOUND_LATENCY:
         return None
-    size, usual = float(np.median(carried)), float(np.median(ns))
-    short_ns = float(np.quantile(ns, SHARE_OF_FAST_CALLS))
-    bytes_ns = size / max(MIN_SHARE_OF_BEST_BANDWIDTH * best, MIN_BANDWIDTH_OF_NETWORK)
-    least = max(short_ns - bytes_ns, min(barrier_ns, short_ns))
-    if least <= 0:
+    typical_bytes, typical_ns = float(np.median(carried)), float(np.median(ns))
+    fast_ns = float(np.quantile(ns, SHARE_OF_FAST_CALLS))
+    bytes_ns = typical_bytes / max(
+        MIN_SHARE_OF_BEST_BANDWIDTH * best_bandwidth, MIN_BANDWIDTH_OF_NETWORK
+    )
+    least_ns = max(fast_ns - bytes_ns, min(barrier_ns, fast_ns))
+    if least_ns <= 0:
         return None
-    most = usual - (size / best if best else 0.0)
+    most_ns = typical_ns - (typical_bytes / best_bandwidth if best_bandwidth else 0.0)
     return CostModel(
-        latency_ns=least,
+        latency_ns=least_ns,
         ns_per_byte=0.0,
-        latency_interval=(least, max(most, least)),
+        latency_interval=(least_ns, max(most_ns, least_ns)),
         ns_per_byte_interval=(0.0, 0.0),
         deviation=0.0,
         smallest=int(carried.min()),
@@ -248,17 +258,17 @@ CHOICE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 def find_fastest(lines: Mapping[Key, CostModel]) -> pl.DataFrame:
-    """Return which algorithm is fastest from which size on, by the lines, where there are several.
+    """Find which algorithm is fastest from which size on, by the lines, where there are several.
 
     Calls whose algorithm was not recorded count as one: the library's own choice. Only sizes that all
     of them were measured with are compared.
     """
-    several: dict[tuple[str, int], dict[str | None, CostModel]] = {}
+    models_of: dict[tuple[str, int], dict[str | None, CostModel]] = {}
     for (op, ranks, algorithm), line in lines.items():
-        several.setdefault((op, ranks), {})[algorithm] = line
+        models_of.setdefault((op, ranks), {})[algorithm] = line
     rows = [
         (op, ranks, size, name, models[name].latency_ns, models[name].ns_per_byte)
-        for (op, ranks), models in sorted(several.items())
+        for (op, ranks), models in sorted(models_of.items())
         if len(models) > 1
         for size, name in _find_crossings(models)
     ]
@@ -267,19 +277,22 @@ def find_fastest(lines: Mapping[Key, CostModel]) -> pl.DataFrame:
 
 def _find_crossings(models: Mapping[str | None, CostModel]) -> Iterator[tuple[float, str | None]]:
     """Yield from which size on which line is lowest."""
-    low = max(line.smallest for line in models.values())
-    high = min(line.largest for line in models.values())
+    smallest = max(line.smallest for line in models.values())
+    largest = min(line.largest for line in models.values())
     crossings = {
-        (two.latency_ns - one.latency_ns) / (one.ns_per_byte - two.ns_per_byte)
-        for one in models.values()
-        for two in models.values()
-        if one.ns_per_byte != two.ns_per_byte
+        (second.latency_ns - first.latency_ns) / (first.ns_per_byte - second.ns_per_byte)
+        for first in models.values()
+        for second in models.values()
+        if first.ns_per_byte != second.ns_per_byte
     }
-    edges = [low, *sorted(size for size in crossings if low < size < high), high]
-    if low >= high:
+    edges = [smallest, *sorted(size for size in crossings if smallest < size < largest), largest]
+    if smallest >= largest:
         return
     fastest = [
-        (float(begin), min(models, key=lambda name: models[name].predicted((begin + end) / 2)))
-        for begin, end in pairwise(edges)
+        (
+            float(begin_bytes),
+            min(models, key=lambda name: models[name].predicted((begin_bytes + end_bytes) / 2)),
+        )
+        for begin_bytes, end_bytes in pairwise(edges)
     ]
     yield from (next(group) for _, group in groupby(fastest, key=itemgetter(1)))

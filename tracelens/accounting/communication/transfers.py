@@ -80,26 +80,28 @@ def list_collective_calls(trace: Trace) -> pl.DataFrame:
 
 def join_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Add how each call was carried out (`algorithm`), as one of its ranks recorded it; else null."""
-    known = read_algorithms(trace)
-    keys = [pl.col(name).cast(known.schema[name]) for name in ("communicator", "seq")]
+    algorithms = read_algorithms(trace)
+    keys = [pl.col(name).cast(algorithms.schema[name]) for name in ("communicator", "seq")]
     return (
         calls.with_columns(keys)
-        .join(known, on=["communicator", "seq"], how="left", maintain_order="left")
+        .join(algorithms, on=["communicator", "seq"], how="left", maintain_order="left")
         .with_columns(pl.col("communicator").cast(CALL_COLUMNS["communicator"]))
     )
 
 
 def measure_wire_time(calls: pl.DataFrame, steps: Ints) -> Floats:
-    """Return how long the calls of each of some steps held the wire, ns, [step]."""
+    """Measure how long the calls of each of some steps held the wire, ns, [step]."""
     wire = calls.group_by("step").agg(pl.col("wire_ns").sum())
-    known = dict(wire.iter_rows())
-    return np.array([known.get(step, 0) for step in steps.tolist()], np.float64)
+    wire_of = dict(wire.iter_rows())
+    return np.array([wire_of.get(step, 0) for step in steps.tolist()], np.float64)
 
 
-def _list_calls_of(whole: CallGrid, training: Ints) -> pl.DataFrame:
+def _list_calls_of(all_calls: CallGrid, training: Ints) -> pl.DataFrame:
     """Measure the calls of one communicator."""
-    is_complete = whole.completed.sum(axis=1) == whole.expected
-    grid = whole.taken(np.flatnonzero(is_complete & ~whole.follows_mismatch)).of_same_members()
+    is_complete = all_calls.completed.sum(axis=1) == all_calls.expected
+    grid = all_calls.taken(
+        np.flatnonzero(is_complete & ~all_calls.follows_mismatch)
+    ).of_same_members()
     if not grid.height:
         return pl.DataFrame(schema=CALL_COLUMNS)
     sizes = pl.DataFrame({"bytes": grid.first("nbytes")})
@@ -120,20 +122,22 @@ def _list_calls_of(whole: CallGrid, training: Ints) -> pl.DataFrame:
 
 
 def _measure_wire(grid: CallGrid) -> Ints:
-    """Return how long each call held the wire, [call]."""
-    wire = np.empty(grid.height, np.int64)
-    before = grid.start_ns[:1]
-    for calls, some in grid.blocks():
-        start, end = some.start_ns, some.end_ns
-        before = np.concatenate([before, end[:-1]])
-        since = np.where(before < end, np.maximum(start, before), start)
-        wire[calls] = (end - since).min(axis=1)
-        rooted = np.flatnonzero(~some.is_full)
+    """Measure how long each call held the wire, [call]."""
+    wire_ns = np.empty(grid.height, np.int64)
+    previous_end = grid.start_ns[:1]
+    for calls, block in grid.blocks():
+        start_ns, end_ns = block.start_ns, block.end_ns
+        previous_end = np.concatenate([previous_end, end_ns[:-1]])
+        begin_ns = np.where(previous_end < end_ns, np.maximum(start_ns, previous_end), start_ns)
+        wire_ns[calls] = (end_ns - begin_ns).min(axis=1)
+        rooted = np.flatnonzero(~block.is_full)
         if len(rooted):
-            transfer = np.where(some.last_ns[:, None] == NEVER, 0, end - start - some.wait_ns())
-            wire[calls][rooted] = np.median(transfer[rooted], axis=1)
-        before = end[-1:]
-    return wire
+            transfer = np.where(
+                block.last_ns[:, None] == NEVER, 0, end_ns - start_ns - block.wait_ns()
+            )
+            wire_ns[calls][rooted] = np.median(transfer[rooted], axis=1)
+        previous_end = end_ns[-1:]
+    return wire_ns
 
 
 MESSAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -148,9 +152,9 @@ MESSAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def list_messages(trace: Trace) -> pl.DataFrame:
     """Return every message of the workers whose time on the link is known."""
-    over = IS_COMPLETED & (pl.col("peer") >= 0) & (pl.col("step") >= 0)
-    mine = trace.workers.lazy().select("process")
-    messages = trace.messages.lazy().filter(over).join(mine, on="process", how="semi")
+    is_over = IS_COMPLETED & (pl.col("peer") >= 0) & (pl.col("step") >= 0)
+    workers = trace.workers.lazy().select("process")
+    messages = trace.messages.lazy().filter(is_over).join(workers, on="process", how="semi")
     sends, received = (messages.filter(pl.col("op") == op) for op in ("send", "recv"))
     if received.head(1).collect().is_empty():
         hops = sends.select(
@@ -162,11 +166,11 @@ def list_messages(trace: Trace) -> pl.DataFrame:
             ns=pl.col("end_ns") - pl.col("start_ns"),
         ).collect()
     else:
-        both = trace.exchanged.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
+        exchanges = trace.exchanged.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
         uncertain_ns = max(
             MIN_UNCERTAINTY_OF_ENDS_NS, CLOCK_UNCERTAINTIES_OF_ENDS * trace.uncertainty_ns
         )
-        hops = _measure_messages(with_waits(both, trace.request_waits, "_there"), uncertain_ns)
+        hops = _measure_messages(with_waits(exchanges, trace.request_waits, "_there"), uncertain_ns)
     return hops.select(pl.col(name).cast(kind) for name, kind in MESSAGE_COLUMNS.items())
 
 
@@ -180,21 +184,23 @@ def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame
         messages: Both sides of each, with the wait in which the receive ended (`messages.with_waits`).
         uncertain_ns: Ends that are closer may be at the same time.
     """
-    both_begun = pl.max_horizontal("start_ns", "start_ns_there")
-    both_on = pl.min_horizontal("end_ns", "end_ns_there")
+    begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
+    passed_ns = pl.min_horizontal("end_ns", "end_ns_there")
     messages = messages.with_row_index("message").with_columns(
         is_buffered=pl.col("end_ns") < pl.col("start_ns_there"),
         blocked_since=pl.max_horizontal("start_ns_there", "wait_ns"),
     )
     messages = messages.with_columns(
-        through=pl.when("is_buffered").then("end_ns_there").otherwise(both_on)
+        through=pl.when("is_buffered").then("end_ns_there").otherwise(passed_ns)
     )
     ends = _find_calls(messages)
     is_buffered = pl.col("is_buffered") | _are_sends_buffered(ends, messages, uncertain_ns)
-    one_before = pl.col("end_ns_there").shift(1).over("sender", "receiver", order_by="end_ns_there")
-    link_free = pl.max_horizontal("start_ns", one_before)
+    previous_end = (
+        pl.col("end_ns_there").shift(1).over("sender", "receiver", order_by="end_ns_there")
+    )
+    link_free = pl.max_horizontal("start_ns", previous_end)
     messages = messages.with_columns(is_buffered=is_buffered).with_columns(
-        ready=pl.when("is_buffered").then(link_free).otherwise(both_begun),
+        ready=pl.when("is_buffered").then(link_free).otherwise(begun_ns),
         through=pl.when("is_buffered").then("end_ns_there").otherwise("through"),
     )
     reasons = _find_reasons(ends, messages, uncertain_ns)
@@ -224,7 +230,7 @@ def _find_calls(messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _are_sends_buffered(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.Expr:
-    """Return whether messages are of a size whose sends are over before the message is through.
+    """Return True if messages are of a size whose sends are over before the message is through.
 
     Receivers of such messages are blocked until long after all sends were over that they wait for. Hops
     of collectives are taken to be none: each rank sends on what it received.
@@ -263,11 +269,11 @@ def _leave_out_early(messages: pl.DataFrame) -> pl.DataFrame:
     """
     ns, blocked_ns = (pl.col("through") - pl.col(name) for name in ("ready", "blocked_since"))
     is_exact = pl.col("blocked_since") <= pl.col("ready")
-    usual_ns = ns.filter(is_exact).median().over(_SIZE)
+    typical_ns = ns.filter(is_exact).median().over(_SIZE)
     timed = messages.with_columns(
-        ns=pl.when(is_exact | (blocked_ns > usual_ns))
+        ns=pl.when(is_exact | (blocked_ns > typical_ns))
         .then(ns)
-        .when(usual_ns.is_null())
+        .when(typical_ns.is_null())
         .then(blocked_ns)
     )
     return timed.filter(pl.col("ns") >= 0)

@@ -122,8 +122,11 @@ def _move_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
     absent = () if grid.whole else (NEVER,)
     open_end = () if grid.is_closed else (FOREVER,)
     for _, neighbours in groupby(range(len(map_of_column)), key=lambda at: id(map_of_column[at])):
-        first, *others = neighbours
-        columns, clock_map = slice(first, first + len(others) + 1), map_of_column[first]
+        first_column, *more_columns = neighbours
+        columns, clock_map = (
+            slice(first_column, first_column + len(more_columns) + 1),
+            map_of_column[first_column],
+        )
         start.T[columns] = to_common_times(clock_map, grid.start_ns.T[columns], *absent)
         end.T[columns] = to_common_times(clock_map, grid.end_ns.T[columns], *absent, *open_end)
     return replace(grid, start_ns=start, end_ns=end)

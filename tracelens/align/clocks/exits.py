@@ -178,7 +178,7 @@ def _follow_residual(exits: _Synchronised, clock: int) -> Correction:
 
 
 def _correct_to_first(lines: list[Line], residuals: list[Correction], clock: int) -> Correction:
-    """Return what to take off a clock to make it the first one, which may jump and wander itself."""
+    """Return the correction that makes a clock the first one, which may jump and wander itself."""
     line, first_line = lines[clock], lines[0]
     residual, first_residual = residuals[clock], residuals[0]
     knots_ns = np.unique(np.concatenate([residual.knot_times_ns, first_residual.knot_times_ns]))
@@ -257,7 +257,7 @@ class Lags:
     error_ns: Floats
 
     def bound_errors(self) -> Floats:
-        """Return how far each clock may be off against the first because of lags, [host], ns."""
+        """Measure how far each clock may be off against the first because of lags, [host], ns."""
         lag_ns = np.abs(self.lag_ns - self.lag_ns[0])
         margin_ns = STANDARD_ERRORS_OF_CERTAIN_LAG * np.hypot(self.error_ns, self.error_ns[0])
         is_certain = lag_ns > margin_ns
@@ -315,7 +315,7 @@ def map_by_exits(trace: Trace, clocks: pl.DataFrame) -> dict[int, ClockMap]:
 
 
 def measure_scatter(clock_map: ClockMap) -> float:
-    """Return how far single exits scatter around the fit, ns."""
+    """Measure how far single exits scatter around the fit, ns."""
     return clock_map.correction.scatter_ns if clock_map.correction else 0.0
 
 

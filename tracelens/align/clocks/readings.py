@@ -94,17 +94,18 @@ class _Bounds:
         """Interpolate between the middles, and extrapolate along the line."""
         times, slope = self.times_ns, self.line.slope
         middle = (self.low_ns + self.high_ns) / 2 + self.line.evaluate(times)
-        first, last = (
+        first_ns, last_ns = (
             middle[0] - slope * (FAR_NS + times[0]),
             middle[-1] + slope * (FAR_NS - times[-1]),
         )
         correction = Correction(
-            np.concatenate([[-FAR_NS], times, [FAR_NS]]), -np.concatenate([[first], middle, [last]])
+            np.concatenate([[-FAR_NS], times, [FAR_NS]]),
+            -np.concatenate([[first_ns], middle, [last_ns]]),
         )
         return ClockMap(self.base_ns, self.target_ns, correction, round(self._worst_error_ns()))
 
     def _worst_error_ns(self) -> float:
-        """Return how far the truth can be from the line between the middles, at worst.
+        """Measure how far the truth can be from the line between the middles, at worst.
 
         Between two readings, `reach` apart at the fastest pace, a bound that differs by u x reach
         between them bulges by at most reach (1 - u^2) / 2 beyond its own straight line.

@@ -186,6 +186,9 @@ def _measure_early(
     ways = [("sent", worker, "arrived", server)]
     if replied:
         ways.append(("returned", server, "answered", worker))
-    for begin, sender, end, receiver in ways:
-        sent, arrived = sender.apply(rows[begin].to_numpy()), receiver.apply(rows[end].to_numpy())
+    for begin_column, sender, end_column, receiver in ways:
+        sent, arrived = (
+            sender.apply(rows[begin_column].to_numpy()),
+            receiver.apply(rows[end_column].to_numpy()),
+        )
         yield sent - arrived - uncertainty_ns

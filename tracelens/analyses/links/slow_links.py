@@ -443,7 +443,7 @@ def _follow(
         residual[WARM_UP:],
         window.first - WARM_UP,
         window.last - WARM_UP,
-        better=MAX_DEVIATION_RATIO_IF_LINK_DRIFTS,
+        max_ratio=MAX_DEVIATION_RATIO_IF_LINK_DRIFTS,
     )
     first, last = shape.first + WARM_UP, shape.last + WARM_UP
     if shape.first == 0 and np.median(residual[:WARM_UP]) > shape.level / 2:

@@ -201,7 +201,7 @@ def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indic
     shape = fit_course(
         residual,
         *find_greatest_run(residual - level / 2),
-        better=MAX_DEVIATION_RATIO_IF_STALL_DRIFTS,
+        max_ratio=MAX_DEVIATION_RATIO_IF_STALL_DRIFTS,
     )
     interval = np.arange(shape.first, shape.last + 1)
     max_steps = MAX_SHARE_OF_STEPS_OF_LASTING_STALL * len(residual)

@@ -113,7 +113,7 @@ def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
     median = medians(computed, axis=1)
     low, high = np.quantile(median, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
     run = find_greatest_run(median - (low + high) / 2)
-    shape = fit_course(median - low, *run, better=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
+    shape = fit_course(median - low, *run, max_ratio=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
     inside = shape.inside
     if min(np.count_nonzero(inside), np.count_nonzero(~inside)) < MIN_STEPS_OF_LEVEL:
         return None

@@ -9,7 +9,7 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# bins: a tenfold duration has as many [policy; one decision in log_histogram, _counted]
+# bins: a tenfold duration has as many [policy; one decision in log_histogram, _count]
 BINS_PER_DECADE: Final = 20
 # bins: a duration so close below the next bin is in it, since logarithms are rounded [policy]
 ROUNDING_OF_BINS: Final = 1e-9

@@ -43,7 +43,7 @@ MAX_RESIDUALS_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory at once
 # of a step: a smaller delay of one rank among many is not reported [calibrate]
 MIN_DELAY_AMONG_MANY_RANKS: Final = 0.015
 # of a step: a smaller delay of one of two ranks is not reported [calibrate; one decision in
-# least_effect, _scan_second_of_pair]
+# min_effect, _scan_second_of_pair]
 MIN_DELAY_OF_TWO_RANKS: Final = 0.10
 # ranks: among more, a rank hardly moves the peers' median, and counts as a peer [calibrate]
 MAX_RANKS_JUDGED_ONE_BY_ONE: Final = 16

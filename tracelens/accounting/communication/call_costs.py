@@ -33,7 +33,7 @@ QUANTILE_OF_BEST_LINK: Final = 0.9
 MIN_CALLS_TO_BOUND_LATENCY: Final = 16  # calls: fewer do not bound the latency [calibrate]
 MIN_BARRIERS_TO_BOUND_LATENCY: Final = 16  # calls: fewer barriers do not tell a fast one [chosen]
 # share of calls: as many of a kind and size are fast
-# ones [calibrate; one decision in measure_call_costs, _measure_barriers, bounded]
+# ones [calibrate; one decision in measure_call_costs, _measure_barriers, bound_cost]
 SHARE_OF_FAST_CALLS: Final = 0.1
 # share of the best link's bandwidth: a collective of many bytes reaches as much [calibrate]
 MIN_SHARE_OF_BEST_BANDWIDTH: Final = 0.5

@@ -131,7 +131,7 @@ def name_of(label: str | None) -> str:
 
 @cache
 def template(scheme: str) -> go.layout.Template:
-    """Return what all figures of a scheme share; plots show their card through."""
+    """Return the template all figures of a scheme share; plots show their card through."""
     theme = of(scheme)
     axis = {
         "gridcolor": theme.grid,
@@ -166,7 +166,7 @@ def template(scheme: str) -> go.layout.Template:
 
 
 def blank() -> go.Figure:
-    """Return what stands in a figure's place until it is drawn: nothing."""
+    """Return an empty figure, for the place of one that is not drawn yet."""
     hidden = {"visible": False}
     return go.Figure(layout={"template": template("light"), "xaxis": hidden, "yaxis": hidden})
 

@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).parents[2]
 LIMITS: Final = {
     "tracelens": (0.05, 0.05, 0.08),
     "instrument/tracelens_instrument": (0.002, 0.002, 0.001),
-    "dashboard/tracelens_dashboard": (0.05, 0.06, 0.12),
+    "dashboard/tracelens_dashboard": (0.01, 0.012, 0.01),
 }
 
 EXAMPLE: Final = """

@@ -39,7 +39,7 @@ class Access:
 
     @classmethod
     def from_host(cls, host: str, *, token: bool = True) -> Access:
-        """Return what listening on an address asks for: a fresh token, unless none is wanted.
+        """Choose who may ask at an address: holders of a fresh token, unless none is wanted.
 
         Raises:
             InvalidArgument: none is wanted, and others than this machine can reach the address.
@@ -71,7 +71,7 @@ def _make_token() -> str:
 
 
 def _own_names() -> tuple[str, ...]:
-    """Return what other machines call this one, its address towards the network first."""
+    """List the names other machines call this one by, its address towards the network first."""
     name = socket.gethostname()
     try:
         _, aliases, addresses = socket.gethostbyname_ex(name)

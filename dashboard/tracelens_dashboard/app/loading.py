@@ -150,7 +150,7 @@ def _waiting(entry: Entry) -> Component:
 
 
 def _progress(entry: Entry) -> list[Component]:
-    """Return what is being done, and how much of it is done."""
+    """Describe what is being done, and how much of it is done."""
     stage = entry.stage
     share = 100 * stage.done / stage.total if stage.total else 0
     bar = dmc.Progress(value=share or 100, animated=True, mt="xs", **aria("progress"))

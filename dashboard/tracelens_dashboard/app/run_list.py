@@ -264,7 +264,7 @@ def _survey_switch(runs: Runs, rows: list[Row]) -> Component:
 
 
 def _progress(rows: list[Row], *, is_surveying: bool) -> list[Component]:
-    """Say how many of all runs are analyzed, and why the others are not."""
+    """Describe how many of all runs are analyzed, and why the others are not."""
     analyzed = sum(row.glance is not None for row in rows)
     failed = sum(row.failed for row in rows)
     recorded = sum(row.entry.recorded and row.glance is None for row in rows)
@@ -282,7 +282,7 @@ def _progress(rows: list[Row], *, is_surveying: bool) -> list[Component]:
 
 
 def _actions() -> Component:
-    """Return what can be done with the runs that are chosen."""
+    """List the buttons that do something with the runs that are chosen."""
     tag = fields.text_input(NEW_TAG, "tag for the chosen runs", "Tag the chosen runs", w=160)
     add = fields.button("Add tag", ADD_TAG, disabled=True)
     compare = fields.button("Compare chosen", COMPARE, disabled=True)

@@ -278,7 +278,7 @@ def _svg(values: Sequence[int]) -> str:
 
 
 def _coordinates(values: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Return where the line goes: from zero on, so that noise is drawn as noise, not as mountains."""
+    """Return the line in pixels, from zero on, so that noise is drawn as noise, not as mountains."""
     series = np.asarray(values, float)
     height = np.clip(series / max(float(np.quantile(series, MOST_QUANTILE)), 1.0), 0, 1)
     return (

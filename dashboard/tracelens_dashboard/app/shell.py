@@ -154,7 +154,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
 
 
 def heading(runs: Runs, view: ViewState) -> list[Component]:
-    """Return which run is shown, and its size as soon as it is open."""
+    """Name the run that is shown, and its size as soon as it is open."""
     if runs.alone and view.run is None:
         name, facts = text.shown(runs.alone.name), current.facts(runs.alone)
         return [html.B(name), html.Span(facts, className="chip-facts")]

@@ -82,7 +82,7 @@ CARDS: Final = (CHANGES, LEVELS)
 
 
 def layout(store: Store, view: ViewState) -> list[Component]:
-    """Return what stands below the page's title; the view names the baselines."""
+    """Lay out the cards below the page's title; the view names the baselines."""
     baselines = view.compared
     comparison = compare_with(store, baselines)
     levels = replace(LEVELS, height_px=max(240, 110 + 24 * len(baselines)))
@@ -185,7 +185,7 @@ def _find_holder(baselines: tuple[str, ...], row: FindingChange) -> Store | None
 
 
 def _price(row: FindingChange, count: int) -> str:
-    """Return what a finding costs in the new run and in how many baselines, and their ratio."""
+    """Describe what a finding costs in the new run and in how many baselines, and their ratio."""
     baseline_share, new_share = row.before, row.after
     frequency = f"in {row.baselines} of {text.count(count, 'baseline')}"
     if row.state == "gone":

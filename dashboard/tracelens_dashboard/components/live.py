@@ -58,14 +58,14 @@ def section(name: str) -> Callable[[Build], Callable[[Store, ViewState], Compone
 
 
 def shape(store: Store) -> str:
-    """Return what decides which cards and choices a page has: it is laid out anew when that changes."""
+    """Collect what decides a page's cards and choices: it is laid out anew when that changes."""
     filled = [name for name in store.run.tables if not store.table(name).is_empty()]
     parts = [filled, store.ranks, store.shard_count, store.sampled, bool(store.times.steps)]
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
 def layout() -> Component:
-    """Return what stands beside the selection, if a run is still recorded, or its folder changed."""
+    """Draw the line beside the selection, if a run is still recorded, or its folder changed."""
     return html.Div(
         [
             dcc.Interval(id=POLL, interval=POLL_MS),
@@ -116,7 +116,7 @@ def register(app: Dash) -> None:
 
 
 def _status(standing: Standing, run: Any, *, paused: bool) -> Any:
-    """Return how a run stands; only one that is recorded is asked for, as others need not stay open."""
+    """Describe a run's state; only a recorded one is asked for, as others need not stay open."""
     if standing.missing:
         return html.Span(MISSING, role="alert")
     if standing.replaced:

@@ -150,7 +150,7 @@ def _lay_out_groups(store: Store) -> Component:
 
 
 def _describe_selection(choice: Choice, searched: str) -> str:
-    """Say what the selection leaves out."""
+    """Describe what the selection leaves out."""
     sentences = []
     if choice.ranks is not None:
         sentences.append("findings, shares and peers are of all ranks")
@@ -166,7 +166,7 @@ def _read_field(value: Any) -> str | None:
 
 
 def _find_error(**typed: Any) -> str | None:
-    """Return what is wrong with what was typed into a field; None if nothing is."""
+    """Describe what is wrong with the text typed into a field; None if nothing is."""
     try:
         Choice.parse(**{name: _read_field(value) for name, value in typed.items()})
     except InvalidArgument as error:
@@ -175,7 +175,7 @@ def _find_error(**typed: Any) -> str | None:
 
 
 def _address(choice: Choice, search: str, query: Any, path: Any, notes: Any) -> str:
-    """Return where the same page shows another part; window and selected span are of the old one.
+    """Link to the same page for another part; window and selected span are of the old one.
 
     Notes stay as long as the steps do: their times count from the part's begin. Those of an open
     timeline (`notes`) may be newer than those of the address by which it was opened.

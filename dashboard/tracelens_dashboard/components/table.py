@@ -101,7 +101,7 @@ def _units(rows: Rows) -> dict[str, tuple[float, str]]:
 
 
 def _cells(row: dict[str, Any], units: dict[str, tuple[float, str]]) -> dict[str, Any]:
-    """Return what a row sends: numbers in their column's unit, and how they read."""
+    """Pack a row for the browser: numbers in their column's unit, and their texts."""
     sent: dict[str, Any] = dict(row)
     for name, (factor, _) in units.items():
         value = row.get(name)

@@ -41,7 +41,7 @@ def button() -> Component:
 
 
 def dialog() -> Component:
-    """Return what it opens."""
+    """Draw the form that it opens."""
     waiting = dcc.Loading(html.Div(id=OFFER), delay_show=300, type="dot")
     return html.Div(
         [

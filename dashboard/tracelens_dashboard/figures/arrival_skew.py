@@ -157,7 +157,7 @@ def by_step(steps: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def by_step_summary(steps: pl.DataFrame) -> str:
-    """Return whether wait or transfer dominates."""
+    """Name the larger: wait or transfer."""
     wait_ns, transfer_ns = (int(steps[name].sum()) for name in ("wait_ns", "transfer_ns"))
     total_ns = wait_ns + transfer_ns
     if not total_ns:

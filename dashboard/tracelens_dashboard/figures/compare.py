@@ -256,7 +256,7 @@ def _ratio_text(metric: Metric) -> str:
 
 
 def _describe_changes(comparison: Comparison) -> str:
-    """Return which phases of a step clearly changed, the largest first."""
+    """Name the phases of a step that clearly changed, the largest first."""
     clear = [phase for phase in comparison.phases if phase.clear and phase.change.before]
     if not clear:
         return "No part of a step differs clearly from the baselines."

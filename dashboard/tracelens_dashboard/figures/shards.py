@@ -100,7 +100,7 @@ def load(shards: pl.DataFrame, theme: Theme, marked: int | None = None) -> Drawi
 
 
 def load_summary(shards: pl.DataFrame) -> str:
-    """Return how unevenly the shards are loaded."""
+    """Describe how unevenly the shards are loaded."""
     nbytes = shards["bytes"].to_numpy()
     if not nbytes.sum():
         return "Shard requests have no byte counts."

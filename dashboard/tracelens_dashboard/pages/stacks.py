@@ -211,7 +211,7 @@ def _find_window(store: Store, view: ViewState) -> Window:
 
 
 def _describe_scope(store: Store, view: ViewState, window: Window) -> list[Any]:
-    """Return which part of the run is shown, with a link to all of it."""
+    """Name the part of the run that is shown, with a link to all of it."""
     if window == store.whole:
         return [f"{QUESTION} The whole run; a finding's link “Sampled code” narrows it."]
     begin = text.duration(window.start_ns - store.whole.start_ns)

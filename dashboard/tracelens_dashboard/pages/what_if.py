@@ -209,7 +209,7 @@ def edits_of(values: Mapping[str, Any]) -> list[str]:
 
 
 def _suggest_edits(store: Store) -> tuple[str, ...]:
-    """Return what the first fault of ranks asks for."""
+    """Write the first fault of ranks as edits."""
     faults = (finding for finding in store.report.findings if finding.category == "fault")
     return next(filter(None, (links.fix_of(store, fault) for fault in faults)), ())
 
@@ -298,7 +298,7 @@ def _select(name: str, label: str, values: Sequence[str]) -> Component:
 
 
 def _answer_edits(store: Store, edits: tuple[str, ...]) -> list[Component]:
-    """Return what the edits come to, how far to trust it, and how to ask it in a terminal."""
+    """Describe what the edits come to, how far to trust it, and how to ask it in a terminal."""
     if not edits:
         return [html.P(CHOOSE, className="summary")]
     try:
@@ -327,7 +327,7 @@ def _name_fixes(store: Store, edits: Sequence[str]) -> list[str]:
 
 
 def sentence(answer: Answer) -> str:
-    """Return what some edits do to the mean step, as a sentence."""
+    """Describe in a sentence what some edits do to the mean step."""
     low, high = sorted(answer.interval)
     direction = "shorter" if answer.saving >= 0 else "longer"
     ends = (low, high) if answer.saving >= 0 else (-high, -low)

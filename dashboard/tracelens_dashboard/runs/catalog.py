@@ -118,7 +118,7 @@ class Entry:
 
 
 def id_of(path: Path) -> str:
-    """Return what a run is called in addresses: the same at every start, and nothing of its path."""
+    """Name a run in addresses: the same at every start, and nothing of its path."""
     return hashlib.blake2b(os.fsencode(path.resolve()), digest_size=6).hexdigest()
 
 
@@ -207,7 +207,7 @@ class Runs:
         return self._entry_of_part(entry, part)
 
     def state_of(self, run: object) -> State | None:
-        """Return what changes when a run's files do; null if it is not served."""
+        """Give a value that changes when a run's files do; null if it is not served."""
         entry = self.entry(run)
         return entry.state if entry else None
 
@@ -295,14 +295,14 @@ class Runs:
         return indexed or (glance if glance and state == entry.state else None)
 
     def standing(self, run: str, *, paused: bool) -> Standing:
-        """Return how what is shown of a run stands to its folder; one that is recorded is read again."""
+        """Compare what is shown of a run with its folder; one that is recorded is read again."""
         followed = self._followed.get(run)
         if followed is None:  # a part of a run stays what it was
             return Standing()
         return followed.look(lambda: self._read_again(run, followed.path), paused=paused)
 
     def is_recorded(self, run: str) -> bool:
-        """Return whether a run was still recorded when it was read last."""
+        """Return True if a run was still recorded when it was read last."""
         followed = self._followed.get(run)
         return followed is not None and followed.recorded
 

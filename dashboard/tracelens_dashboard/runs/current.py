@@ -29,13 +29,13 @@ def run_id_of(run: Any) -> str:
 
 
 def edition(run: Any) -> int:
-    """Return which reading of a run a page shows; 0 is the first one."""
+    """Number the reading of a run that a page shows; 0 is the first one."""
     text = run.partition(BEFORE_EDITION)[2] if isinstance(run, str) else ""
     return int(text) if text.isdecimal() else 0
 
 
 def with_edition(run: str, number: int) -> str:
-    """Return what a page hands back that shows a later reading."""
+    """Append an edition to a run's id, as a page hands it back that shows a later reading."""
     return f"{run}{BEFORE_EDITION}{number}"
 
 
@@ -69,7 +69,7 @@ def find_store(run: Any) -> Store | None:
 
 
 def name(store: Store) -> str:
-    """Return what a run is called among those that are served."""
+    """Name a run among those that are served."""
     entry = runs().entry(store.run_id)
     return text.shown(entry.name if entry else store.name)
 

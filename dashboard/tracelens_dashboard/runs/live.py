@@ -64,7 +64,7 @@ class Followed:
         self.digest = self._now = fingerprint(self.path)
 
     def look(self, read_again: Callable[[], None], *, paused: bool) -> Standing:
-        """Return how it stands; what is still recorded is read again beside, unless `paused`."""
+        """Describe its state; what is still recorded is read again beside, unless `paused`."""
         if not self.path.exists():
             return Standing(self.edition, missing=True)
         with self._lock:
@@ -105,7 +105,7 @@ class Followed:
 
 
 def follow(path: Path) -> Followed | None:
-    """Return what follows a run, if it is a folder that TraceLens records into."""
+    """Return the follower of a run, if it is a folder that TraceLens records into."""
     return Followed(path) if path.is_dir() and recordings(path) else None
 
 

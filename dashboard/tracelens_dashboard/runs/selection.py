@@ -29,7 +29,7 @@ class Selection(NamedTuple):
         return "".join([self.run or "", *parts]) or None
 
     def in_run(self, key: object) -> str | None:
-        """Return what the same part of another run is called; null if that is no run's id."""
+        """Name the same part of another run; null if that is no run's id."""
         other = read(key)
         return Selection(other.run, self.choice).key if other else None
 

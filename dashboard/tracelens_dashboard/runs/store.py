@@ -305,7 +305,7 @@ class Store:
         return events.row(number, named=True)
 
     def event_row(self, row: int, track: int, at_ns: int) -> int:
-        """Return which event of its process a span in a track is; -1 where there is none."""
+        """Number a track's span among the events of its process; -1 where there is none."""
         group = self.opened(row)
         lanes = group.scene.lanes
         items = lanes.items_between(track, at_ns, at_ns + 1) if track < len(lanes) else slice(0, 0)
@@ -380,12 +380,12 @@ class Store:
 
 
 def key_of(lane: Lane) -> str:
-    """Return what addresses call the process of a row."""
+    """Name the process of a row as addresses do."""
     return f"ps{lane.rank}" if lane.role == "ps" else str(lane.rank)
 
 
 def subject_of(lane: Lane) -> str:
-    """Return what people call the process, or the stream, of a row."""
+    """Name the process, or the stream, of a row as people do."""
     if lane.role == "ps":
         return f"PS shard {lane.rank}"
     return f"rank {lane.rank}" + (f", {lane.part}" if lane.role == "device" else "")

@@ -86,7 +86,7 @@ class Tags:
                 tags_by_run[_key(run)] = tags
 
     def _read_changed(self) -> Kept:
-        """Return what is kept; a file that cannot be read has no tags to show."""
+        """Read the tags that are kept; a file that cannot be read has none to show."""
         try:
             state = self._file.stat()
         except OSError:

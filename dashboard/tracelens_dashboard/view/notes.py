@@ -60,7 +60,7 @@ def fits(notes: Iterable[Note]) -> bool:
 
 
 def typed(text: Any) -> str:
-    """Return what was typed as the text of a note: printable, and no longer than one may be."""
+    """Clean the text typed for a note: printable, and no longer than one may be."""
     letters = text if isinstance(text, str) else ""
     return "".join(filter(str.isprintable, letters)).strip()[:LONGEST_TEXT].strip()
 

@@ -23,7 +23,7 @@ def group_columns(workers: pl.DataFrame) -> list[str]:
 
 
 def ranks_by(workers: pl.DataFrame, column: str) -> list[tuple[str, list[int]]]:
-    """Return what each group is called, and its ranks; names that are shown alike need not be."""
+    """Name each group, with its ranks; names that are shown alike need not be."""
     groups = workers.group_by(column, maintain_order=True).agg("rank")
     return [(text.shown(str(value)), ranks) for value, ranks in groups.iter_rows()]
 

@@ -135,7 +135,7 @@ def _plan_tracks(store: Store, row: int, top: int, track_px: int | None) -> Plan
 
 
 def opened_in(store: Store, controls: Controls) -> list[str]:
-    """Return what is opened: what is asked for, or, if nothing is, what there is room for.
+    """Choose what is opened: what is asked for, or, if nothing is, what there is room for.
 
     Only few recorded spans are read unasked; groups are not opened unasked.
     """

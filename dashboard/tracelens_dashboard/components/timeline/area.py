@@ -93,7 +93,7 @@ def register(app: Dash) -> None:
 
 
 def describe_time(store: Store, selected: Any) -> str:
-    """Return how long the selected time range is, and what all ranks did in it; empty without one."""
+    """Describe how long the selected time range is, and what all ranks did in it; empty without one."""
     window = marked_window(store, selected)
     if window is None:
         return ""
@@ -123,7 +123,7 @@ def marked_window(store: Store, selected: Any) -> Window | None:
 
 
 def area_of(store: Store, frame: Frame, selected: Any) -> Area | None:
-    """Return what is marked, from the top on; None without any time or rows."""
+    """Describe the marked area, from the top on; None without any time or rows."""
     window, heights = marked_window(store, selected), _read_range(selected, "y")
     rows = _rows_between(store, frame, *heights) if heights else {}
     if window is None or not rows:

@@ -44,7 +44,7 @@ SORT_LABELS: Final = {
 
 
 def layout(store: Store, view: ViewState) -> Component:
-    """Return what stands above the plot."""
+    """Draw the line of controls above the plot."""
     ways_to_look = [
         _search(view),
         _pins(store, view),

@@ -126,7 +126,7 @@ def _register_following(app: Dash) -> None:
 
 
 def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
-    """Return what changes; all else of the figure stays."""
+    """Patch what changes; all else of the figure stays."""
     changes = plot.changing(frame, picture, theme)
     patch = Patch()
     patch["data"] = changes["data"]

@@ -58,7 +58,7 @@ class Hit(NamedTuple):
 
 
 def layout() -> list[Component]:
-    """Return what a search shows."""
+    """Lay out the answer to a search."""
     return [
         html.P(id=names.HIT, className="summary", role="status"),
         html.Div(id=names.FOUND),
@@ -244,7 +244,7 @@ def _process(store: Store, row: int) -> int:
 
 
 def _index_after(store: Store, search: str, row: int, position: Position, direction: int) -> int:
-    """Return which of a process's matching spans comes before or after a position."""
+    """Find the matching span of a process before or after a position."""
     hits = span_names.hits(store.events_of(_process(store, row)), search)
     event = -1
     if position.track is not None:
@@ -257,7 +257,7 @@ def _index_after(store: Store, search: str, row: int, position: Position, direct
 
 
 def _locate(store: Store, search: str, row: int, index: int) -> tuple[Position, int]:
-    """Return where a matching span of a process is drawn, and its end in ns."""
+    """Locate a matching span of a process in the plot, and its end in ns."""
     events = store.events_of(_process(store, row))
     event, start_ns = span_names.hits(events, search).row(index)
     group = store.opened(row)
@@ -332,7 +332,7 @@ def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str |
 
 
 def resolve_selection(store: Store, view: ViewState) -> Selection | None:
-    """Return what a link selects; of what it found, the track, too."""
+    """Select what a link names; of what it found, the track, too."""
     selection = inspector.selection_in(view)
     position = viewport.read_position(store, selection)
     is_row = position and position.track is None and position.lane in store.groups.values()

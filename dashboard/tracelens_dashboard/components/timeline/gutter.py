@@ -35,7 +35,7 @@ LEAST_PX: Final = 16  # of a button, however low its row is
 
 
 def stores(view: ViewState) -> list[Component]:
-    """Return what the browser keeps of rows."""
+    """Lay out the stores in which the browser keeps rows."""
     opened = None if view.opened is None else list(view.opened)
     return [
         dcc.Store(id=names.TALL),

@@ -45,13 +45,13 @@ Selection = dict[str, int | None]  # what the browser keeps of what is selected
 
 
 def selection_of(store: Store, position: Position) -> Selection:
-    """Return what the browser keeps of a selected position."""
+    """Pack a selected position for the browser."""
     at_ns = position.at_ns - store.whole.start_ns
     return {"lane": position.lane, "at": at_ns, "track": position.track}
 
 
 def selection_in(view: ViewState) -> Selection | None:
-    """Return what a link selects, as a click would."""
+    """Select what a link names, as a click would."""
     keys = ("lane", "at", "track")
     return dict(zip(keys, view.selected, strict=False)) if view.selected else None
 
@@ -188,7 +188,7 @@ def _times(store: Store, start_ns: int, end_ns: int | None) -> list[Fact]:
 
 
 def _facts(facts: Sequence[Fact]) -> Component:
-    """Return what is known, a line each."""
+    """List all that is known, a line each."""
     terms = [
         term
         for name, value in facts
@@ -209,7 +209,7 @@ def _compare_with_peers(store: Store, rank: int, step: int, category: str) -> st
 
 
 def _step_section(store: Store, lane: Lane, step: int) -> Component | None:
-    """Return how long the step took, beside the median rank in it and the median step of the run."""
+    """Describe how long the step took, beside the median rank in it and the median step of the run."""
     lengths = store.times.lengths_in(step)
     if not lengths:
         return None

@@ -101,14 +101,14 @@ def register(app: Dash) -> None:
 
 
 def _meant_position(store: Store, frame: Frame, hover: Any, controls: Controls) -> Position | None:
-    """Return what is under the mouse, else what is selected."""
+    """Choose the position under the mouse, else the selected one."""
     return viewport.find_position(store, frame, hover) or viewport.read_position(
         store, controls.selected
     )
 
 
 def _meant_key(store: Store, hover: Any, controls: Controls) -> str | None:
-    """Return what addresses call the group or process that is under the mouse, else the selected one."""
+    """Name the group or process under the mouse, else the selected one, as addresses do."""
     frame, point = viewport.frame(store, controls), viewport.read_mouse(hover)
     band = frame.plan.band_at(point[1]) if point else None
     if band and band.group:
@@ -122,7 +122,7 @@ def _pressed_key(pressed: Any) -> object:
 
 
 def destination(store: Store, key: object, view: Any, selected: Any) -> Window | None:
-    """Return where a key leads from what is seen; None where it leads nowhere."""
+    """Follow a key from what is seen; None where it leads nowhere."""
     if key == FIT:
         return _fit(store, view, selected)
     if key not in DIRECTIONS or not store.windows.height:

@@ -81,7 +81,7 @@ def _member(store: Store, call: Call, rank: int, *, is_selected: bool) -> Compon
 
 
 def path_section(store: Store, position: Position, extent: tuple[int, int]) -> Component | None:
-    """Return what of a span the critical path holds, and what it holds before and after it.
+    """Describe what of a span the critical path holds, and what it holds before and after it.
 
     `extent` is the span's begin and end in ns. None where no path is known, or none at this time.
     """

@@ -163,7 +163,7 @@ def with_note(notes: tuple[Note, ...], added: Note) -> Notes | None:
 
 
 def choose_time(store: Store, hover: Any, selected: Any, view: Any) -> int:
-    """Return where a note belongs, in ns since the start.
+    """Locate a note, in ns since the start.
 
     That is at the mouse, else at the selected span, else in the middle of the view.
     """
@@ -178,7 +178,7 @@ def choose_time(store: Store, hover: Any, selected: Any, view: Any) -> int:
 
 
 def apply_action(notes: tuple[Note, ...], action: dict[str, Any]) -> Notes | None:
-    """Return what becomes of the notes by a click or by what was typed; None where nothing does."""
+    """Change the notes by a click or by what was typed; None where nothing changes."""
     does, number = action.get("does"), action.get("number")
     if not isinstance(number, int) or not 0 <= number < len(notes):
         return None
@@ -244,6 +244,6 @@ def _data(does: str, number: int) -> dict[str, Any]:
 
 
 def _time_text(note: Note) -> str:
-    """Return where a note is: times as the axis has them, which are longer than durations."""
+    """Describe where a note is: times as the axis has them, which are longer than durations."""
     start = f"{note.start_ns / SECOND:.6g}"
     return f"{start} s" if note.end_ns is None else f"{start}\u2013{note.end_ns / SECOND:.6g} s"

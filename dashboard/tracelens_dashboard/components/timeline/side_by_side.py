@@ -151,12 +151,12 @@ def _register_drawing(app: Dash, other: str) -> None:
 
 
 def common_ceiling(stores: Sequence[Store | None]) -> float:
-    """Return where the scale of residuals ends, in ns: one for both runs."""
+    """Choose the end of the scale of residuals, in ns: one for both runs."""
     return max((store.residuals.ceiling_ns for store in stores if store), default=1.0)
 
 
 def index_of_step(store: Store, step: int) -> int:
-    """Return how many steps came before one."""
+    """Count the steps before one."""
     return int(store.windows["step"].search_sorted(step))
 
 

@@ -104,7 +104,7 @@ def lane_label(frame: Frame, band: Band) -> str:
 
 
 def track_label(lane: Lane) -> str:
-    """Return what stands beside the first row of a track; nothing beside those below it."""
+    """Name a track beside its first row; nothing beside those below it."""
     if lane.level:
         return ""
     return text.safe(fitting(lane.part))

@@ -91,12 +91,12 @@ def height(frame: Frame) -> int:
 
 
 def top(frame: Frame) -> int:
-    """Return how many pixels of the figure are above the first row: there are steps and notes."""
+    """Count the pixels of the figure above the first row: there are steps and notes."""
     return TOP_PX + (overlays.NOTE_PX if frame.notes else 0)
 
 
 def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
-    """Return what panning, zooming and selecting change: images, traces, marks, ticks of steps."""
+    """Draw what panning, zooming and selecting change: images, traces, marks, ticks of steps."""
     layers = [(frame, picture)]
     layers += [
         (frame.frame_of(process), pixels)
@@ -414,7 +414,7 @@ def _step_title(theme: Theme) -> dict[str, Any]:
 
 
 def note(frame: Frame, picture: Picture) -> str:
-    """Return what is drawn, and what is not."""
+    """Describe what is drawn, and what is not."""
     most = max(len(band.lanes) for band in frame.plan.bands) if frame.plan.bands else 1
     grouped = f" A row shows the worst of up to {most} ranks." if most > 1 else ""
     hidden = (

@@ -23,7 +23,7 @@ LABELS: Final = {True: "process is opened", False: "processes are opened"}
 
 
 def ground(opened: Opened, theme: Theme) -> dict[str, Any]:
-    """Return what distinguishes the tracks of a process from the rows of others."""
+    """Shade the background of a process's tracks."""
     return {
         "type": "rect",
         "xref": "paper",
@@ -86,7 +86,7 @@ def _line(
 
 
 def _select_readings(frame: Frame, counter: Counter) -> Indices:
-    """Return which readings are drawn: of many in a stretch of time, the least and the greatest."""
+    """Choose the readings to draw: of many in a stretch of time, the least and the greatest."""
     margin_ns = frame.seen.width_ns // 3
     ends_ns = [frame.seen.start_ns - margin_ns, frame.seen.end_ns + margin_ns]
     first, last = np.searchsorted(counter.at_ns, ends_ns).tolist()
@@ -101,7 +101,7 @@ def _select_readings(frame: Frame, counter: Counter) -> Indices:
 
 
 def sentence(frame: Frame, picture: Picture) -> str:
-    """Return how much is in the tracks; empty where nothing is opened."""
+    """Describe how much is in the tracks; empty where nothing is opened."""
     if not frame.opened:
         return ""
     spans = sum(inside.spans for inside in picture.inside)

@@ -34,7 +34,7 @@ __all__ = [
     "out_of_memory",
     "prolong",
     "reason_of",
-    "tried",
+    "try_files",
     "watching",
 ]
 
@@ -146,7 +146,7 @@ def _end_at(end_s: float | None) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(end_s) + 1, hard))
 
 
-def tried(paths: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
+def try_files(paths: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
     """Try each file of some runs in a process of its own; return why some are to be left out, by path.
 
     Args:

@@ -96,7 +96,7 @@ def open(  # noqa: A001 - reads as tracelens.open
         *(f"--map={theirs}={ours}" for theirs, ours in (map or {}).items()),
         *(f"--rank-of={file}={rank}" for file, rank in (rank_of or {}).items()),
     ]
-    with containment.leaving_out(containment.tried([source], options) if contained else {}):
+    with containment.leaving_out(containment.try_files([source], options) if contained else {}):
         return open_joined(
             [source],
             progress,

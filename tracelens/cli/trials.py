@@ -42,8 +42,8 @@ def options_of(arguments: Namespace) -> list[str]:
     return options
 
 
-def tried(places: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
-    """Return why files are to be left out, by absolute path; arguments as of `containment.tried`.
+def try_files(places: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
+    """Return why files are to be left out, by absolute path; arguments as of `containment.try_files`.
 
     Of the sizes and times that one may take, see docs/reliability.md.
     """
@@ -168,4 +168,4 @@ def named_signal(number: int) -> str:
 
 if __name__ == "__main__":
     asked = json.load(sys.stdin)
-    json.dump(tried(list(map(Path, asked["places"])), asked["options"]), sys.stdout)
+    json.dump(try_files(list(map(Path, asked["places"])), asked["options"]), sys.stdout)

@@ -109,7 +109,7 @@ class Content:
         )
         return tuple(filter(None, (choice_note, kept_note, names_note)))
 
-    def saved(self, events: int, target: Path, notes: tuple[str, ...] = ()) -> Saved:
+    def describe_saved(self, events: int, target: Path, notes: tuple[str, ...] = ()) -> Saved:
         """Return what was written to a path: `events`, with the sums among them."""
         recorded, sums = (sum(counts[i] for counts in self.summed_up.values()) for i in (0, 1))
         return Saved(events, size_of(target), recorded, sums, notes)

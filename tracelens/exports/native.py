@@ -69,7 +69,7 @@ def save(content: Content, target: Path) -> Saved:
             event_count += events.height
         if not event_count:
             raise content.nothing()
-    return content.saved(event_count, target)
+    return content.describe_saved(event_count, target)
 
 
 def _make_name(row: Mapping[str, Any], used_names: set[str]) -> str:

@@ -69,7 +69,7 @@ def save(content: Content, target: Path) -> Saved:
         if not event_count:
             raise content.nothing()
     notes = (_NO_DATE,) * (offset_ns is None) + (_LEFT_OUT,) * bool(left_out)
-    return content.saved(event_count, target, notes)
+    return content.describe_saved(event_count, target, notes)
 
 
 def unix_offset_ns(trace: Trace) -> int | None:

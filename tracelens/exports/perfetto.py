@@ -60,7 +60,7 @@ def save(content: Content, target: Path, max_events: int = MOST_EVENTS) -> Saved
         if not events:
             raise content.nothing()
     notes = (_warn_of_size(events, max_events),) if events > max_events else ()
-    return content.saved(events, target, notes)
+    return content.describe_saved(events, target, notes)
 
 
 def selection_of(content: Content) -> Selection:

@@ -98,7 +98,7 @@ class Table:
 
         with new_file(target) as file:
             self.write(file, tables(), facts)
-        return content.saved(facts["events"], target, left_out)
+        return content.describe_saved(facts["events"], target, left_out)
 
 
 def _describe_left_out(content: Content, other_count: int) -> tuple[str, ...]:

@@ -139,10 +139,10 @@ def swept(
     cells: Sequence[tuple[tuple[str, ...], Scenario]], executor: Executor | None = None
 ) -> Iterator[Cell]:
     """Simulate and measure each, in order; `executor` says where."""
-    return map_in_order(_measured, cells, executor)
+    return map_in_order(_measure_cell, cells, executor)
 
 
-def _measured(cell: tuple[tuple[str, ...], Scenario]) -> Cell:
+def _measure_cell(cell: tuple[tuple[str, ...], Scenario]) -> Cell:
     from tracelens.load import prepare  # noqa: PLC0415
     from tracelens.simulator import synthetic  # noqa: PLC0415
     from tracelens.verdicts.report import analyze  # noqa: PLC0415 - a process of an executor imports what it needs

@@ -155,8 +155,9 @@ def register_strip(app: Dash) -> None:
         if scheme is None:
             raise PreventUpdate
         store, theme = current.store(run), themes.of(scheme)
-        run = (store.times, store.windows, store.whole)
-        drawing = overview.strip(*run, theme, of_hosts=store.uses_devices)
+        drawing = overview.strip(
+            store.times, store.windows, store.whole, theme, of_hosts=store.uses_devices
+        )
         ramp = residual_ramp(store.residuals.ceiling_ns, theme)
         categories = [*store.times.categories, *(SHARD_OPS if store.shard_count else ())]
         return drawing.figure, drawing.summary, [*category_swatches(categories, theme), ramp]

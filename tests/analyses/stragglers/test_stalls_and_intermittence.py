@@ -53,12 +53,12 @@ def test_stalls_that_others_wait_for_without_a_span() -> None:
     longer = own.own.copy()
     for rank in range(3):
         longer[data if rank == 1 else own.phases.index("backprop"), rows, rank] += 6 * own.step_ns
-    settled = compute_time._settled(longer)
+    settled = compute_time._find_settled(longer)
     assert settled[rows].all()
     late = detection.find_episodes(replace(own, own=longer, settled=settled))
     assert (1, "data") in [(*one.ranks, one.phase) for one in late]
     longer[data, rows] = 6 * own.step_ns
-    assert not compute_time._settled(longer)[rows].any()
+    assert not compute_time._find_settled(longer)[rows].any()
 
 
 @pytest.mark.parametrize("ranks", [4, 8, 64])

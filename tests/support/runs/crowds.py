@@ -55,7 +55,7 @@ def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
         traffic=none,
         tables={},
         scene=_scene(late.levels),
-        moved={},
+        clock_maps={},
         calls=none.lazy(),
     )
 

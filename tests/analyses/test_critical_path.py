@@ -24,14 +24,14 @@ QUIET = Scenario(ranks=4, steps=60, noise=0.01, exit_skew_us=0.0)
 LATE = Fault("backprop", (2,), factor=1.5)
 
 
-def found(scenario: Scenario) -> CriticalPath:
+def find_path(scenario: Scenario) -> CriticalPath:
     """Return the critical path of a simulated run."""
     return cast("CriticalPath", report(scenario).results["critical_path"])
 
 
 def share(scenario: Scenario, rank: int, category: str) -> float:
     """Return the share of a rank's category."""
-    shares = found(scenario).shares
+    shares = find_path(scenario).shares
     return float(
         shares.filter(pl.col("rank") == rank, pl.col("category") == category)["share"].sum()
     )
@@ -40,7 +40,7 @@ def share(scenario: Scenario, rank: int, category: str) -> float:
 @pytest.mark.parametrize("run", RUNS)
 def test_the_path_is_as_long_as_the_job(run: str) -> None:
     """Its intervals touch, and its shares sum to one."""
-    path = found(RUNS[run][0])
+    path = find_path(RUNS[run][0])
     assert path.shares["share"].sum() == pytest.approx(1, abs=1e-9)
     assert path.path["end_ns"][1:].to_list() == path.path["start_ns"][:-1].to_list()
     assert path.shares["ns"].sum() == job_ns(trace(RUNS[run][0]))
@@ -52,7 +52,7 @@ def test_the_path_goes_through_the_late_rank(*, overlap: bool, hosts: int) -> No
     """A rank that all wait for has nearly all of it, whatever the clocks."""
     clocks = random_clocks(hosts) if hosts > 1 else ()
     scenario = replace(QUIET, ranks=4 * hosts, overlap=overlap, clocks=clocks, faults=(LATE,))
-    shares = found(scenario).shares
+    shares = find_path(scenario).shares
     assert float(shares.filter(pl.col("rank") == 2)["share"].sum()) > 0.95
     assert shares.row(0)[:2] == (2, "backprop")
 
@@ -61,7 +61,9 @@ def test_the_path_follows_who_is_late() -> None:
     """First one rank, then another: each has the steps in which it is the last."""
     one, other = Fault("forward", (1,), (0, 29), 2.0), Fault("forward", (3,), (30, 59), 2.0)
     scenario = replace(QUIET, faults=(one, other))
-    by_rank = dict(found(scenario).shares.group_by("rank").agg(pl.col("share").sum()).iter_rows())
+    by_rank = dict(
+        find_path(scenario).shares.group_by("rank").agg(pl.col("share").sum()).iter_rows()
+    )
     assert by_rank[1] == pytest.approx(0.5, abs=0.03)
     assert by_rank[3] == pytest.approx(0.5, abs=0.03)
 
@@ -78,7 +80,7 @@ def test_what_shortens_the_path_shortens_the_job(phase: str) -> None:
 def test_what_is_not_on_the_path_does_not() -> None:
     """Ranks that wait can be slower for free, by their slack."""
     scenario = replace(QUIET, overlap=False, faults=(LATE,))
-    slack = dict(found(scenario).slack.select("rank", "slack_ns").iter_rows())
+    slack = dict(find_path(scenario).slack.select("rank", "slack_ns").iter_rows())
     assert slack[2] == 0
     for rank in (0, 1, 3):
         assert slack[rank] == pytest.approx(5e6, rel=0.15)
@@ -89,7 +91,7 @@ def test_what_is_not_on_the_path_does_not() -> None:
 def test_slack_can_be_used_up(*, overlap: bool, of_slack: float, longer: bool) -> None:
     """Later by less than its slack in every step, a rank costs nothing; later by more, it does."""
     scenario = replace(QUIET, overlap=overlap, faults=(LATE,))
-    row = found(scenario).slack.filter(pl.col("rank") == 0).row(0, named=True)
+    row = find_path(scenario).slack.filter(pl.col("rank") == 0).row(0, named=True)
     extra = of_slack * (row["least_slack_ns"] if not longer else row["slack_ns"]) / 1e6
     later = replace(scenario, faults=(LATE, Fault("forward", (0,), extra_ms=extra)))
     grown = duration_ns(later) / duration_ns(scenario) - 1
@@ -99,7 +101,7 @@ def test_slack_can_be_used_up(*, overlap: bool, of_slack: float, longer: bool) -
 
 def test_the_last_rank_has_no_slack() -> None:
     """In nearly every step somebody can spare nothing."""
-    slack = found(replace(QUIET, faults=(LATE,))).slack
+    slack = find_path(replace(QUIET, faults=(LATE,))).slack
     critical = dict(slack.select("rank", "critical_steps").iter_rows())
     assert critical[2] > 0.95
     assert max(critical[rank] for rank in (0, 1, 3)) < 0.1
@@ -107,7 +109,7 @@ def test_the_last_rank_has_no_slack() -> None:
 
 def test_without_collectives_nobody_waits() -> None:
     """A single rank is the path."""
-    alone = found(Scenario(ranks=1, steps=40))
+    alone = find_path(Scenario(ranks=1, steps=40))
     assert set(alone.shares["rank"]) == {0}
     assert alone.path.height == 1
 
@@ -115,7 +117,7 @@ def test_without_collectives_nobody_waits() -> None:
 @pytest.mark.parametrize("run", RUNS)
 def test_pieces_of_the_path_add_up_to_its_shares(run: str) -> None:
     """By rank and category, over all steps; what lies outside of steps is no piece."""
-    path = found(RUNS[run][0])
+    path = find_path(RUNS[run][0])
     by = ["rank", "category"]
     summed = path.cells.group_by(by).agg(pl.col("ns").sum()).sort(by)
     told = path.shares.filter(pl.col("category") != "outside").select(*by, "ns").sort(by)
@@ -124,7 +126,7 @@ def test_pieces_of_the_path_add_up_to_its_shares(run: str) -> None:
 
 def test_the_longest_pieces_are_the_planted_ones() -> None:
     """Backprop of the late rank, one a step, the longest first, with the span's name."""
-    longest = found(replace(QUIET, overlap=False, faults=(LATE,))).longest
+    longest = find_path(replace(QUIET, overlap=False, faults=(LATE,))).longest
     first = longest.head(50)
     assert set(first.select("rank", "category").rows()) == {(2, "backprop")}
     assert first["step"].n_unique() == 50

@@ -18,7 +18,7 @@ from tracelens.verdicts.report import analyze
 MS = 1_000_000
 
 
-def left(*, absent_ended: bool) -> Trace:
+def make_hang(*, absent_ended: bool) -> Trace:
     """Three ranks meet twice; then ranks 0 and 2 stand in a call that rank 1 never enters."""
     rows = []
     for rank in range(3):
@@ -38,22 +38,24 @@ def left(*, absent_ended: bool) -> Trace:
 
 def test_the_killed_rank_is_the_one_waited_for() -> None:
     """Where it was, who stood where for it, and that nobody else is blamed."""
-    first, *others = analyze(left(absent_ended=False)).findings
-    assert (first.kind, first.ranks, first.phase, first.steps) == (
+    main_finding, *further_findings = analyze(make_hang(absent_ended=False)).findings
+    assert (main_finding.kind, main_finding.ranks, main_finding.phase, main_finding.steps) == (
         "truncated_trace",
         (1,),
         "backprop",
         (2, 2),
     )
-    assert "ranks 0 and 2 were blocked, since it never entered allreduce #2" in first.sentence
-    assert first.evidence["waiting"] == [0, 2]
-    assert "ended after it" not in first.sentence
-    assert [other.kind for other in others if other.category == "fault"] == []
+    assert (
+        "ranks 0 and 2 were blocked, since it never entered allreduce #2" in main_finding.sentence
+    )
+    assert main_finding.evidence["waiting"] == [0, 2]
+    assert "ended after it" not in main_finding.sentence
+    assert [other.kind for other in further_findings if other.category == "fault"] == []
 
 
 def test_a_rank_that_left_in_good_order_hangs_the_others() -> None:
     """It was not killed: it does not make the calls that the others make."""
-    kinds = {finding.kind: finding for finding in analyze(left(absent_ended=True)).findings}
+    kinds = {finding.kind: finding for finding in analyze(make_hang(absent_ended=True)).findings}
     hang = kinds["hang"]
     assert (hang.ranks, hang.steps, hang.evidence["waiting"]) == ((1,), (2, 2), [0, 2])
     assert "do not make the same calls" in hang.sentence
@@ -62,7 +64,7 @@ def test_a_rank_that_left_in_good_order_hangs_the_others() -> None:
 def test_a_rank_that_ended_its_loop_had_fewer_batches() -> None:
     """It made no backprop of the step in which the others wait; who was killed is another matter."""
     for absent_ended in (True, False):
-        trace = left(absent_ended=absent_ended)
+        trace = make_hang(absent_ended=absent_ended)
         is_extra = (pl.col("rank") == 1) & (pl.col("step") == 2) & (pl.col("kind") == "backprop")
         report = analyze(trace.with_(events=trace.events.filter(~is_extra)))
         assert ("algorithms.join" in report.verdict.action) == absent_ended

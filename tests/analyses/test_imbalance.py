@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 QUIET = Scenario(ranks=4, steps=60, noise=0, spread=0)
 
 
-def measured(scenario: Scenario) -> Imbalance:
+def measure(scenario: Scenario) -> Imbalance:
     return cast("Imbalance", report(scenario).results["imbalance"])
 
 
@@ -28,12 +28,12 @@ def kinds(scenario: Scenario) -> set[str]:
 
 def test_equal_ranks_have_no_imbalance() -> None:
     """Without noise max and mean are one."""
-    assert measured(QUIET).lasting == measured(QUIET).per_step == 0.0
+    assert measure(QUIET).lasting == measure(QUIET).per_step == 0.0
 
 
 def test_a_slow_rank_is_lasting_imbalance() -> None:
     """One rank with 10 of 17 ms doubled: max / mean - 1 = 27 / 19.5 - 1, in steps and on totals."""
-    slow = measured(replace(QUIET, faults=(Fault("backprop", (1,), factor=2),)))
+    slow = measure(replace(QUIET, faults=(Fault("backprop", (1,), factor=2),)))
     assert slow.lasting == pytest.approx(27 / 19.5 - 1)
     assert slow.per_step == pytest.approx(slow.lasting)
     ranks = slow.ranks.to_dict(as_series=False)
@@ -44,7 +44,7 @@ def test_a_slow_rank_is_lasting_imbalance() -> None:
 def test_work_that_varies_is_an_opportunity() -> None:
     """Batches of variable length: uneven in every step, even over the run."""
     varying = Scenario(ranks=8, steps=60, noise=0.3)
-    assert measured(varying).per_step > 4 * measured(varying).lasting
+    assert measure(varying).per_step > 4 * measure(varying).lasting
     assert "load_imbalance" in kinds(varying)
 
 

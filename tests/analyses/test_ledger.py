@@ -9,13 +9,13 @@ from support.runs.sound import check_ledger
 
 def test_a_straggler_claims_what_others_wait() -> None:
     """What is left is jitter, and hardly anything unexplained."""
-    found = report(RUNS["slow rank"][0])
-    ledger = check_ledger(found)
+    run_report = report(RUNS["slow rank"][0])
+    ledger = check_ledger(run_report)
     claimed = [loss for loss in ledger.losses if loss.cause == "finding"]
     assert [(loss.category, loss.finding) for loss in claimed] == [("wait", 0)]
-    assert claimed[0].share == pytest.approx(found.findings[0].cost)
+    assert claimed[0].share == pytest.approx(run_report.findings[0].cost)
     assert ledger.unexplained < 0.01
-    assert (ledger.awaited_rank, found.verdict.state) == (2, "fault")
+    assert (ledger.awaited_rank, run_report.verdict.state) == (2, "fault")
 
 
 # What takes a tenth of the time or more, though nothing is wrong.
@@ -30,15 +30,15 @@ BOTTLENECKS = {
 @pytest.mark.parametrize("run", [name for name, (_, faults) in RUNS.items() if not faults])
 def test_healthy_runs_have_hardly_anything_unexplained(run: str) -> None:
     """So they may be called healthy; those that are too short to judge, or of one rank, too."""
-    found = report(RUNS[run][0])
+    run_report = report(RUNS[run][0])
     if run == "short":  # a rank takes three times as long, in too few steps to be sure
-        assert found.verdict.state == "bottleneck"
-        assert "forward (mostly rank 1)" in found.verdict.headline
+        assert run_report.verdict.state == "bottleneck"
+        assert "forward (mostly rank 1)" in run_report.verdict.headline
     else:
-        assert check_ledger(found).unexplained < 0.05
+        assert check_ledger(run_report).unexplained < 0.05
         bound = BOTTLENECKS.get(run)
         if run == "alone":
-            assert found.verdict.headline.startswith("INCONCLUSIVE: one rank alone")
+            assert run_report.verdict.headline.startswith("INCONCLUSIVE: one rank alone")
             return
-        assert found.verdict.state == ("bottleneck" if bound else "healthy")
-        assert found.verdict.headline.startswith(f"BOUND BY {bound}" if bound else "HEALTHY")
+        assert run_report.verdict.state == ("bottleneck" if bound else "healthy")
+        assert run_report.verdict.headline.startswith(f"BOUND BY {bound}" if bound else "HEALTHY")

@@ -22,11 +22,11 @@ ELASTIC = Scenario(ranks=6, steps=80, present=((4, (20, 79)), (5, (20, 79)), (1,
 
 def test_who_joins_and_leaves_is_told() -> None:
     """With the steps, and how many ranks there are then."""
-    (found,) = faults(report(ELASTIC))
-    assert (found.kind, found.ranks, found.steps) == ("world_change", (1, 4, 5), (20, 50))
-    assert found.saving is None
-    assert "ranks 4 and 5 joined in step 20 (6 ranks then)" in found.sentence
-    assert "rank 1 left after step 49 (5 ranks then)" in found.sentence
+    (finding,) = faults(report(ELASTIC))
+    assert (finding.kind, finding.ranks, finding.steps) == ("world_change", (1, 4, 5), (20, 50))
+    assert finding.saving is None
+    assert "ranks 4 and 5 joined in step 20 (6 ranks then)" in finding.sentence
+    assert "rank 1 left after step 49 (5 ranks then)" in finding.sentence
 
 
 def test_the_run_is_divided_by_who_is_there() -> None:
@@ -81,13 +81,13 @@ def test_a_rank_without_which_others_meet_anew_has_left() -> None:
 
 def test_a_rank_cut_off_has_not_left() -> None:
     """What it did after that is unknown; another finding tells of it."""
-    whole = trace(Scenario(ranks=4, steps=60))
-    processes = whole.processes.with_columns(complete=pl.col("rank") != 2)
-    events = whole.events.collect().filter((pl.col("rank") != 2) | (pl.col("step") < 30))
-    cut = whole.with_(
+    recorded = trace(Scenario(ranks=4, steps=60))
+    processes = recorded.processes.with_columns(complete=pl.col("rank") != 2)
+    events = recorded.events.collect().filter((pl.col("rank") != 2) | (pl.col("step") < 30))
+    cut = recorded.with_(
         processes=processes,
         events=events.lazy(),
-        steps=whole.steps.filter((pl.col("rank") != 2) | (pl.col("step") < 30)),
+        steps=recorded.steps.filter((pl.col("rank") != 2) | (pl.col("step") < 30)),
     )
     kinds = [found.kind for found in faults(analyze(cut))]
     assert "world_change" not in kinds

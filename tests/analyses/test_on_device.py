@@ -41,31 +41,31 @@ def test_overlap_is_that_of_the_streams(scenario: Scenario) -> None:
 
 def test_the_opportunity_is_the_same() -> None:
     """Transfer that nothing hides is told with the same price."""
-    (told,) = report(on_device(BLOCKING)).findings
+    (finding,) = report(on_device(BLOCKING)).findings
     (known,) = report(BLOCKING).findings
-    assert told.kind == known.kind == "exposed_communication"
-    assert told.saving == pytest.approx(known.saving, rel=0.01)
+    assert finding.kind == known.kind == "exposed_communication"
+    assert finding.saving == pytest.approx(known.saving, rel=0.01)
 
 
 def test_a_slow_device_is_found() -> None:
     """Its rank, phase and steps; on the host it queued as quickly as the others."""
     (fault,) = faults(report(on_device(SLOW)))
-    (known,) = faults(report(SLOW))
+    (finding,) = faults(report(SLOW))
     assert (fault.kind, fault.ranks, fault.phase) == ("straggler", (2,), "backprop")
-    assert fault.steps == known.steps
-    assert fault.saving == pytest.approx(known.saving, rel=0.02)
+    assert fault.steps == finding.steps
+    assert fault.saving == pytest.approx(finding.saving, rel=0.02)
 
 
 @pytest.mark.parametrize("scenario", [OVERLAPPED, TWO_HOSTS])
 def test_a_healthy_run_has_no_fault(scenario: Scenario) -> None:
     """Nor does the clock of a device make a note of itself."""
-    found = report(on_device(scenario))
-    assert faults(found) == []
+    run_report = report(on_device(scenario))
+    assert faults(run_report) == []
     assert trace(on_device(scenario)).notes == ()
-    here, there = found.efficiency, report(scenario).efficiency
-    assert here is not None
-    assert there is not None
-    assert here.achieved == pytest.approx(there.achieved, abs=0.01)
+    efficiency, usual_efficiency = run_report.efficiency, report(scenario).efficiency
+    assert efficiency is not None
+    assert usual_efficiency is not None
+    assert efficiency.achieved == pytest.approx(usual_efficiency.achieved, abs=0.01)
 
 
 def test_hosts_are_aligned_by_what_their_devices_did() -> None:
@@ -80,12 +80,12 @@ def test_what_a_phase_may_wait_for_within_itself_keeps_a_run_from_being_healthy(
     """Weights that a phase needs hold its stream up inside of it; buckets are awaited later."""
     run = trace(on_device(OVERLAPPED))
     gathered = run.events.with_columns(pl.lit(None, pl.Int32).alias("bucket"))
-    found = analyze(run.with_(events=gathered, parts=None, outlines=None))
-    assert found.verdict.state == "inconclusive"
-    assert "communication is in flight" in found.verdict.headline
-    assert "torch.profiler" in found.verdict.action
+    run_report = analyze(run.with_(events=gathered, parts=None, outlines=None))
+    assert run_report.verdict.state == "inconclusive"
+    assert "communication is in flight" in run_report.verdict.headline
+    assert "torch.profiler" in run_report.verdict.action
     known = report(on_device(OVERLAPPED))
     assert known.verdict.state != "inconclusive"
-    for one, at_most in ((found, True), (known, False)):
+    for one, at_most in ((run_report, True), (known, False)):
         assert one.efficiency is not None
         assert one.efficiency.at_most is at_most

@@ -29,13 +29,13 @@ def test_a_short_path_is_kept_whole(run: str) -> None:
 
 def test_a_window_cuts_what_reaches_out_of_it() -> None:
     """Its first and last stays begin and end with it."""
-    stays = path_of((0, 0, 10), (1, 10, 30), (0, 30, 50))
-    assert critical_path.stretches_within(stays, 5, 40, 9).rows() == [
+    path = path_of((0, 0, 10), (1, 10, 30), (0, 30, 50))
+    assert critical_path.stretches_within(path, 5, 40, 9).rows() == [
         (0, 5, 10),
         (1, 10, 30),
         (0, 30, 40),
     ]
-    assert critical_path.stretches_within(stays, 60, 70, 9).is_empty()
+    assert critical_path.stretches_within(path, 60, 70, 9).is_empty()
 
 
 def test_of_many_changes_the_process_with_most_stands_for_a_stretch() -> None:
@@ -56,10 +56,10 @@ def test_thinned_stays_touch_and_cover_the_path() -> None:
     """However few are wanted, no moment of the path is lost or told twice."""
     stays = path_of(*((at * 7 % 5, at * 13, at * 13 + 13) for at in range(3000)))
     for most in (1, 3, 400):
-        found = critical_path.stretches_within(stays, 0, 39_000, most)
-        assert found.height <= most
-        assert (found["start_ns"][0], found["end_ns"][-1]) == (0, 39_000)
-        assert found["end_ns"][:-1].to_list() == found["start_ns"][1:].to_list()
+        stretches = critical_path.stretches_within(stays, 0, 39_000, most)
+        assert stretches.height <= most
+        assert (stretches["start_ns"][0], stretches["end_ns"][-1]) == (0, 39_000)
+        assert stretches["end_ns"][:-1].to_list() == stretches["start_ns"][1:].to_list()
 
 
 def test_no_path_has_no_stays() -> None:

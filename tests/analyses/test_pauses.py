@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
 
 
-def _told(length: float, paused: npt.NDArray[np.bool_], *, meet: bool = True) -> list[Finding]:
+def _find_pauses(
+    length: float, paused: npt.NDArray[np.bool_], *, meet: bool = True
+) -> list[Finding]:
     """Return what is said of 64 ranks that pause so long, where another is later; do they `meet`?"""
     matrices = healthy(0, 64, 60)
     own = own_time(matrices)
@@ -33,21 +35,21 @@ def _told(length: float, paused: npt.NDArray[np.bool_], *, meet: bool = True) ->
 def test_long_pauses_in_most_steps_are_told() -> None:
     """Each step somebody pauses for 0.4 of it, and yet only a tenth of the steps are longer."""
     everywhere = (np.arange(60)[:, None] + np.arange(64)) % 25 == 0
-    (found,) = _told(0.4, everywhere)
-    assert found.kind == "gc_stall"
-    assert found.saving is not None
-    assert turns.MIN_SAVING_OF_PLAIN_PAUSES < found.saving < turns.MIN_SAVING_OF_TURNS
+    (finding,) = _find_pauses(0.4, everywhere)
+    assert finding.kind == "gc_stall"
+    assert finding.saving is not None
+    assert turns.MIN_SAVING_OF_PLAIN_PAUSES < finding.saving < turns.MIN_SAVING_OF_TURNS
 
 
 def test_few_or_short_pauses_are_not() -> None:
     """What hardly costs must at least be seen often, and be more than a blink."""
     everywhere = (np.arange(60)[:, None] + np.arange(64)) % 25 == 0
     seldom = everywhere & (np.arange(60)[:, None] % 10 == 0)
-    assert _told(0.05, everywhere) == []
-    assert _told(0.4, seldom) == []
+    assert _find_pauses(0.05, everywhere) == []
+    assert _find_pauses(0.4, seldom) == []
 
 
 def test_pauses_that_no_rank_waits_for_are_not() -> None:
     """Ranks that never meet pause each for itself."""
     everywhere = (np.arange(60)[:, None] + np.arange(64)) % 25 == 0
-    assert _told(0.4, everywhere, meet=False) == []
+    assert _find_pauses(0.4, everywhere, meet=False) == []

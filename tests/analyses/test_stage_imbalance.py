@@ -56,9 +56,9 @@ def find_stages(case: Case) -> list[Finding]:
 def test_the_longest_stage_is_named(setting: Setting) -> None:
     """With its ranks, what it takes, and what an even spread would save; no rank is accused."""
     case = simulate(kinds_of_pipelines.unequal_stages, setting)
-    found = report(case)
+    run_report = report(case)
     (finding,) = find_stages(case)
-    assert not [one for one in found.findings if one.category == "fault"]
+    assert not [one for one in run_report.findings if one.category == "fault"]
     assert (finding.category, finding.ranks, finding.phase) == (
         "opportunity",
         LAST_STAGE,
@@ -68,7 +68,7 @@ def test_the_longest_stage_is_named(setting: Setting) -> None:
     assert finding.saving == pytest.approx(case.label.saving, rel=0.05)
     assert finding.sentence.startswith("Stage 3 of 4 (ranks 48, 49")
     assert ALONE not in finding.sentence
-    table = found.results["stages"]
+    table = run_report.results["stages"]
     assert isinstance(table, StageImbalance)
     assert table.stages["ranks"].to_list() == [16] * 4
     assert table.stages["over_mean"].arg_max() == 3
@@ -101,10 +101,10 @@ def test_a_straggler_among_unequal_stages(setting: Setting) -> None:
     """It is compared with its own stage, however long that of others is."""
     make = kinds_of_pipelines.staged(kinds_of_pipelines.straggler, kinds_of_pipelines.uneven)
     case = make(replace(setting, seed=0))
-    found = report(case)
-    faults = [one for one in found.findings if one.category == "fault"]
+    run_report = report(case)
+    faults = [one for one in run_report.findings if one.category == "fault"]
     assert [(one.kind, one.ranks) for one in faults] == [("straggler", case.label.ranks)]
-    assert "stage_imbalance" in {one.kind for one in found.findings}
+    assert "stage_imbalance" in {one.kind for one in run_report.findings}
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_a_straggler_whose_neighbours_arrive_last(seed: int, steps: int) -> None
     """All meet in one collective, to which others come last: they were kept waiting for messages."""
     make = kinds_of_pipelines.staged(kinds_of_pipelines.straggler, by_stage=False)
     case = make(Setting(8, steps, 2, "mild", "lognormal", seed))
-    found = report(case)
-    faults = [one for one in found.findings if one.category == "fault"]
+    run_report = report(case)
+    faults = [one for one in run_report.findings if one.category == "fault"]
     assert [(one.kind, one.ranks) for one in faults] == [("straggler", case.label.ranks)]
-    assert found.ledger
-    assert found.ledger.awaited_rank == case.label.ranks[0]
+    assert run_report.ledger
+    assert run_report.ledger.awaited_rank == case.label.ranks[0]
 
 
 def test_stages_number_their_members() -> None:
@@ -136,16 +136,16 @@ def measure_bubble(
 ) -> tuple[float, float]:
     """Return the share of a run that is bubble by its report, and by its schedule."""
     case = kinds_of_pipelines.staged(plant)(setting)
-    found = report(case)
-    assert found.ledger
+    run_report = report(case)
+    assert run_report.ledger
     stages, micro = pipeline.STAGES[setting.ranks], pipeline.MICRO_BATCHES
-    result = found.results["stages"]
+    result = run_report.results["stages"]
     assert isinstance(result, StageImbalance)
-    assert found.efficiency
-    step_ns = found.efficiency.job_ns / setting.steps
+    assert run_report.efficiency
+    step_ns = run_report.efficiency.job_ns / setting.steps
     # Each stage is idle for the forward and backward of one micro-batch for each other stage.
     pipelined_ns = PIPELINED_SHARE * result.stages["own_ns"].to_numpy().mean()
-    return found.ledger.share_of("bubble"), (stages - 1) / micro * pipelined_ns / step_ns
+    return run_report.ledger.share_of("bubble"), (stages - 1) / micro * pipelined_ns / step_ns
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_the_bubble_of_a_recorded_run_is_what_it_waited(setting: Setting) -> Non
 
 def test_other_runs_have_no_bubble() -> None:
     """Ranks that only reduce wait in turns."""
-    found = report(synchronous(kinds_of_ranks.nothing)(TWO_STAGES))
-    assert found.ledger
-    assert found.ledger.share_of("bubble") == 0
-    assert found.ledger.share_of("jitter") > 0
+    run_report = report(synchronous(kinds_of_ranks.nothing)(TWO_STAGES))
+    assert run_report.ledger
+    assert run_report.ledger.share_of("bubble") == 0
+    assert run_report.ledger.share_of("jitter") > 0

@@ -12,10 +12,10 @@ from tracelens.simulator.synthetic import Fault, Scenario
 def test_slow_loading_of_all_is_a_data_stall() -> None:
     """An interval in which every rank loads slowly: its steps and price, no straggler."""
     fault = Fault("data", (), steps=(40, 59), extra_ms=10)
-    (found,) = faults(report(Scenario(ranks=4, steps=100, faults=(fault,))))
-    assert (found.kind, found.phase, found.steps) == ("data_stall", "data", (40, 59))
-    assert found.pattern == "transient"
-    assert "no single rank is the cause" in found.sentence
+    (finding,) = faults(report(Scenario(ranks=4, steps=100, faults=(fault,))))
+    assert (finding.kind, finding.phase, finding.steps) == ("data_stall", "data", (40, 59))
+    assert finding.pattern == "transient"
+    assert "no single rank is the cause" in finding.sentence
 
 
 def test_scattered_stalls_of_all_are_counted() -> None:

@@ -75,17 +75,17 @@ def tasks_of(trace: Trace) -> Tasks:
 @pytest.mark.parametrize("unasked", [False, True])
 def test_who_holds_tasks_longest(*, unasked: bool) -> None:
     """Worker 2 makes fewer of them meanwhile, each for 12 ms."""
-    found = tasks_of(pool([4, 12, 4], 40, unasked=unasked))
-    assert {rank: int(ns[0]) for rank, ns in found.held_ns.items()} == {
+    tasks = tasks_of(pool([4, 12, 4], 40, unasked=unasked))
+    assert {rank: int(ns[0]) for rank, ns in tasks.held_ns.items()} == {
         1: 4 * MS,
         2: 12 * MS,
         3: 4 * MS,
     }
-    assert sum(map(len, found.held_ns.values())) == 40
-    assert (found.server, found.slowest, found.ratio) == (0, 2, 3.0)
-    assert found.is_slower
-    assert not found.may_be_chance
-    assert found.waiting > 0.9
+    assert sum(map(len, tasks.held_ns.values())) == 40
+    assert (tasks.server, tasks.slowest, tasks.ratio) == (0, 2, 3.0)
+    assert tasks.is_slower
+    assert not tasks.may_be_chance
+    assert tasks.waiting > 0.9
 
 
 def test_few_tasks_may_be_long_by_chance() -> None:
@@ -127,10 +127,10 @@ def test_who_is_waited_for_but_takes_no_longer_is_said_so() -> None:
 
 def test_a_worker_that_has_taken_its_last_task_has_not_left() -> None:
     """The last task takes as long as fifty others, and the others are over before."""
-    found = tl.analyze(pool([4, 7, 5], 201, last=200))
-    assert [one.kind for one in found.findings] == []
-    assert found.ledger
-    assert found.ledger.unexplained < 0.05
+    run_report = tl.analyze(pool([4, 7, 5], 201, last=200))
+    assert [one.kind for one in run_report.findings] == []
+    assert run_report.ledger
+    assert run_report.ledger.unexplained < 0.05
 
 
 def test_times_in_collectives_are_not_the_workers_own() -> None:

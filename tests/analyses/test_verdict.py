@@ -32,11 +32,11 @@ def concluded(*losses: Loss, useful: float = 0.5, findings: tuple[Finding, ...] 
 
 def test_a_fault_is_named_with_its_severity() -> None:
     """By kind, rank and phase, beside its peers in milliseconds, with a page of its own."""
-    found = report(RUNS["slow rank"][0]).verdict
-    assert (found.state, found.kind) == ("fault", "straggler")
-    assert found.headline == "STRAGGLER rank 2, forward \N{MIDDLE DOT} moderate"
-    assert found.why.startswith("rank 2: 8.0")
-    assert "the others: 5.0" in found.why
+    verdict = report(RUNS["slow rank"][0]).verdict
+    assert (verdict.state, verdict.kind) == ("fault", "straggler")
+    assert verdict.headline == "STRAGGLER rank 2, forward \N{MIDDLE DOT} moderate"
+    assert verdict.why.startswith("rank 2: 8.0")
+    assert "the others: 5.0" in verdict.why
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_a_run_that_loses_a_tenth_to_one_cause_is_bound_by_it(
     category: str, bound: str, share: float
 ) -> None:
     """It has no fault, but is not called healthy; the line below says what to do."""
-    found = concluded(
+    verdict = concluded(
         Loss("data", 0.02, "known"), Loss(category, share, "known"), useful=0.98 - share
     )
     in_all = share + 0.02 * (category == "data")
-    assert found.state == "bottleneck"
-    assert found.headline == f"BOUND BY {bound}: {in_all:.0%} of the time".replace("%", " %")
-    assert found.why.startswith(bound[0].upper() + bound[1:])
-    assert "Nothing to fix" not in found.action
+    assert verdict.state == "bottleneck"
+    assert verdict.headline == f"BOUND BY {bound}: {in_all:.0%} of the time".replace("%", " %")
+    assert verdict.why.startswith(bound[0].upper() + bound[1:])
+    assert "Nothing to fix" not in verdict.action
 
 
 def test_a_run_that_loses_little_to_several_causes_is_bound_by_the_largest() -> None:
@@ -76,10 +76,10 @@ def test_a_run_that_loses_little_to_several_causes_is_bound_by_the_largest() -> 
 
 def test_a_healthy_run_says_how_much_is_useful() -> None:
     """What it loses stands below."""
-    found = concluded(Loss("transfer", 0.08, "known"), Loss("idle", 0.001, "known"), useful=0.919)
-    assert (found.state, found.headline) == ("healthy", "HEALTHY: 92 % of the time is useful")
-    assert found.why.endswith("the largest: 8.0 % exposed communication.")
-    assert "Nothing to fix" in found.action
+    verdict = concluded(Loss("transfer", 0.08, "known"), Loss("idle", 0.001, "known"), useful=0.919)
+    assert (verdict.state, verdict.headline) == ("healthy", "HEALTHY: 92 % of the time is useful")
+    assert verdict.why.endswith("the largest: 8.0 % exposed communication.")
+    assert "Nothing to fix" in verdict.action
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_nothing_to_fix_is_only_said_where_nothing_is_to_be_gained(
 def test_a_bottleneck_names_what_would_help() -> None:
     """The finding that explains most of it, with what it saves."""
     small = Finding(kind="small_messages", category="opportunity", sentence="Many.", saving=0.2)
-    found = concluded(Loss("transfer", 0.6, "finding", 0), useful=0.4, findings=(small,))
-    assert found.headline == (
+    verdict = concluded(Loss("transfer", 0.6, "finding", 0), useful=0.4, findings=(small,))
+    assert verdict.headline == (
         "BOUND BY communication: 60 % of the time \N{MIDDLE DOT} small messages, up to 20 % to gain"
     )
-    assert found.kind == "small_messages"
+    assert verdict.kind == "small_messages"
 
 
 @pytest.mark.parametrize(("saving", "state"), [(0.099, "healthy"), (0.1, "bottleneck")])
@@ -164,10 +164,10 @@ def test_code_that_no_span_covers_is_not_useful(share: float, state: str) -> Non
 
 def test_a_larger_known_cause_comes_before_what_is_not_known() -> None:
     """It can be acted on."""
-    found = concluded(
+    verdict = concluded(
         Loss("transfer", 0.6, "known"), Loss("wait", 0.06, "unexplained"), useful=0.34
     )
-    assert found.state == "bottleneck"
+    assert verdict.state == "bottleneck"
 
 
 @pytest.mark.parametrize(("share", "state"), [(0.049, "healthy"), (0.05, "inconclusive")])

@@ -1,8 +1,7 @@
 """Analyses turn a `Trace` into frozen results with findings; none of them knows another one.
 
-An analysis is a module or a package beside this file with ``run(facts)``, and a line in `ANALYSES`. All
-of them stand on `Facts`: the trace, the exact partition of every worker's time, and what several of them
-need. `tracelens.verdicts` puts their results together.
+An analysis is a module or a package here with ``run(facts)``, and a line in `ANALYSES`. All of them
+build on `Facts`. `tracelens.verdicts` puts their results together.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result"]
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """An entry of `ANALYSES`: its name, the question that it answers, and what runs it.
-
-    `needs` are the large facts that it asks for; they are dropped when no analysis is left that does.
-    """
+    """An entry of `ANALYSES`. `needs` are large facts, kept until the last analysis that needs them."""
 
     name: str
     question: str
@@ -53,7 +49,7 @@ class Analysis:
 _COMPUTE_TIME: Final = frozenset({"compute_time"})
 _REPLAY: Final = frozenset({"replay"})
 _BOTH: Final = _COMPUTE_TIME | _REPLAY
-_CALLS: Final = frozenset({"calls", "call_costs", "messages"})
+_CALLS: Final = _REPLAY | {"calls", "call_costs", "messages"}
 _AWAITED: Final = frozenset({"awaited_messages"})
 
 ANALYSES: Final = (
@@ -63,33 +59,29 @@ ANALYSES: Final = (
         "stragglers",
         "Which ranks are stragglers, in what, and at which cost?",
         stragglers.run,
-        needs=_BOTH | _AWAITED,
+        _BOTH | _AWAITED,
     ),
-    Analysis("stalls", "When are all ranks slow at the same time?", stalls.run, needs=_BOTH),
-    Analysis(
-        "stages", "Have the stages of a pipeline equal work?", stage_imbalance.run, needs=_BOTH
-    ),
-    Analysis(
-        "shards", "Which PS shards are overloaded, and what binds them?", shards.run, needs=_REPLAY
-    ),
-    Analysis("imbalance", "Is the work spread evenly over ranks?", imbalance.run, needs=_BOTH),
+    Analysis("stalls", "When are all ranks slow at the same time?", stalls.run, _BOTH),
+    Analysis("stages", "Have the stages of a pipeline equal work?", stage_imbalance.run, _BOTH),
+    Analysis("shards", "Which PS shards are overloaded, and what binds them?", shards.run, _REPLAY),
+    Analysis("imbalance", "Is the work spread evenly over ranks?", imbalance.run, _BOTH),
     Analysis(
         "interleaving",
         "Does communication overlap with compute, and what gaps are there?",
         interleaving.run,
-        needs=_REPLAY | _CALLS,
+        _CALLS,
     ),
     Analysis(
         "communication",
         "How fast are collectives, and are messages too small?",
         communication.run,
-        needs=_REPLAY | _CALLS,
+        _CALLS,
     ),
     Analysis(
         "accumulation",
         "Are gradients reduced more often than weights are updated?",
         accumulation.run,
-        needs=_REPLAY | _CALLS,
+        _CALLS,
     ),
     Analysis(
         "arrivals",
@@ -97,14 +89,12 @@ ANALYSES: Final = (
         arrivals.run,
         _AWAITED,
     ),
-    Analysis(
-        "links", "Which links are slow, and when are all of them?", slow_links.run, _REPLAY | _CALLS
-    ),
+    Analysis("links", "Which links are slow, and when are all of them?", slow_links.run, _CALLS),
     Analysis(
         "critical_path",
         "Which ranks and phases are on the critical path?",
         critical_path.run,
-        needs=_REPLAY,
+        _REPLAY,
     ),
     Analysis(
         "chains",

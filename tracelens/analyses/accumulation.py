@@ -1,6 +1,5 @@
 """Reductions that are repeated within one update: gradients are accumulated, and summed up each time.
 
-Where several micro-batches make one update, gradients need to be reduced once, after the last of them.
 DDP reduces after each backprop unless it is told not to (`no_sync`). So passes of backprop are counted
 for each optimizer update, and the calls that become ready in each pass.
 """
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
 MIN_PASSES_PER_UPDATE: Final = 1.8  # ratio: with fewer passes nothing is repeated [chosen]
 MIN_UPDATES_TO_JUDGE: Final = 5  # updates: fewer are not judged [chosen]
-MIN_SHARE_OF_PASSES_ALIKE: Final = 0.9  # share of passes: as many have equally many calls [chosen]
+# share of passes: reductions are repeated if as many passes have equally many calls [chosen]
+MIN_SHARE_OF_PASSES_ALIKE: Final = 0.9
 MIN_SAVING_OF_FEWER_REDUCTIONS: Final = 0.01  # of the job: less is not reported [policy]
 
 _TRAINING: Final = ("forward", "backprop", "update")
@@ -51,11 +51,13 @@ def run(facts: Facts) -> Accumulation:
         return Accumulation()
     passes = len(begins_ns) / updates
     counts = np.diff(np.searchsorted(np.sort(calls["ready_ns"].to_numpy()), begins_ns))
-    usual = int(np.median(counts)) if len(counts) else 0
-    is_regular = usual >= 1 and np.mean(counts == usual) >= MIN_SHARE_OF_PASSES_ALIKE
+    calls_per_pass = int(np.median(counts)) if len(counts) else 0
+    is_regular = (
+        calls_per_pass >= 1 and np.mean(counts == calls_per_pass) >= MIN_SHARE_OF_PASSES_ALIKE
+    )
     if passes < MIN_PASSES_PER_UPDATE or not is_regular:
         return Accumulation()
-    return Accumulation(_report(facts, calls, usual, passes))
+    return Accumulation(_report(facts, calls, calls_per_pass, passes))
 
 
 def _find_passes(trace: Trace) -> tuple[Ints, int]:

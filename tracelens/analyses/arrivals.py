@@ -1,10 +1,8 @@
 """Arrivals: the skew with which ranks enter collectives, last arrivals, and the wait they cause.
 
-Skew of a call = last arrival - first. By chance alone each of n ranks is the last once in n calls, and
-as the calls of a step follow each other, a delayed rank is last in all of them: a rank is last more
-often than chance explains only beyond what n ranks, drawn anew in every step, reach in 0.3 % of runs.
-Skew of less than three times the clocks' uncertainty counts as none: no clock can show that a rank
-waited. The wait that a rank caused alone is measured in `accounting/communication/awaited_ranks.py`.
+Skew of a call = last arrival - first; less than three times the clocks' uncertainty counts as none. A
+rank is last more often than chance explains beyond what n ranks, drawn anew in every step, reach in
+0.3 % of runs (docs/analyses/collectives-and-links.md).
 """
 
 from __future__ import annotations
@@ -32,10 +30,9 @@ if TYPE_CHECKING:
     from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
 
-__all__ = ["LAST_COLUMNS", "STEP_COLUMNS", "Arrivals", "run"]
-
 CLOCK_UNCERTAINTIES_OF_SKEW: Final = 3  # times the clocks' uncertainty: less is no skew [chosen]
-MAX_P_VALUE_IF_LAST_BY_CHANCE: Final = 0.003  # probability: some rank is last more often [chosen]
+# probability: by chance some rank is last more often than the bound as rarely [chosen]
+MAX_P_VALUE_IF_LAST_BY_CHANCE: Final = 0.003
 
 _CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.String(),
@@ -93,7 +90,7 @@ LAST_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True, eq=False)
 class Arrivals(DisplayMixin):
-    """`by_step` and `last` (a row a rank), and the `spread` of the skew by operation.
+    """Arrivals by step, `last` ones by rank, and the `spread` of the skew by operation.
 
     `alone` says for how long others waited for each rank alone, by step (`jitter.py`).
     """
@@ -129,10 +126,7 @@ def run(facts: Facts) -> Arrivals:
 
 
 def _sum_alone(calls: pl.DataFrame, caused: pl.DataFrame, ranks: int) -> pl.DataFrame:
-    """Return `ALONE_COLUMNS`: what others waited for each rank alone in each step.
-
-    `caused` is what `measure_caused_waits` returns of the calls.
-    """
+    """Sum the waits for each rank alone by step, from `caused` waits of `calls` (`ALONE_COLUMNS`)."""
     fair = 1 / max(ranks, 1)
     square = pl.col("alone_ns").cast(pl.Float64) ** 2
     by_chance = calls.group_by("step", rank="last_rank").agg(
@@ -148,9 +142,9 @@ def _sum_alone(calls: pl.DataFrame, caused: pl.DataFrame, ranks: int) -> pl.Data
 def _measure(
     grid: CallGrid, unclear_ns: int
 ) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
-    """Yield some calls at a time to which all came, with waits and transfers by step and by rank.
+    """Yield complete calls, some at a time, with waits that clocks can show, else transfers.
 
-    What clocks cannot show as wait counts as transfer.
+    Each comes with their sums by step and by rank.
     """
     is_over = grid.there & (grid.end_ns != FOREVER)
     is_complete = (grid.arrived == grid.expected) & (grid.expected > 1)
@@ -238,14 +232,14 @@ def _count_last(ranks: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) 
         .agg(pl.exclude("step").sum(), steps=pl.col("step").explode().n_unique())
     )
     longest = pl.col("alone_ns").arg_max()
-    last = calls.group_by(rank="last_rank").agg(
+    last_calls = calls.group_by(rank="last_rank").agg(
         pl.col("first_ns", "over_ns").get(longest), last=pl.len()
     )
     z_score = NormalDist().inv_cdf(1 - MAX_P_VALUE_IF_LAST_BY_CHANCE / max(by_rank.height, 1))
     margin = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * z_score
     table = (
         by_rank.join(caused, on="rank", how="full", coalesce=True)
-        .join(last, on="rank", how="left")
+        .join(last_calls, on="rank", how="left")
         .with_columns(pl.exclude("rank", "first_ns", "over_ns").fill_null(0))
         .with_columns(chance=pl.min_horizontal(pl.col("expected") + margin, "calls"))
         .sort("rank")

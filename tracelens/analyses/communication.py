@@ -1,10 +1,7 @@
 """Communication: what bandwidth collectives reach, what a message costs by itself, whether fewer pay.
 
-Algorithm bandwidth is payload / time; bus bandwidth multiplies it by what the slowest link must carry
-(nccl-tests, PERFORMANCE.md), so that operations and numbers of ranks compare. Messages are **small** if
-joining them saves time when the run is replayed (`replay/pricing.py`).
-
-What a message costs is fitted where sizes differ, and bounded where they do not (`call_costs.py`).
+Messages are **small** if joining them saves time when the run is replayed. What one costs is fitted
+where sizes differ, and bounded where they do not (docs/analyses/collectives-and-links.md).
 """
 
 from __future__ import annotations
@@ -33,13 +30,15 @@ if TYPE_CHECKING:
     from tracelens.replay.pricing import JoinedCalls
     from tracelens.stats.cost_line import CostModel
 
-__all__ = ["BANDWIDTH_COLUMNS", "LINE_COLUMNS", "Communication", "run"]
-
 RATIO_OF_SIZE_CLASSES: Final = 4  # times: a size class reaches to as many its smallest [policy]
-ROUNDING_OF_SIZE_CLASSES: Final = 1e-9  # classes: logarithms are rounded by less [policy]
-MIN_CALLS_FOR_BEST_BANDWIDTH: Final = 16  # calls: fewer of a size class show no best [policy]
-QUANTILE_OF_BEST_BANDWIDTH: Final = 0.9  # share of calls: the best bandwidth is this one [policy]
-MIN_SAVING_TO_REPORT_SMALL_MESSAGES: Final = 0.03  # of the job: less is not reported [policy]
+# classes: a size so close below the next class is in it, since logarithms are rounded [policy]
+ROUNDING_OF_SIZE_CLASSES: Final = 1e-9
+# calls: fewer of a size class do not show the best bandwidth [policy]
+MIN_CALLS_FOR_BEST_BANDWIDTH: Final = 16
+# share of calls: the best bandwidth is this quantile [policy]
+QUANTILE_OF_BEST_BANDWIDTH: Final = 0.9
+# of the job: joining messages that saves less is not reported [policy]
+MIN_SAVING_TO_REPORT_SMALL_MESSAGES: Final = 0.03
 
 _BY: Final = (*call_costs.BY, "from_bytes")
 BANDWIDTH_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -72,10 +71,10 @@ LINE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True, eq=False)
 class Communication(DisplayMixin):
-    """`calls` is one row a collective, `bandwidths` by size class, `lines` the fits.
+    """`calls` has a row a collective, `bandwidths` by size class, `lines` the fits.
 
-    `choices` says which of several algorithms is fastest from which size on; `slowest` is, of every row
-    of `bandwidths`, the call that took longest for its bytes.
+    `choices` says which algorithm is fastest from which size on; `slowest` has the call of each row of
+    `bandwidths` that took longest for its bytes.
     """
 
     calls: pl.DataFrame
@@ -200,11 +199,13 @@ def _measure_interval(
 ) -> tuple[float, float]:
     """Join the doubt about single steps with that about the latency, as shares of the job."""
     bounds = bootstrap_interval(joined.saved_ns, length_ns)
-    below, above = (
+    lower_error, upper_error = (
         np.hypot(bound - saving, (latency / line.latency_ns - 1) * saving)
         for bound, latency in zip(bounds, line.latency_interval, strict=True)
     )
-    low, high = joined.replay.identity.widen((saving - float(below), saving + float(above)))
+    low, high = joined.replay.identity.widen(
+        (saving - float(lower_error), saving + float(upper_error))
+    )
     return max(low, 0.0), min(high, 1.0)
 
 

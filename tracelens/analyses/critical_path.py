@@ -1,13 +1,8 @@
 """The critical path: the one chain of work and waiting across ranks that is as long as the job.
 
-Shortening anything else changes nothing. It is walked backwards over the exact partition of every
-rank's time (`replay/path.py`), so its parts, by rank and category, sum to the job. The slack of each
-rank is reported with it (`replay/slack.py`). Where clocks are uncertain by more than a wait, either
-rank may have been last.
-
-It is also cut where its rank, its step or what is done changes, and drawn as a line across ranks: where
-it has more stretches than a picture has room for, time is cut into equal bins, and the process with
-most of the path stands for a bin.
+It is walked backwards over the exact partition of every rank's time (`replay/path.py`), so its parts, by
+rank and category, sum to the job. A path with more stretches than a picture has room for is cut into
+equal bins of time, each represented by the process with most of the path in it.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
+from tracelens.accounting.categories import UNINSTRUMENTED
 from tracelens.accounting.phases import after_steps, job_ns
 from tracelens.accounting.pieces import covered_before, to_category_names
 from tracelens.model.display import DisplayMixin
@@ -29,12 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens.accounting.pieces import Segments, WorkerPieces
-    from tracelens.arrays import Array, Flags, Ints
+    from tracelens.arrays import Ints
     from tracelens.facts import Facts
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
-
-__all__ = ["CriticalPath", "path_cells", "path_stretches", "run", "stretches_within"]
 
 MAX_PARTS_SHOWN: Final = 64  # rows: a report has no more parts of the path [policy]
 MAX_RANKS_SHOWN: Final = 64  # rows: a report has the slack of no more ranks [policy]
@@ -102,7 +95,7 @@ def run(facts: Facts) -> CriticalPath:
     step_ns = trace.steps.select(_LENGTH_NS.median()).item()
     return CriticalPath(
         path=path,
-        shares=_sum_shares(path, pieces, phases.pieces, trace),
+        shares=_sum_shares(path, pieces, trace),
         slack=measure_slack(models, step_ns if isinstance(step_ns, float) else 0.0),
         cells=path_cells(segments),
         longest=segments.top_k(MAX_LONGEST_PIECES, by=_LENGTH_NS).sort(_LENGTH_NS, descending=True),
@@ -110,19 +103,8 @@ def run(facts: Facts) -> CriticalPath:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _PathPieces:
-    """Pieces on the path, clipped to it: rows of `Segments.steps`, categories, names, and times."""
-
-    row: Ints
-    category: Ints
-    name: Ints
-    start_ns: Ints
-    end_ns: Ints
-
-
-def _cut_path(path: pl.DataFrame, pieces: Segments) -> _PathPieces:
-    """Cut the path by the pieces of the processes that are on it."""
+def _cut_path(path: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
+    """Return the pieces on the path, clipped to it, with codes of `category` and `name`."""
     path = path.sort("process", maintain_order=True)
     process, begins_ns, ends_ns = path.select("process", "start_ns", "end_ns").to_numpy().T
     cut: list[tuple[Ints, ...]] = [(np.zeros(0, np.int64),) * 5]
@@ -130,7 +112,9 @@ def _cut_path(path: pl.DataFrame, pieces: Segments) -> _PathPieces:
         rows = slice(*np.searchsorted(process, (owner, owner + 1)).tolist())
         if rows.start < rows.stop and len((worker := pieces.of_worker(index)).step):
             cut.append(_clip_pieces(worker, begins_ns[rows], ends_ns[rows]))
-    return _PathPieces(*(np.concatenate(columns) for columns in zip(*cut, strict=True)))
+    step_row, *columns = (np.concatenate(arrays) for arrays in zip(*cut, strict=True))
+    clipped = pl.DataFrame(columns, schema=("category", "name", "start_ns", "end_ns"))
+    return clipped.hstack(pieces.steps.select("process", "rank", "step")[step_row])
 
 
 def _clip_pieces(pieces: WorkerPieces, begins_ns: Ints, ends_ns: Ints) -> tuple[Ints, ...]:
@@ -145,45 +129,45 @@ def _clip_pieces(pieces: WorkerPieces, begins_ns: Ints, ends_ns: Ints) -> tuple[
 
 
 def _find_overlaps(bounds_ns: Ints, begins_ns: Ints, ends_ns: Ints) -> tuple[Ints, Ints]:
-    """Return which pieces are in which intervals: (piece, interval), every pair that touches."""
-    last = len(bounds_ns) - 2
-    first = np.clip(np.searchsorted(bounds_ns, begins_ns, side="right") - 1, 0, last)
-    after = np.clip(np.searchsorted(bounds_ns, ends_ns), 1, last + 1)
-    count = np.maximum(after - first, 0)
+    """Return every pair (piece, interval) that touches, as two arrays of indices."""
+    last_piece = len(bounds_ns) - 2
+    first_piece = np.clip(np.searchsorted(bounds_ns, begins_ns, side="right") - 1, 0, last_piece)
+    end_piece = np.clip(np.searchsorted(bounds_ns, ends_ns), 1, last_piece + 1)
+    count = np.maximum(end_piece - first_piece, 0)
     interval = np.repeat(np.arange(len(begins_ns)), count)
     offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return first[interval] + offset, interval
+    return first_piece[interval] + offset, interval
 
 
-def _sum_shares(
-    path: pl.DataFrame, path_pieces: _PathPieces, pieces: Segments, trace: Trace
-) -> pl.DataFrame:
+def _sum_shares(path: pl.DataFrame, path_pieces: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add the path up by rank and category, without the time of steps that were left out as asked."""
-    ranks, length_ns = dict(trace.workers.select("process", "rank").iter_rows()), job_ns(trace)
-    worker = np.searchsorted(pieces.begins, path_pieces.row, side="right") - 1
-    cells = worker * len(CATEGORIES) + path_pieces.category
-    lasted_ns, count = path_pieces.end_ns - path_pieces.start_ns, len(pieces) * len(CATEGORIES)
-    total_ns = np.bincount(cells, lasted_ns, minlength=count).astype(np.int64)
-    total_ns = total_ns.reshape(len(pieces), len(CATEGORIES))
-    for process, ns in _measure_left_out(trace.steps, path):
-        total_ns[pieces.processes.index(process), UNINSTRUMENTED] -= ns
-    rows = [
-        (ranks.get(pieces.processes[index]), CATEGORIES[code], int(total_ns[index, code]), 0.0)
-        for index, code in np.argwhere(total_ns).tolist()
-    ]
-    outside_ns = length_ns - int(total_ns.sum())
+    length_ns, ns = job_ns(trace), pl.col("ns")
+    spent = path_pieces.select("process", "category", ns=_LENGTH_NS)
+    left_out = [(process, UNINSTRUMENTED, -ns) for process, ns in _measure_left_out(trace, path)]
+    sums = (
+        pl.concat([spent, pl.DataFrame(left_out, schema=spent.schema, orient="row")])
+        .group_by("process", "category")
+        .agg(ns.sum())
+        .filter(ns != 0)
+    )
+    sums = sums.with_columns(
+        category=to_category_names(sums["category"].to_numpy()).cast(pl.String)
+    )
+    outside_ns = length_ns - int(sums["ns"].sum())
     if outside_ns > 0 and not path.is_empty():
-        rows.append((ranks.get(path["process"][-1]), "outside", outside_ns, 0.0))
+        outside = (path["process"][-1], "outside", outside_ns)
+        sums.extend(pl.DataFrame([outside], schema=sums.schema, orient="row"))
     return (
-        pl.DataFrame(rows, schema=SHARE_COLUMNS, orient="row")
-        .with_columns(share=pl.col("ns") / pl.lit(max(length_ns, 1)))
+        sums.join(trace.workers.select("process", "rank"), on="process", how="left")
+        .with_columns(share=ns / pl.lit(max(length_ns, 1)))
+        .select(pl.col(name).cast(kind) for name, kind in SHARE_COLUMNS.items())
         .sort("ns", "rank", "category", descending=[True, False, False])
     )
 
 
-def _measure_left_out(steps: pl.DataFrame, path: pl.DataFrame) -> Iterator[tuple[int, int]]:
+def _measure_left_out(trace: Trace, path: pl.DataFrame) -> Iterator[tuple[int, int]]:
     """Yield how much of each process's part of the path is between steps that were kept, ns."""
-    gaps = steps.with_columns(apart=after_steps(steps)).filter(pl.col("apart") > 0)
+    gaps = trace.steps.with_columns(apart=after_steps(trace.steps)).filter(pl.col("apart") > 0)
     for (process,), of_process in gaps.partition_by("process", as_dict=True).items():
         begins_ns = of_process["end_ns"].to_numpy()
         ends_ns = begins_ns + of_process["apart"].to_numpy()
@@ -195,51 +179,36 @@ def _measure_left_out(steps: pl.DataFrame, path: pl.DataFrame) -> Iterator[tuple
         yield process, round(float((until_ns - since_ns).sum()))
 
 
-def path_segments(path_pieces: _PathPieces, pieces: Segments) -> pl.DataFrame:
+def path_segments(path_pieces: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
     """Join neighbours of a rank, step and category; in order of time, in `PATH_SEGMENT_COLUMNS`."""
-    order = np.argsort(path_pieces.start_ns, kind="stable")
-    row, category = path_pieces.row[order], path_pieces.category[order]
-    start_ns, end_ns = path_pieces.start_ns[order], path_pieces.end_ns[order]
-    rank, step = (pieces.steps[name].to_numpy()[row] for name in ("rank", "step"))
-    first = np.flatnonzero(_changes(rank) | _changes(step) | _changes(category))
-    longest = _find_longest(end_ns - start_ns, first)
-    columns = {
-        "rank": rank[first],
-        "step": step[first],
-        "category": to_category_names(category[first]).cast(pl.String),
-        "name": pieces.to_words(path_pieces.name[order][longest]).cast(pl.String),
-        "start_ns": start_ns[first],
-        "end_ns": end_ns[np.append(first[1:], len(end_ns))[: len(first)] - 1],
+    segments = (
+        path_pieces.sort("start_ns", maintain_order=True)
+        .group_by(segment=pl.struct(_CELL).rle_id(), maintain_order=True)
+        .agg(
+            pl.col(*_CELL, "start_ns").first(),
+            pl.col("end_ns").last(),
+            pl.col("name").get(_LENGTH_NS.arg_max()),
+        )
+    )
+    words = {
+        "category": to_category_names(segments["category"].to_numpy()),
+        "name": pieces.to_words(segments["name"].to_numpy()),
     }
-    return pl.DataFrame(columns, schema=PATH_SEGMENT_COLUMNS)
-
-
-def _changes(values: Array) -> Flags:
-    """Return where a value differs from the one before; the first one does."""
-    changes = np.ones(len(values), bool)
-    changes[1:] = values[1:] != values[:-1]
-    return changes
-
-
-def _find_longest(length_ns: Ints, first: Ints) -> Ints:
-    """Return the index of the (first) longest of each run; `first` are where runs begin."""
-    if not len(first):
-        return first
-    run = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(length_ns))))
-    longest = np.flatnonzero(length_ns == np.maximum.reduceat(length_ns, first)[run])
-    return longest[_changes(run[longest])]
+    return segments.with_columns(**words).select(
+        pl.col(name).cast(kind) for name, kind in PATH_SEGMENT_COLUMNS.items()
+    )
 
 
 def path_cells(segments: pl.DataFrame) -> pl.DataFrame:
     """Add the path up by step, rank and category, in `CELL_COLUMNS`."""
     steps = segments["step"].unique().sort()
     block = -(-max(steps.len(), 1) // MAX_STEPS_OF_CELLS)
-    first = steps.gather_every(block)
-    index = first.search_sorted(segments["step"], side="right") - 1
+    first_steps = steps.gather_every(block)
+    index = first_steps.search_sorted(segments["step"], side="right") - 1
     sizes = np.diff([*range(0, steps.len(), block), steps.len()])
-    blocks = pl.DataFrame({"step": first, "steps": pl.Series(sizes, dtype=pl.Int32)})
+    blocks = pl.DataFrame({"step": first_steps, "steps": pl.Series(sizes, dtype=pl.Int32)})
     return (
-        segments.with_columns(step=first.gather(index), ns=_LENGTH_NS)
+        segments.with_columns(step=first_steps.gather(index), ns=_LENGTH_NS)
         .group_by(*_CELL)
         .agg(pl.col("ns").sum())
         .join(blocks, on="step")
@@ -260,7 +229,7 @@ def path_stretches(path: pl.DataFrame) -> pl.DataFrame:
 def stretches_within(
     stretches: pl.DataFrame, start_ns: int, end_ns: int, most: int
 ) -> pl.DataFrame:
-    """Return at most so many stretches within an interval, in order of time."""
+    """Return the stretches within an interval in order of time, joined to `most` at most."""
     inside = stretches.filter(pl.col("end_ns") > start_ns, pl.col("start_ns") < end_ns)
     cut = inside.with_columns(
         pl.col("start_ns").clip(lower_bound=pl.lit(start_ns)),
@@ -270,7 +239,7 @@ def stretches_within(
 
 
 def _divide_into_bins(stretches: pl.DataFrame, bins: int) -> pl.DataFrame:
-    """Let the process with most of the path stand for each of some equal parts of time."""
+    """Let the process with most of the path represent each of some equal parts of time."""
     starts_ns, end_ns = stretches["start_ns"].to_numpy(), int(stretches["end_ns"][-1])
     edges_ns = np.linspace(starts_ns[0], end_ns, bins + 1).round().astype(np.int64)
     bounds_ns = np.union1d(starts_ns, edges_ns)

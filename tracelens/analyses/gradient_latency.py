@@ -1,13 +1,9 @@
 """Gradient latency: from each gradient's being ready to the first use of the weights that it changed.
 
-Gradients are followed call by call. A bucket is ready when its rank arrives at the reduction; it is
-reduced from when the last rank has arrived and the call before is over; its weights are updated by the
-update of its number, or, without numbers, by those of the step; they are first used by the next step's
-forward pass. With parameter servers a shard's part is ready when it is pushed, reduced while the shard
-aggregates, updated when that applies: the update that carries the push's request, or that of the other
-workers' push of the same number, of this step and variable, or else the shard's update of the step.
-Where that pass begins before the weights are back (servers that are pipelined or asynchronous), they are
-first used when they are. A stage that would end before it begins was not recorded, and is null.
+Buckets are followed by their calls, and pushes to servers by their requests
+(docs/analyses/overlap-and-gradient-latency.md). An update belongs to a push that it names, else to the
+other workers' push of the same number, step and variable, else to all of the step. A stage that would
+end before it begins was not recorded, and is null.
 """
 
 from __future__ import annotations
@@ -29,8 +25,6 @@ if TYPE_CHECKING:
     from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
-
-__all__ = ["SHOWN_COLUMNS", "GradientLatency", "run"]
 
 MAX_CHAINS_SHOWN: Final = 64  # rows: a report has no more chains of gradients [policy]
 
@@ -159,20 +153,22 @@ def _measure_stages(of: str) -> list[pl.Expr]:
 
 def _list_calls(grid: CallGrid, every: int) -> pl.DataFrame:
     """Return when buckets of some steps were ready, begun and done; by process and call."""
-    chosen = grid.taken(np.flatnonzero((distinct(grid.step) % every == 0).any(axis=1)))
-    is_known = chosen.there & (chosen.end_ns != FOREVER) & (chosen.last_ns != NEVER)[:, None]
-    is_known &= (distinct(chosen.bucket) != NULL) & (distinct(chosen.step) % every == 0)
+    some_calls = grid.taken(np.flatnonzero((distinct(grid.step) % every == 0).any(axis=1)))
+    is_known = (
+        some_calls.there & (some_calls.end_ns != FOREVER) & (some_calls.last_ns != NEVER)[:, None]
+    )
+    is_known &= (distinct(some_calls.bucket) != NULL) & (distinct(some_calls.step) % every == 0)
     column, row = np.nonzero(is_known.T)
     start_ns, end_ns, step, bucket = (
         matrix[row, column]
-        for matrix in (chosen.start_ns, chosen.end_ns, chosen.step, chosen.bucket)
+        for matrix in (some_calls.start_ns, some_calls.end_ns, some_calls.step, some_calls.bucket)
     )
-    begun_ns = np.maximum(chosen.last_ns[row], start_ns)
+    begun_ns = np.maximum(some_calls.last_ns[row], start_ns)
     # The wire is free when the call before of the process is over, if that is before this one is.
     is_after = (column[1:] == column[:-1]) & (end_ns[:-1] < end_ns[1:])
     after = np.flatnonzero(is_after) + 1
     begun_ns[after] = np.maximum(begun_ns[after], end_ns[after - 1])
-    columns = (chosen.processes[column], step, bucket, start_ns, begun_ns, end_ns)
+    columns = (some_calls.processes[column], step, bucket, start_ns, begun_ns, end_ns)
     return pl.DataFrame(dict(zip(_NO_CALLS.columns, columns, strict=True))).cast(_NO_CALLS.schema)
 
 
@@ -184,15 +180,15 @@ def _follow_pushes(trace: Trace) -> pl.DataFrame:
         .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
         .with_columns(pl.col("key").fill_null(-1))
     )
-    asked = spans.join(trace.workers.select("process").lazy(), on="process", how="semi")
-    pushes = asked.filter(op == "push").with_columns(
+    worker_requests = spans.join(trace.workers.select("process").lazy(), on="process", how="semi")
+    pushes = worker_requests.filter(op == "push").with_columns(
         ready="start_ns",
         number=pl.col("start_ns").rank("ordinal").over("process", "shard", "step", "key"),
     )
     served = spans.filter(op == "aggregate").select("request", begun="start_ns", done="end_ns")
     return (
         _add_updates(pushes.join(served, on="request", how="inner"), spans.filter(op == "apply"))
-        .pipe(_add_return, spans.filter(op == "reply"), asked.filter(op == "pull"))
+        .pipe(_add_return, spans.filter(op == "reply"), worker_requests.filter(op == "pull"))
         .select(*_measure_stages("shard"), "back")
         .collect()
     )
@@ -200,19 +196,21 @@ def _follow_pushes(trace: Trace) -> pl.DataFrame:
 
 def _add_updates(pushes: pl.LazyFrame, applied: pl.LazyFrame) -> pl.LazyFrame:
     """Add `begin` and `end` of the update that each push went into."""
-    begin, end = pl.col("start_ns").min(), pl.col("end_ns").max()
+    begin_ns, end_ns = pl.col("start_ns").min(), pl.col("end_ns").max()
     has_request = pl.col("request").is_not_null()
-    own = applied.filter(has_request).group_by("request").agg(begin=begin, end=end)
+    by_request = applied.filter(has_request).group_by("request").agg(begin=begin_ns, end=end_ns)
     of_same_push = (
-        own.join(pushes.select("request", *_SAME_PUSH), on="request", how="inner")
+        by_request.join(pushes.select("request", *_SAME_PUSH), on="request", how="inner")
         .group_by(_SAME_PUSH)
         .agg(other_begin=pl.col("begin").min(), other_end=pl.col("end").min())
     )
     of_step = (
-        applied.filter(~has_request).group_by("shard", "step").agg(step_begin=begin, step_end=end)
+        applied.filter(~has_request)
+        .group_by("shard", "step")
+        .agg(step_begin=begin_ns, step_end=end_ns)
     )
     return (
-        pushes.join(own, on="request", how="left")
+        pushes.join(by_request, on="request", how="left")
         .join(of_same_push, on=_SAME_PUSH, how="left")
         .join(of_step, on=["shard", "step"], how="left")
         .with_columns(

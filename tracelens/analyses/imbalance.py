@@ -1,13 +1,8 @@
 """Load imbalance of ranks, lasting and from step to step.
 
-Percent imbalance is max / mean - 1 of compute time (DeRose, Homer and Johnson 2007). Per step it is
-high and over the run low where the work varies, as with sequence lengths; both are high where it is
-always uneven. Noise alone makes max exceed the median too, so only a large imbalance shared out among
-all ranks (entropy of last arrivals) is called load imbalance; one slow rank is a straggler instead.
-
-What balanced work would save is computed on steps in which work is spread evenly while noise stays: more
-work makes forward and backprop longer alike, but not the update; what disturbs a whole step makes all
-three longer, and what disturbs one of them is no work either.
+Percent imbalance is max / mean - 1 of compute time (DeRose, Homer and Johnson 2007). Only a large one
+that all ranks share (entropy of the slowest rank) is called load imbalance. Balanced work is computed so
+that noise stays: more work makes forward and backprop longer alike (docs/analyses/load-imbalance.md).
 """
 
 from __future__ import annotations
@@ -39,15 +34,21 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
 
 MIN_STEPS_FOR_IMBALANCE_TEST: Final = 30  # steps: fewer are not judged [calibrate]
-MIN_RESIDUAL_OF_SLOWEST_RANK: Final = 0.10  # of a step: less beyond the median is even [calibrate]
-MIN_ENTROPY_OF_SLOWEST_RANK: Final = 0.9  # of the highest: less is of some ranks [calibrate]
-MIN_WIDTH_OF_RANKS: Final = 0.05  # of a step: a smaller deviation of ranks is of spikes [calibrate]
+# of a step: work is even if the slowest rank is beyond the median one by less [calibrate]
+MIN_RESIDUAL_OF_SLOWEST_RANK: Final = 0.10
+# share of the highest entropy: with less, some ranks are the slowest too often [calibrate]
+MIN_ENTROPY_OF_SLOWEST_RANK: Final = 0.9
+# of a step: if ranks' usual deviation is smaller, single spikes make that residual [calibrate]
+MIN_WIDTH_OF_RANKS: Final = 0.05
 MIN_SAVING_OF_BALANCE: Final = 0.01  # of the job: an imbalance of less is not reported [policy]
-MIN_CORRELATION_OF_WORK: Final = 0.25  # correlation: forward and backprop vary by work [calibrate]
-MIN_RELATIVE_WORK: Final = 1e-3  # of the mean rank's work: so that no rank has none [policy]
+# correlation: if it is lower, forward and backprop do not vary by work [calibrate]
+MIN_CORRELATION_OF_WORK: Final = 0.25
+# share of the mean rank's work: less counts as that much, so that no rank has none [policy]
+MIN_RELATIVE_WORK: Final = 1e-3
 # standard deviations: forward or backprop of a step is disturbed if they differ more [calibrate]
 MIN_Z_SCORE_IF_DISTURBED: Final = 3
-Z_SCORE_TO_CLIP_DEVIATION: Final = 3  # standard deviations: ranks count as no farther [calibrate]
+# standard deviations: a rank that is farther out counts as one that far off [calibrate]
+Z_SCORE_TO_CLIP_DEVIATION: Final = 3
 
 RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -103,13 +104,13 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest: Floats) -> list[Fin
         return []
     step_ns, median_ns = max(times.step_ns, 1.0), np.median(total_ns, axis=1)
     usual_ns = lower_medians(total_ns) if ranks == 2 else median_ns
-    excess = float((total_ns.max(axis=1) - usual_ns).mean()) / step_ns
+    residual = float((total_ns.max(axis=1) - usual_ns).mean()) / step_ns
     shares = slowest[slowest > 0]
     entropy = float(-(shares * np.log(shares)).sum()) + (len(shares) - 1) / (2 * steps)
     entropy = min(entropy / float(np.log(min(ranks, steps))), 1.0)
     width = measure_deviation(total_ns - median_ns[:, None]) / step_ns
     is_shared = entropy > MIN_ENTROPY_OF_SLOWEST_RANK and width > MIN_WIDTH_OF_RANKS
-    if excess <= MIN_RESIDUAL_OF_SLOWEST_RANK or not is_shared:
+    if residual <= MIN_RESIDUAL_OF_SLOWEST_RANK or not is_shared:
         return []
     less_ns = np.zeros(times.total.shape)
     less_ns[rows] = total_ns - balance_work(times, rows)
@@ -121,13 +122,13 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest: Floats) -> list[Fin
     return [
         Finding.of(
             "load_imbalance",
-            {"excess": f"{100 * excess:.0f} %", "why": _describe_reason(reason)},
+            {"excess": f"{100 * residual:.0f} %", "why": _describe_reason(reason)},
             saving=price.saving,
             interval=price.interval,
             fix=price.fix,
             pattern="migrating",
             evidence={
-                "excess": excess,
+                "excess": residual,
                 "last_rank_entropy": entropy,
                 "width": width,
                 "explained_by": reason.amount if reason else None,
@@ -180,7 +181,7 @@ def balance_work(times: ComputeTime, rows: Flags) -> Floats:
 
 
 def _measure_relative_work(forward_ns: Floats, backprop_ns: Floats) -> Floats:
-    """Return how much work each rank had, as a multiple of the median rank's, [step, rank]."""
+    """Return the work of each rank as a multiple of the median rank's, [step, rank]."""
     forward, backprop = _divide_by_median(forward_ns), _divide_by_median(backprop_ns)
     difference = forward - backprop
     is_disturbed = np.abs(difference) > MIN_Z_SCORE_IF_DISTURBED * measure_deviation(difference)
@@ -189,9 +190,9 @@ def _measure_relative_work(forward_ns: Floats, backprop_ns: Floats) -> Floats:
 
 
 def _measure_noise(phases_ns: dict[str, Floats], forward: Floats, backprop: Floats) -> float:
-    """Return the variance by noise of forward and backprop together, relative to their length.
+    """Return the variance of forward and backprop together by noise, relative to their length.
 
-    What disturbs whole steps is in the update, too; what disturbs one of both, in their difference.
+    The update shows what disturbs whole steps, the difference of both what disturbs one of them.
     """
     lengths_ns = np.array([np.median(phases_ns[phase]) for phase in _WORK])
     squares = float((lengths_ns**2).sum() / lengths_ns.sum() ** 2)

@@ -1,10 +1,7 @@
 """What limits the trace: ranks that are missing, were cut off, lost events, or lost step with others.
 
-Such findings have no saving; they come first in a report, since they bound what the rest can show. Of
-several processes that were cut off together, the one that the others were waiting for was first: it is
-named, with its innermost open span. Ranks that the end of the recording left blocked in a collective
-show who never entered it (`accounting/standstill.py`), and calls that do not match who ended its
-training loop before the others (`accounting/early_ends.py`).
+Such findings have no saving; they come first in a report, since they bound what the rest can show
+(docs/analyses/integrity-and-membership.md).
 """
 
 from __future__ import annotations
@@ -30,7 +27,8 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 MAX_NAMES_LISTED: Final = 8  # processes or ranks: a sentence names no more [policy]
-MIN_SHARE_DROPPED_IF_FAULT: Final = 0.01  # of events: fewer do not change the findings [policy]
+# share of events: if fewer were dropped, the findings are the same [policy]
+MIN_SHARE_DROPPED_IF_FAULT: Final = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +100,7 @@ def _identify(process: dict[str, Any]) -> dict[str, Any]:
 def _report_cut_off(
     trace: Trace, open_spans: pl.DataFrame, standstill: Standstill
 ) -> list[Finding]:
-    """Report the process that broke off first, of those that did not end their recording.
-
-    A rank that a restart left behind is reported as a change of ranks (`membership.py`).
-    """
+    """Report the process that broke off first; what restarts left behind is in `membership.py`."""
     explained = [note.file for note in trace.notes if note.kind in {"truncated", "running"}]
     cut_off = trace.processes.filter(
         pl.col("main")
@@ -116,17 +111,17 @@ def _report_cut_off(
     if cut_off.is_empty():
         return []
     workers = cut_off.filter(pl.col("role") == "worker")
-    first = _find_first(standstill, cut_off if workers.is_empty() else workers, open_spans)
-    process = cut_off.filter(pl.col("process") == first).row(0, named=True)
-    span = next(open_spans.filter(pl.col("process") == first).iter_rows(named=True), None)
-    step = _find_last_step(trace, first, span)
+    first_process = _find_first(standstill, cut_off if workers.is_empty() else workers, open_spans)
+    process = cut_off.filter(pl.col("process") == first_process).row(0, named=True)
+    span = next(open_spans.filter(pl.col("process") == first_process).iter_rows(named=True), None)
+    step = _find_last_step(trace, first_process, span)
     calls = standstill.waiting_for(process["rank"]) if process["role"] == "worker" else []
     waiting = {rank for call in calls for rank in call.inside}
     is_waiting = (pl.col("role") == "worker") & pl.col("rank").is_in(list(waiting))
-    others = cut_off.filter((pl.col("process") != first) & ~is_waiting)
+    other_processes = cut_off.filter((pl.col("process") != first_process) & ~is_waiting)
     consequences = [_describe_blocked(call) for call in calls]
-    if others.height:
-        ordered = others.sort("role", "rank", descending=[True, False])
+    if other_processes.height:
+        ordered = other_processes.sort("role", "rank", descending=[True, False])
         names = [_name_process(other) for other in ordered.iter_rows(named=True)]
         consequences.append(f"{_list_some(names)} ended after it")
     if trace.choice.ranks is not None:
@@ -180,7 +175,7 @@ def _name_process(process: dict[str, Any]) -> str:
 
 
 def _describe_location(span: dict[str, Any] | None, step: int | None) -> str:
-    """Say in which step and span a process broke off, as the end of a sentence."""
+    """Describe in which step and span a process broke off, as the end of a sentence."""
     in_step = "" if step is None else f" in step {step}"
     if span is None:
         return in_step
@@ -195,10 +190,10 @@ def _list_some(names: list[str]) -> str:
 
 def _report_missing(trace: Trace) -> list[Finding]:
     expected = trace.expected_ranks - trace.shards.height
-    known: set[int] = set()
+    communicating_ranks: set[int] = set()
     if trace.shards.is_empty():  # else communicators number servers and workers together
-        known = {*trace.communicators["ranks"].explode().drop_nulls()}
-    chosen = filter(trace.choice.has_rank, {*range(expected), *known})
+        communicating_ranks = {*trace.communicators["ranks"].explode().drop_nulls()}
+    chosen = filter(trace.choice.has_rank, {*range(expected), *communicating_ranks})
     absent = sorted({*chosen} - {*trace.workers["rank"]})
     if not absent or trace.workers.height == 1:  # of a single rank, the scope says it
         return []
@@ -250,7 +245,7 @@ def _report_mismatches(facts: Facts) -> list[Finding]:
 
 
 def _describe_early_end(early: EarlyEnd | None) -> list[str]:
-    """Say in a sentence who ended its training loop before the others."""
+    """Describe in a sentence which ranks ended training before the others."""
     if early is None:
         return []
     ranks = fmt.capital(fmt.listing("rank", early.ranks))
@@ -274,7 +269,7 @@ def _report_clock_jumps(trace: Trace) -> list[Finding]:
 
 
 def _describe_blocked(call: OpenCall) -> str:
-    """Say who was blocked in a call, as a clause that follows what became of the absent rank."""
+    """Describe which ranks a call blocked, as a clause that follows what became of the absent rank."""
     were = "was" if len(call.inside) == 1 else "were"
     ranks = fmt.listing("rank", call.inside)
     return f"{ranks} {were} blocked, since it never entered {_name_call(call)}"
@@ -287,8 +282,8 @@ def _name_call(call: OpenCall) -> str:
 def _report_hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
     """Report the roots of a standstill; a root that made another call than its peers is a mismatch.
 
-    A rank that was cut off was killed, and may have been so in the middle of its work. Of a rank without
-    a dump nothing is known: it is a root only if no other rank is one.
+    A rank that was cut off may have been killed in the middle of its work. A rank without a dump is a
+    root only if no other rank is a root.
     """
     trace = facts.trace
     ended = set(trace.workers.filter("complete")["rank"])
@@ -309,7 +304,7 @@ def _report_hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
 
 
 def _choose_case(trace: Trace, root: Root) -> str:
-    """Return which sentence suits a root: of a circle, or, among dumps, by that of its rank."""
+    """Choose the sentence for a root: of a circle, or, among dumps, by that of its rank."""
     if len(root.ranks) > 1:
         return "circle"
     if not trace.is_snapshot:
@@ -332,18 +327,18 @@ def _report_hang(
         "waiting": _name_waiting(call),
         "call": _name_call_of_group(trace, call),
     }
-    more = _describe_early_end(early)
+    sentences = _describe_early_end(early)
     own_calls = [own for own in standstill.calls if {*ranks} <= {*own.inside}]
-    more += [f"It is in {_name_call_of_group(trace, own)} itself." for own in own_calls[:1]]
-    others = len({*victims} - {*call.inside})
-    if others:
-        wait = "waits" if others == 1 else "wait"
-        more.append(f"{fmt.count(others, 'more rank')} {wait} in turn.")
+    sentences += [f"It is in {_name_call_of_group(trace, own)} itself." for own in own_calls[:1]]
+    further_ranks = len({*victims} - {*call.inside})
+    if further_ranks:
+        wait = "waits" if further_ranks == 1 else "wait"
+        sentences.append(f"{fmt.count(further_ranks, 'more rank')} {wait} in turn.")
     return Finding.of(
         "hang",
         fields,
         case=case,
-        more=more,
+        more=sentences,
         ranks=ranks,
         steps=(call.step, call.step) if call.step >= 0 else None,
         evidence={
@@ -356,7 +351,7 @@ def _report_hang(
 
 
 def _describe_circle(root: Root) -> str:
-    """Say in which calls the first few ranks of a circle wait for each other."""
+    """Describe in which calls the first few ranks of a circle wait for each other."""
     waits = []
     for rank in root.ranks[: fmt.MOST_LISTED]:
         call = next((call for call in root.calls if rank in call.inside), None)

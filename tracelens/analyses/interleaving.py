@@ -1,19 +1,14 @@
 """Interleaving: how much communication compute time hides, and what lies between optimizer updates.
 
 With C the compute time and M the communication of a rank, hidden = |C and M|, exposed = |M without C|,
-overlap = hidden / |M|; exposed communication is either waiting (not all arrived) or transfer. Waiting
-has its cause in another rank and is not counted again here. The gap after update i is start(i+1) -
-end(i) (Li et al. 2019 ask where those gaps are; docs/analyses/overlap-and-gradient-latency.md).
-
-By bucket it is measured call by call: with o(t) a rank's compute time until t, o(end) - o(start)
-of a call is hidden; what is exposed until the last arrival is waiting, the rest transfer. What overlaps
-with two calls at once counts for both.
+overlap = hidden / |M|. Waiting has its cause in another rank and is not counted again here. Buckets are
+measured call by call (docs/analyses/overlap-and-gradient-latency.md).
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -22,7 +17,7 @@ from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.communication.pickled_calls import find_pickled_calls
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.model import fmt
-from tracelens.model.calls import NEVER, distinct, is_uniform
+from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import NULL
 from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
@@ -31,23 +26,26 @@ from tracelens.replay.pricing import price_edits, price_less_work
 from tracelens.stats.histogram import log_histogram
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import JoinedPieces, Segments
     from tracelens.accounting.weight_updates import WeightUpdates
-    from tracelens.arrays import Flags, Floats, Ints
+    from tracelens.arrays import Floats, Ints
     from tracelens.facts import Facts
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
-__all__ = ["BUCKET_COLUMNS", "OVERLAP_COLUMNS", "Interleaving", "overlap_of_buckets", "run"]
-
-MIN_SAVING_TO_REPORT_OVERLAP: Final = 0.05  # of the job: overlap that saves less is none [policy]
+# of the job: overlap that saves less is not reported [policy]
+MIN_SAVING_TO_REPORT_OVERLAP: Final = 0.05
 # of the job: transfers that no computation can hide and that take less are not reported [policy]
 MIN_SHARE_TO_REPORT_SLOW_TRANSFERS: Final = 0.2
 # share of the transfer: with as much latency, fewer bytes hardly help [chosen]
 MIN_LATENCY_SHARE_IF_FEWER_BYTES_USELESS: Final = 0.5
-MIN_SAVING_TO_REPORT_UPDATE_GAPS: Final = 0.05  # of the job: less is not reported [policy]
-QUANTILE_OF_LONG_GAPS: Final = 0.9  # share of gaps: a report shows this and the median [policy]
+# of the job: gaps between updates that cost less are not reported [policy]
+MIN_SAVING_TO_REPORT_UPDATE_GAPS: Final = 0.05
+# share of gaps: a report shows the median and this quantile [policy]
+QUANTILE_OF_LONG_GAPS: Final = 0.9
 
 WITHIN: Final = "within a step"
 BETWEEN: Final = "from step to step"
@@ -75,10 +73,7 @@ IS_COMPUTE: Final = np.array([name in COMPUTE_CATEGORIES for name in CATEGORIES]
 
 @dataclass(frozen=True, eq=False)
 class Interleaving(DisplayMixin):
-    """Overlap per rank, step and bucket, gaps between updates, and what better interleaving could save.
-
-    `gap_spread` counts the gaps by length (`robust.py`), within steps and from step to step.
-    """
+    """Overlap per rank, step and bucket, gaps between updates, and what could be saved."""
 
     overlap: pl.DataFrame
     by_step: pl.DataFrame
@@ -115,7 +110,7 @@ def run(facts: Facts) -> Interleaving:
 
 
 def _communication_ns(phases: Phases) -> dict[str, Ints]:
-    """Return the communication of each rank in each step, ns, by how it is spent."""
+    """Return the communication of each rank in each step, ns, by column of `OVERLAP_COLUMNS`."""
     return {
         "hidden_ns": phases.hidden_ns,
         "wait_ns": phases.of("wait", "ps_queue"),
@@ -178,10 +173,7 @@ def _report_exposed(facts: Facts, overlap: pl.DataFrame, length_ns: int) -> list
 
 
 def _report_too_slow(facts: Facts, exposed: float, length_ns: int) -> list[Finding]:
-    """Report communication that is too slow for the compute that it could overlap with.
-
-    `exposed` is what ranks expose on average, as a share of the job.
-    """
+    """Report communication that compute is too short to hide; ranks expose a share of the job."""
     trace, phases = facts.trace, facts.phases
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
     share = float(exposed_transfer(phases, steps).sum()) / length_ns
@@ -217,7 +209,7 @@ def _report_too_slow(facts: Facts, exposed: float, length_ns: int) -> list[Findi
 
 
 def _name_remedy(latency: float | None) -> str:
-    """Return what could make transfers shorter; `latency` is its share of them."""
+    """Name what could make transfers shorter; `latency` is its share of them."""
     if latency is None:
         return (
             "fewer calls, fewer bytes or faster links (latency and bandwidth cannot be separated: "
@@ -231,8 +223,7 @@ def _name_remedy(latency: float | None) -> str:
 def _report_gaps(facts: Facts, length_ns: int) -> list[Finding]:
     """Report host time between the updates of one step, priced by the replay without it.
 
-    A run whose steps are not known counts as one step, in which updates show nothing. Waits and
-    transfers between updates are not theirs: exposed communication reports them.
+    Waits and transfers between updates are reported as exposed communication.
     """
     phases = facts.phases
     steps = phases.steps[phases.steps >= 0]
@@ -263,7 +254,7 @@ def _report_gaps(facts: Facts, length_ns: int) -> list[Finding]:
 
 
 def _measure_host_time(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
-    """Return how long each worker runs unrecorded code between updates, ns, [step, worker]."""
+    """Measure for how long each worker runs unrecorded code between updates, ns, [step, worker]."""
     ranks = trace.workers["rank"].to_numpy()
     rows = np.searchsorted(steps, gaps["step"].to_numpy())
     order = np.argsort(ranks)
@@ -277,87 +268,69 @@ def _measure_host_time(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: 
 
 
 def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
-    """Return a row a bucket, in order; empty where calls name none."""
-    buckets: dict[int, _Bucket] = {}
-    for grid in trace.calls:
-        _add_calls(buckets, grid, phases.pieces)
-    rows = [buckets[number].summarise(number) for number in sorted(buckets)]
-    return pl.DataFrame(rows, schema=BUCKET_COLUMNS, orient="row")
+    """Return a row a bucket, in `BUCKET_COLUMNS`, in order; empty where calls name none."""
+    blocks = [block for grid in trace.calls for block in _sum_calls(grid, phases.pieces)]
+    if not blocks:
+        return pl.DataFrame(schema=BUCKET_COLUMNS)
+    size = pl.col("size").repeat_by("calls").explode()
+    return (
+        pl.concat(blocks)
+        .sort("exposed_ns", "process", descending=[True, False], maintain_order=True)
+        .group_by("bucket")
+        .agg(
+            pl.col("rank", "start_ns", "end_ns").first(),
+            pl.col("hidden_ns", "wait_ns", "transfer_ns").sum() / pl.col("calls").sum(),
+            pl.col("calls").sum(),
+            bytes=size.filter(size >= 0).median(),
+        )
+        .sort("bucket")
+        .select(pl.col(name).cast(kind) for name, kind in BUCKET_COLUMNS.items())
+    )
 
 
-@dataclass(eq=False)
-class _Bucket:
-    """Sums over the calls of a bucket, and the call with most exposed.
+def _sum_calls(grid: CallGrid, pieces: Segments) -> Iterator[pl.DataFrame]:
+    """Yield sums over the calls of a communicator that name a bucket, and that all came to.
 
-    `sizes` are bytes and how often each occurs, `spent_ns` hidden, wait and transfer; `longest` is what
-    is exposed of a call, less its process (so that the first one is greater), rank, start and end.
+    A row is of a bucket and a `size` of calls, with the call that exposed most: its process, rank and
+    times.
     """
-
-    sizes: list[tuple[Ints, Ints]]
-    spent_ns: Ints
-    longest: tuple[int, ...]
-
-    def summarise(self, number: int) -> tuple[Any, ...]:
-        """Return it in `BUCKET_COLUMNS`."""
-        sizes, counts = (np.concatenate(arrays) for arrays in zip(*self.sizes, strict=True))
-        calls = int(counts.sum())
-        known = np.repeat(sizes[sizes >= 0], counts[sizes >= 0])
-        nbytes = float(np.median(known)) if len(known) else None
-        means_ns = (ns / calls for ns in self.spent_ns.tolist())
-        return number, calls, nbytes, *means_ns, *self.longest[2:]
-
-
-def _add_calls(buckets: dict[int, _Bucket], grid: CallGrid, pieces: Segments) -> None:
-    """Add the calls of a communicator that name a bucket, and that all came to."""
-    shape, index_of = grid.start_ns.shape, {name: at for at, name in enumerate(pieces.processes)}
+    index_of = {process: index for index, process in enumerate(pieces.processes)}
     is_counted = grid.completed & (grid.last_ns != NEVER)[:, None]
     is_counted &= (distinct(grid.bucket) != NULL) & np.isin(grid.processes, list(index_of))
-    numbers = np.unique(distinct(grid.bucket))
-    bucket = np.broadcast_to(np.searchsorted(numbers, distinct(grid.bucket)), shape)
-    spent_ns = np.zeros((len(numbers), 3), np.int64)
-    longest: list[tuple[int, ...]] = [(-1, 0)] * len(numbers)
     columns = np.flatnonzero(is_counted.any(axis=0))
     indices = (index_of[process] for process in grid.processes[columns].tolist())
+    exposed_ns = pl.col("wait_ns") + pl.col("transfer_ns")
     for joined in pieces.join(indices):
         of_joined, columns = np.split(columns, [len(joined.processes)])
         owner, call = np.nonzero(is_counted.T[of_joined])
-        cells = call, of_joined[owner]
-        start_ns, end_ns, bucket_of = grid.start_ns[cells], grid.end_ns[cells], bucket[cells]
+        column = of_joined[owner]
+        start_ns, end_ns = grid.start_ns[call, column], grid.end_ns[call, column]
         parts_ns = _divide_calls(joined, owner, start_ns, grid.last_ns[call], end_ns)
-        sums_ns = [np.bincount(bucket_of, ns, len(numbers)) for ns in parts_ns]
-        spent_ns += np.stack(sums_ns, 1).astype(np.int64)
-        exposed_ns = parts_ns[1] + parts_ns[2]
-        most_ns = np.full(len(numbers), -1)
-        np.maximum.at(most_ns, bucket_of, exposed_ns)
-        for at in np.flatnonzero(most_ns > [ns for ns, *_ in longest]).tolist():
-            row = int(np.argmax((bucket_of == at) & (exposed_ns == most_ns[at])))
-            column = cells[1][row]
-            where = int(grid.ranks[column]), int(start_ns[row]), int(end_ns[row])
-            longest[at] = int(most_ns[at]), -int(grid.processes[column]), *where
-    for at, number in enumerate(numbers.tolist()):
-        sizes = _count_sizes(grid.nbytes, is_counted & (bucket == at))
-        if len(sizes[0]):
-            sums = buckets.setdefault(number, _Bucket([], np.zeros(3, np.int64), (-1, 0)))
-            sums.sizes.append(sizes)
-            sums.spent_ns += spent_ns[at]
-            # Of calls as long the one of the first process.
-            sums.longest = max(sums.longest, longest[at], key=lambda call: call[:2])
-
-
-def _count_sizes(nbytes: Ints, is_chosen: Flags) -> tuple[Ints, Ints]:
-    """Return the sizes of some cells, and how often each occurs."""
-    if not is_uniform(nbytes):
-        sizes, counts = np.unique(nbytes[is_chosen], return_counts=True)
-        return sizes, counts
-    counts = np.count_nonzero(is_chosen, axis=1)
-    calls = np.flatnonzero(counts)
-    return nbytes[calls, 0], counts[calls]
+        calls = {
+            "bucket": grid.bucket[call, column],
+            "size": grid.nbytes[call, column],
+            "process": grid.processes[column],
+            "rank": grid.ranks[column],
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            **dict(zip(("hidden_ns", "wait_ns", "transfer_ns"), parts_ns, strict=True)),
+        }
+        yield (
+            pl.DataFrame(calls)
+            .group_by("bucket", "size", maintain_order=True)
+            .agg(
+                pl.col("process", "rank", "start_ns", "end_ns").get(exposed_ns.arg_max()),
+                pl.col("hidden_ns", "wait_ns", "transfer_ns").sum(),
+                exposed_ns=exposed_ns.max(),
+                calls=pl.len(),
+            )
+        )
 
 
 def _divide_calls(
     pieces: JoinedPieces, owner: Ints, start_ns: Ints, last_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Return how long calls, each of a worker, were hidden, waited and transferred, ns."""
+    """Divide calls, each of a worker, into hidden time, wait and transfer, ns."""
     arrived_ns = np.clip(last_ns, start_ns, end_ns)
     moments_ns = pieces.to_line(np.stack([start_ns, arrived_ns, end_ns]), owner)
     compute_ns = pieces.spent_before(IS_COMPUTE, moments_ns)

@@ -1,12 +1,8 @@
 """Membership: ranks that join or leave while the job runs, as elastic launchers let them.
 
-A rank has joined if its first step is a later one than that of the others and begins later, and has
-left if its last step is an earlier one and ended earlier, both by more than a few steps, its recording
-being complete. Restarts with another number of ranks are found by the world size that processes report:
-a rank of the job's earlier life alone has left, however its recording ended; one of both has not joined.
-The process that stands for a rank left behind knows another world size, and was over before the first
-process of the latest life had begun. Ranks that ended before the others, which formed no communicator
-without them, had fewer batches.
+A rank has joined, or left, if it begins later, or ends earlier, than the others by more than a few
+steps, its recording being complete. Restarts with another number of ranks are found by the world size
+that processes report (docs/analyses/integrity-and-membership.md).
 """
 
 from __future__ import annotations
@@ -27,11 +23,11 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
-__all__ = ["EPOCH_COLUMNS", "Membership", "run"]
-
 MAX_EPOCHS_SHOWN: Final = 64  # rows: a report shows no more [policy]
-MAX_STEPS_APART: Final = 3  # steps, and their usual time: ranks begin or end together [calibrate]
-MIN_FEWER_STEPS_IF_UNEVEN: Final = 4  # steps: ranks with fewer less end together [chosen]
+# steps, and their usual time: ranks that begin or end no further apart do so together [calibrate]
+MAX_STEPS_APART: Final = 3
+# steps: ranks that end fewer steps before the others end together with them [chosen]
+MIN_FEWER_STEPS_IF_UNEVEN: Final = 4
 
 _DOUBTFUL: Final = frozenset({"truncated", "running", "incomplete", "unreadable", "dropped"})
 EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -124,12 +120,14 @@ def _divide_into_epochs(presence: pl.DataFrame) -> pl.DataFrame:
     after_last = [step + 1 for step in presence["last"].to_list()]
     begins = sorted({*presence["first"].to_list(), *after_last})
     rows: list[tuple[int, int, int, str | None, str | None]] = []
-    for first, following in pairwise(begins):
-        present = presence.filter((pl.col("first") <= first) & (pl.col("last") >= first)).height
-        joined = presence.filter(pl.col("first") == first)["rank"].to_list() if rows else []
-        left = presence.filter(pl.col("last") == first - 1)["rank"].to_list()
+    for first_step, next_step in pairwise(begins):
+        present = presence.filter(
+            (pl.col("first") <= first_step) & (pl.col("last") >= first_step)
+        ).height
+        joined = presence.filter(pl.col("first") == first_step)["rank"].to_list() if rows else []
+        left = presence.filter(pl.col("last") == first_step - 1)["rank"].to_list()
         names = (fmt.listing("rank", ranks) if ranks else None for ranks in (joined, left))
-        rows.append((first, following - 1, present, *names))
+        rows.append((first_step, next_step - 1, present, *names))
     return pl.DataFrame(rows, schema=EPOCH_COLUMNS, orient="row")
 
 

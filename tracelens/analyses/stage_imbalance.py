@@ -1,13 +1,8 @@
 """Stage imbalance: stages of a pipeline that have unequal work, by how the run is built.
 
-Ranks of a stage play the same part, so a slow one of them is a straggler (`stragglers/`). Whole stages
-that take longer than others are no fault: layers are spread unevenly, and the stages with less wait for
-the one with most. A replay of the same messages (`replay/event_graph.py`) says what an even spread would
-save: each stage takes, phase by phase, as many times longer or shorter as makes its median rank average.
-
-What stages wait in a replay in which also no rank and no step differs from the usual one is the
-pipeline's bubble: its schedule makes that. It is waited at receives, and, by stages that end early, at
-the collective that ends the step.
+Ranks of a stage play the same part, so a slow one of them is a straggler. A replay in which each stage
+takes, phase by phase, as long as the mean one says what an even spread would save. What stages still
+wait if also no rank and no step differs from the usual one is the pipeline's bubble.
 """
 
 from __future__ import annotations
@@ -32,11 +27,11 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.replay.event_graph import EventGraph
 
-__all__ = ["STAGE_COLUMNS", "StageImbalance", "run"]
-
-MIN_RESIDUAL_OF_LONG_STAGE: Final = 0.05  # of a step: less beyond the mean is not long [calibrate]
+# of a step: a stage that is beyond the mean of all by less is not too long [calibrate]
+MIN_RESIDUAL_OF_LONG_STAGE: Final = 0.05
 MIN_STEPS_FOR_STAGE_TEST: Final = 10  # steps: fewer are not judged [calibrate]
-MIN_SHARE_OF_STEPS_OF_LONG_STAGE: Final = 0.75  # of steps: too long in fewer is even [calibrate]
+# share of steps: a stage is not reported if it is too long in fewer [calibrate]
+MIN_SHARE_OF_STEPS_OF_LONG_STAGE: Final = 0.75
 MIN_SAVING_OF_EVEN_STAGES: Final = 0.01  # of the job: an imbalance of less is not reported [policy]
 ALONE: Final = (
     "No two ranks play the same part: one that is slow looks like a stage with more work."
@@ -54,8 +49,7 @@ STAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
 class StageImbalance(DisplayMixin):
     """`stages` has a row a stage; none where all ranks play the same part.
 
-    `bubble_ns` is what all ranks together wait if nothing but the schedule makes them; 0 where that
-    cannot be replayed.
+    `bubble_ns` is what all ranks wait because of the schedule alone; 0 where that cannot be replayed.
     """
 
     stages: pl.DataFrame
@@ -107,7 +101,7 @@ def _exclude_implicit_waits(times: ComputeTime, replay: EventGraph) -> ComputeTi
 
 
 def _condense_stages(times: ComputeTime, stages: Stages, spent_ns: Floats) -> Floats:
-    """Return what the median rank of each stage takes, [step, stage], in steps that all stages took."""
+    """Return the time of the median rank of each stage, [step, stage], in steps that all stages took."""
     settled_ns = spent_ns[times.settled_rows]
     by_stage = [medians(settled_ns[:, members], axis=1) for members in stages.members]
     stage_ns = np.stack(by_stage, axis=1)
@@ -120,9 +114,9 @@ def _report(
     """Report the stage that takes longest, [step, stage], if it takes clearly longer in most steps."""
     stage_ns = np.median(total_ns, axis=0)
     slowest, mean_ns = int(stage_ns.argmax()), float(stage_ns.mean())
-    excess = (total_ns[:, slowest] - total_ns.mean(axis=1)) / max(times.step_ns, 1.0)
-    long_share = (excess > MIN_RESIDUAL_OF_LONG_STAGE).mean()
-    is_short = len(excess) < MIN_STEPS_FOR_STAGE_TEST
+    residual = (total_ns[:, slowest] - total_ns.mean(axis=1)) / max(times.step_ns, 1.0)
+    long_share = (residual > MIN_RESIDUAL_OF_LONG_STAGE).mean()
+    is_short = len(residual) < MIN_STEPS_FOR_STAGE_TEST
     if is_short or long_share < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:
         return None
     fix = WorkFix(times.steps, _even_out(times, stages, uniform=False))
@@ -157,10 +151,7 @@ def _report(
 def _even_out(
     times: ComputeTime, stages: Stages, *, uniform: bool
 ) -> tuple[tuple[tuple[str, ...], Floats], ...]:
-    """Return what is to be taken off each phase so that all stages have as much work, ns.
-
-    If they are to be `uniform`, all ranks and steps are, too.
-    """
+    """Return the time to take off each phase for even stages, ns; `uniform`: also ranks and steps."""
     changes = []
     for phase, phase_ns in zip(times.phases, times.own, strict=True):
         stage_ns = np.median(_condense_stages(times, stages, phase_ns), axis=0)
@@ -170,8 +161,8 @@ def _even_out(
             even_ns = np.full(len(stage_ns), stage_ns.mean()) if is_shared else stage_ns
             less_ns = phase_ns - even_ns[stages.stage]
         else:
-            excess = 1 - stage_ns.mean() / stage_ns if is_shared else np.zeros(len(stage_ns))
-            less_ns = phase_ns * excess[stages.stage]
+            share_to_move = 1 - stage_ns.mean() / stage_ns if is_shared else np.zeros(len(stage_ns))
+            less_ns = phase_ns * share_to_move[stages.stage]
         changes.append(((phase,), np.nan_to_num(less_ns)))
     return tuple(changes)
 

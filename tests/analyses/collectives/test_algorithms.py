@@ -23,17 +23,17 @@ CROSS = 60_000  # bytes: as fast as each other
 
 def sweep(*, named: bool = True) -> Report:
     """Reduce every size by every algorithm, 8 times each."""
-    rows, now, seq = [], 0, 0
+    rows, now_ns, seq = [], 0, 0
     for step in range(8):
-        begin = now
+        begin_ns = now_ns
         for name, (latency, per_byte) in COSTS.items():
             for size in SIZES:
-                end = now + 20_000 + latency + int(size * per_byte)
+                end = now_ns + 20_000 + latency + int(size * per_byte)
                 more: dict[str, Any] = {"bytes": size, "step": step, "thread": 0}
                 more |= {"algorithm": name} if named else {}
-                rows += [call(rank, seq, now + 20_000, end, **more) for rank in range(RANKS)]
-                seq, now = seq + 1, end
-        rows += [span(rank, "step", begin, now, step=step) for rank in range(RANKS)]
+                rows += [call(rank, seq, now_ns + 20_000, end, **more) for rank in range(RANKS)]
+                seq, now_ns = seq + 1, end
+        rows += [span(rank, "step", begin_ns, now_ns, step=step) for rank in range(RANKS)]
     ordered = sorted(rows, key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
     return analyze(prepare(trace_of(ordered, RANKS)))
 
@@ -45,12 +45,12 @@ def communication(report: Report) -> Communication:
 def test_each_algorithm_has_its_line() -> None:
     """One line through all of them would fit none of them."""
     lines = communication(sweep()).lines
-    found = {row["algorithm"]: row for row in lines.to_dicts()}
-    assert {*found} == {*COSTS}
+    line_of = {row["algorithm"]: row for row in lines.to_dicts()}
+    assert {*line_of} == {*COSTS}
     for name, (latency, per_byte) in COSTS.items():
-        assert found[name]["latency_ns"] == pytest.approx(latency, rel=0.01)
-        assert found[name]["bus_bandwidth"] == pytest.approx(1.5 / per_byte, rel=0.01)
-        assert found[name]["misfit"] < 0.01
+        assert line_of[name]["latency_ns"] == pytest.approx(latency, rel=0.01)
+        assert line_of[name]["bus_bandwidth"] == pytest.approx(1.5 / per_byte, rel=0.01)
+        assert line_of[name]["misfit"] < 0.01
 
 
 def test_the_size_at_which_the_winner_changes() -> None:

@@ -22,7 +22,7 @@ RUN = Scenario(ranks=8, steps=80, faults=(LATE,))
 FAIR = Scenario(ranks=8, steps=200, noise=0.1)
 
 
-def measured(scenario: Scenario) -> Arrivals:
+def measure(scenario: Scenario) -> Arrivals:
     """Return the result for a simulated run."""
     found = report(scenario).results["arrivals"]
     assert isinstance(found, Arrivals)
@@ -31,52 +31,51 @@ def measured(scenario: Scenario) -> Arrivals:
 
 def test_skew_is_last_less_first_arrival() -> None:
     """Step by step, the widest call is that of the trace, found call by call."""
-    calls = trace(RUN).arrivals
-    by_step = measured(RUN).by_step
+    rows = trace(RUN).arrivals
+    by_step = measure(RUN).by_step
     for row in by_step.head(30).iter_rows(named=True):
-        mine = calls.filter(step=row["step"])
-        parts = mine.partition_by("communicator", "seq")
-        skews = [int(np.ptp(part["start_ns"].to_numpy())) for part in parts]
-        widest = parts[int(np.argmax(skews))].sort("start_ns")
+        calls = rows.filter(step=row["step"]).partition_by("communicator", "seq")
+        skews = [int(np.ptp(call["start_ns"].to_numpy())) for call in calls]
+        widest = calls[int(np.argmax(skews))].sort("start_ns")
         assert row["skew_max_ns"] == max(skews)
         assert row["last_rank"] == widest["rank"][-1]
         assert row["first_ns"] == widest["start_ns"][0]
-        assert row["calls"] == len(parts)
+        assert row["calls"] == len(calls)
 
 
 def test_wait_and_transfer_are_those_of_the_calls() -> None:
     """The mean rank's time in calls, over all steps, is what all ranks' calls sum to."""
-    calls, by_step = trace(RUN).arrivals, measured(RUN).by_step
+    calls, by_step = trace(RUN).arrivals, measure(RUN).by_step
     for name in ("wait_ns", "transfer_ns"):
         assert by_step[name].sum() == pytest.approx(calls[name].sum() / RUN.ranks, rel=1e-3)
 
 
 def test_the_late_rank_is_last_beyond_chance() -> None:
     """It is last in all calls of its 40 slow steps, which chance does not explain; of others it does."""
-    last = measured(RUN).last
-    late = last.row(5, named=True)
+    counts = measure(RUN).last
+    late = counts.row(5, named=True)
     assert late["last"] >= 0.45 * late["calls"]
     assert late["last"] > late["chance"]
-    assert late["alone_ns"] == last["alone_ns"].max()
-    assert last["last"].sum() == late["calls"]
-    assert last["expected"].to_list() == pytest.approx([late["calls"] / 8] * 8)
+    assert late["alone_ns"] == counts["alone_ns"].max()
+    assert counts["last"].sum() == late["calls"]
+    assert counts["expected"].to_list() == pytest.approx([late["calls"] / 8] * 8)
 
 
 def test_noise_alone_names_nobody() -> None:
     """In a fair run no rank comes last more often than chance explains."""
-    last = measured(FAIR).last
+    last = measure(FAIR).last
     assert (last["last"] <= last["chance"]).all()
 
 
 def test_every_call_is_counted_once() -> None:
     """The spread holds all calls; each bin's example lies in it."""
-    spread = measured(RUN).spread
+    spread = measure(RUN).spread
     calls = trace(RUN).arrivals.select("communicator", "seq").n_unique()
     assert spread["count"].sum() == calls
     assert (spread["to_ns"] / spread["from_ns"]).to_list() == pytest.approx(
         [10 ** (1 / BINS_PER_DECADE)] * spread.height
     )
-    widest = measured(RUN).by_step["skew_max_ns"].max()
+    widest = measure(RUN).by_step["skew_max_ns"].max()
     assert isinstance(widest, int)
     assert spread["from_ns"].max() <= widest <= spread["to_ns"].max()  # type: ignore[operator]  # columns of numbers
 
@@ -84,10 +83,10 @@ def test_every_call_is_counted_once() -> None:
 def test_a_rank_alone_comes_to_nobody() -> None:
     """Without calls of several ranks, tables are empty."""
     alone = trace(Scenario(ranks=1, steps=10))
-    found = arrivals.run(Facts(alone, phases.run(alone)))
-    assert found.by_step.is_empty()
-    assert found.last.is_empty()
-    assert found.spread.is_empty()
+    result = arrivals.run(Facts(alone, phases.run(alone)))
+    assert result.by_step.is_empty()
+    assert result.last.is_empty()
+    assert result.spread.is_empty()
 
 
 def test_no_wait_is_told_that_the_clocks_cannot_see() -> None:
@@ -96,10 +95,10 @@ def test_no_wait_is_told_that_the_clocks_cannot_see() -> None:
     sure = prepare(generate(run))
     hosts = [replace(host, uncertainty_ns=10**8) for host in sure.alignment.hosts]
     unsure = sure.with_(alignment=Alignment("wall", tuple(hosts)))
-    seen, unseen = (arrivals.run(Facts(one, phases.run(one))) for one in (sure, unsure))
-    assert (seen.by_step["skew_max_ns"] > 3 * sure.uncertainty_ns).all()
-    assert set(unseen.by_step["skew_max_ns"]) == set(unseen.last["alone_ns"]) == {0}
-    assert set(unseen.last["wait_ns"]) == {0}
-    whole = seen.last["wait_ns"] + seen.last["transfer_ns"]
-    assert unseen.last["transfer_ns"].to_list() == whole.to_list()
-    assert unseen.spread.equals(seen.spread)
+    certain, uncertain = (arrivals.run(Facts(one, phases.run(one))) for one in (sure, unsure))
+    assert (certain.by_step["skew_max_ns"] > 3 * sure.uncertainty_ns).all()
+    assert set(uncertain.by_step["skew_max_ns"]) == set(uncertain.last["alone_ns"]) == {0}
+    assert set(uncertain.last["wait_ns"]) == {0}
+    whole = certain.last["wait_ns"] + certain.last["transfer_ns"]
+    assert uncertain.last["transfer_ns"].to_list() == whole.to_list()
+    assert uncertain.spread.equals(certain.spread)

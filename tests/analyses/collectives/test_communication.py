@@ -24,7 +24,7 @@ SIZES = tuple(MIB * (1 + bucket) // 4 for bucket in range(16))
 SMALL = Scenario(ranks=4, steps=60, buckets=16, bucket_sizes=SIZES, message_ms=1.0, transfer_ms=0.2)
 
 
-def measured(scenario: Scenario) -> Communication:
+def measure(scenario: Scenario) -> Communication:
     """Analyze the collectives of a simulated run."""
     return cast("Communication", report(scenario).results["communication"])
 
@@ -47,7 +47,7 @@ def small(scenario: Scenario) -> list[Finding]:
 )
 def test_the_line_is_the_planted_one(scenario: Scenario) -> None:
     """Latency and bandwidth come out whatever else happens, and their intervals hold the truth."""
-    (line,) = measured(scenario).lines.to_dicts()
+    (line,) = measure(scenario).lines.to_dicts()
     per_byte = 0.2e6 / (sum(SIZES) / 16)
     factor = bus_factor("allreduce", scenario.ranks)
     assert line["latency_ns"] == pytest.approx(1e6, rel=0.03)
@@ -58,7 +58,7 @@ def test_the_line_is_the_planted_one(scenario: Scenario) -> None:
 
 def test_bandwidths_by_size() -> None:
     """Larger messages come closer to the best; a link carries twice the payload, less a rank's part."""
-    table = measured(SMALL).bandwidths
+    table = measure(SMALL).bandwidths
     assert table["from_bytes"].to_list() == [MIB // 4, MIB, 4 * MIB]
     assert table["calls"].to_list() == [60 * 3, 60 * 12, 60]
     assert table["of_best"].is_sorted()
@@ -68,13 +68,13 @@ def test_bandwidths_by_size() -> None:
 
 def test_small_messages_are_told() -> None:
     """With what a message costs, and as how many they should go."""
-    (found,) = small(SMALL)
-    assert found.category == "opportunity"
-    assert found.sentence.startswith(
+    (finding,) = small(SMALL)
+    assert finding.category == "opportunity"
+    assert finding.sentence.startswith(
         "A step sends 16 allreduces of 2.1 MiB on average, latency-bound: "
     )
-    assert found.evidence["latency_share"] == pytest.approx(1.0 / 1.2, rel=0.05)
-    assert found.evidence["messages_per_step"] < 16
+    assert finding.evidence["latency_share"] == pytest.approx(1.0 / 1.2, rel=0.05)
+    assert finding.evidence["messages_per_step"] < 16
     assert faults(report(SMALL)) == []
 
 
@@ -82,18 +82,20 @@ def test_small_messages_are_told() -> None:
 def test_the_saving_is_that_of_the_joined_run(overlap: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """The same gradients in fewer messages make the run shorter by what was said."""
     scenario = replace(SMALL, overlap=overlap)
-    (found,) = small(scenario)
-    messages = found.evidence["messages_per_step"]
+    (finding,) = small(scenario)
+    messages = finding.evidence["messages_per_step"]
     middle = (np.cumsum(SIZES) - np.array(SIZES) / 2) / sum(SIZES)
-    part = (middle * messages).astype(int)
+    split_bytes = (middle * messages).astype(int)
     joined = replace(
         scenario,
         buckets=messages,
-        bucket_sizes=tuple(int(np.array(SIZES)[part == one].sum()) for one in range(messages)),
+        bucket_sizes=tuple(
+            int(np.array(SIZES)[split_bytes == one].sum()) for one in range(messages)
+        ),
         transfer_ms=0.2 * 16 / messages,
     )
     truth = 1 - duration_ns(joined) / duration_ns(scenario)
-    assert found.saving == pytest.approx(truth, rel=0.1, abs=0.005)
+    assert finding.saving == pytest.approx(truth, rel=0.1, abs=0.005)
 
 
 @pytest.mark.parametrize(

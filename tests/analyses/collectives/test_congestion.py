@@ -128,26 +128,26 @@ def test_the_interval_holds_the_truth(name: str) -> None:
     """What the job is shorter by without congestion is within the interval, which has a width."""
     network = NETWORKS[name]
     truth = 1 - network.healthy().trace()[1] / network.trace()[1]
-    found = congestion(network)
-    assert found.saving == pytest.approx(truth, rel=0.05)
-    assert found.interval is not None
-    assert found.interval[0] <= truth <= found.interval[1]
-    assert 0.01 * truth < found.interval[1] - found.interval[0] < truth
+    finding = congestion(network)
+    assert finding.saving == pytest.approx(truth, rel=0.05)
+    assert finding.interval is not None
+    assert finding.interval[0] <= truth <= finding.interval[1]
+    assert 0.01 * truth < finding.interval[1] - finding.interval[0] < truth
 
 
 def test_whose_transfers_are_slow_is_told() -> None:
     """Groups that are as fast as ever are not blamed."""
-    found = congestion(NETWORKS["half of the ranks"])
-    assert found.ranks == HALVES["first"]
-    assert found.sentence.startswith("Transfers are slow for ranks 0, 1, 2 and 3, steps 40")
-    assert found.slowdown == pytest.approx(8.0, rel=0.1)
+    finding = congestion(NETWORKS["half of the ranks"])
+    assert finding.ranks == HALVES["first"]
+    assert finding.sentence.startswith("Transfers are slow for ranks 0, 1, 2 and 3, steps 40")
+    assert finding.slowdown == pytest.approx(8.0, rel=0.1)
     assert congestion(NETWORKS["both halves"]).ranks == ()
 
 
 def test_episodes_are_told() -> None:
     """Steps between two episodes are not among those that are slow."""
-    found = congestion(NETWORKS["two episodes"])
-    assert found.evidence["episodes"] == [[20, 39], [70, 95]]
-    assert found.evidence["steps_slow"] == 46
-    assert found.pattern == "sparse"
-    assert "46 of steps 20\N{EN DASH}95 (in 2 episodes)" in found.sentence
+    finding = congestion(NETWORKS["two episodes"])
+    assert finding.evidence["episodes"] == [[20, 39], [70, 95]]
+    assert finding.evidence["steps_slow"] == 46
+    assert finding.pattern == "sparse"
+    assert "46 of steps 20\N{EN DASH}95 (in 2 episodes)" in finding.sentence

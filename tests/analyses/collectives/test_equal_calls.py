@@ -90,13 +90,13 @@ def test_one_larger_call_bounds_what_bytes_need(ranks: int, layout: str) -> None
     for step in range(STEPS):
         run.step(step)
     report = run.analyze()
-    (found,) = small(report)
-    assert 0.5 * LATENCY_US * US < found.evidence["latency_ns"] < 1.03 * LATENCY_US * US
+    (finding,) = small(report)
+    assert 0.5 * LATENCY_US * US < finding.evidence["latency_ns"] < 1.03 * LATENCY_US * US
     step_us = 9_000 + CALLS * (LATENCY_US + NBYTES * NS_PER_BYTE / 1_000 + 5)
-    assert found.saving is not None
-    assert found.saving <= (CALLS - 1) * LATENCY_US / step_us
-    assert found.saving >= 0.5 * (CALLS - 1) * LATENCY_US / step_us
-    assert "up to" in found.sentence
+    assert finding.saving is not None
+    assert finding.saving <= (CALLS - 1) * LATENCY_US / step_us
+    assert finding.saving >= 0.5 * (CALLS - 1) * LATENCY_US / step_us
+    assert "up to" in finding.sentence
     assert report.verdict.headline.startswith("BOUND BY communication")
 
 

@@ -25,16 +25,16 @@ def kinds(scenario: Scenario) -> set[str]:
 def test_a_few_bytes_are_all_latency(*, overlap: bool) -> None:
     """No network is so slow that 84 bytes take a millisecond: joined, the run is as short."""
     scenario = replace(EQUAL, overlap=overlap)
-    (found,) = (one for one in report(scenario).findings if one.kind == "small_messages")
-    assert found.evidence["latency_ns"] == pytest.approx(1e6, rel=0.1)
-    messages = found.evidence["messages_per_step"]
+    (finding,) = (one for one in report(scenario).findings if one.kind == "small_messages")
+    assert finding.evidence["latency_ns"] == pytest.approx(1e6, rel=0.1)
+    messages = finding.evidence["messages_per_step"]
     joined = replace(
         scenario, buckets=messages, bucket_bytes=84 * 16 // messages, transfer_ms=0.16 / messages
     )
     truth = 1 - duration_ns(joined) / duration_ns(scenario)
-    assert found.saving == pytest.approx(truth, rel=0.1, abs=0.005)
-    assert found.interval is not None
-    assert found.interval[0] <= truth <= found.interval[1]
+    assert finding.saving == pytest.approx(truth, rel=0.1, abs=0.005)
+    assert finding.interval is not None
+    assert finding.interval[0] <= truth <= finding.interval[1]
 
 
 def test_large_equal_calls_are_not_called_small() -> None:

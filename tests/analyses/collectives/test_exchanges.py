@@ -109,11 +109,11 @@ def make_ring(ranks: int, *sizes: int) -> list[Message]:
 
 def make_halo(side: int) -> list[Message]:
     """Ranks of a square exchange borders with their four neighbours."""
-    places = [(x, y) for y in range(side) for x in range(side)]
+    positions = [(x, y) for y in range(side) for x in range(side)]
     around = ((1, 0), (-1, 0), (0, 1), (0, -1))
     return [
         (x + side * y, (x + dx) % side + (y + dy) % side * side, (2 if dx else 1) * MS)
-        for x, y in places
+        for x, y in positions
         for dx, dy in around
     ]
 
@@ -149,10 +149,10 @@ LINKS_OF_RANK_1: Final = ((0, 1), (1, 2))
 )
 def test_slow_links_are_named_and_priced(exchange: Exchange, ranks: set[int]) -> None:
     """The saving is what the run without the slow links takes less."""
-    (found,) = find_faults(analyze(exchange))
+    (finding,) = find_faults(analyze(exchange))
     truth = 1 - replace(exchange, slow=(), rows=[]).execute() / exchange.execute()
-    assert (found.kind, set(found.ranks)) == ("slow_link", ranks)
-    assert found.saving == pytest.approx(truth, rel=0.15)
+    assert (finding.kind, set(finding.ranks)) == ("slow_link", ranks)
+    assert finding.saving == pytest.approx(truth, rel=0.15)
 
 
 @pytest.mark.parametrize("end_calls", [wait_for_each, wait_for_all, wait_for_all_received])

@@ -34,7 +34,7 @@ def only(scenario: Scenario) -> Finding:
     return found
 
 
-def saved(scenario: Scenario) -> float:
+def measure_saving(scenario: Scenario) -> float:
     """Return the share of the job that goes away without the faults."""
     healthy = replace(scenario, faults=())
     return 1 - duration_ns(healthy) / duration_ns(scenario)
@@ -54,21 +54,21 @@ def saved(scenario: Scenario) -> float:
 def test_a_slow_link_is_named(scenario: Scenario) -> None:
     """From whom to whom, how slow, and what it costs, although every rank's reductions are slow."""
     slow = replace(scenario, faults=(SLOW,))
-    found = only(slow)
-    assert (found.kind, found.ranks, found.phase) == ("slow_link", (1, 2), "reduction")
-    assert found.slowdown == pytest.approx(4.0, rel=0.15)
-    assert found.saving == pytest.approx(saved(slow), rel=0.1, abs=0.005)
-    assert found.sentence.startswith("The link from rank 1 to rank 2 is slow, steps 0\N{EN DASH}")
+    finding = only(slow)
+    assert (finding.kind, finding.ranks, finding.phase) == ("slow_link", (1, 2), "reduction")
+    assert finding.slowdown == pytest.approx(4.0, rel=0.15)
+    assert finding.saving == pytest.approx(measure_saving(slow), rel=0.1, abs=0.005)
+    assert finding.sentence.startswith("The link from rank 1 to rank 2 is slow, steps 0\N{EN DASH}")
 
 
 def test_a_link_slow_for_a_while_has_its_steps() -> None:
     """Edges are found to within a block of steps."""
-    found = only(replace(RING, faults=(BRIEF,)))
-    assert (found.kind, found.ranks, found.pattern) == ("slow_link", (2, 3), "transient")
-    assert found.steps is not None
-    first, last = found.steps
+    finding = only(replace(RING, faults=(BRIEF,)))
+    assert (finding.kind, finding.ranks, finding.pattern) == ("slow_link", (2, 3), "transient")
+    assert finding.steps is not None
+    first, last = finding.steps
     assert (abs(first - 20), abs(last - 44)) <= (4, 4)
-    assert found.saving == pytest.approx(saved(replace(RING, faults=(BRIEF,))), rel=0.15)
+    assert finding.saving == pytest.approx(measure_saving(replace(RING, faults=(BRIEF,))), rel=0.15)
 
 
 @pytest.mark.parametrize("ranks", mark_slow([4, 8], quick=[4]))
@@ -94,10 +94,10 @@ def test_a_link_inside_a_host_is_named(ranks_per_host: int) -> None:
     """It is compared with other links inside hosts, and no late rank at its ends explains it."""
     inside = Fault("link", (4,), factor=4.0)
     scenario = replace(RING, ranks=8, ranks_per_host=ranks_per_host, faults=(inside,))
-    found = only(scenario)
-    assert (found.kind, found.ranks) == ("slow_link", (4, 5))
-    assert found.slowdown == pytest.approx(4.0, rel=0.15)
-    assert found.saving == pytest.approx(saved(scenario), rel=0.1, abs=0.005)
+    finding = only(scenario)
+    assert (finding.kind, finding.ranks) == ("slow_link", (4, 5))
+    assert finding.slowdown == pytest.approx(4.0, rel=0.15)
+    assert finding.saving == pytest.approx(measure_saving(scenario), rel=0.1, abs=0.005)
 
 
 @pytest.mark.slow
@@ -131,25 +131,25 @@ def messages(
     links: dict[tuple[int, int], float], hosts: str = "aabb", seed: int = 0
 ) -> tuple[Trace, int]:
     """Let messages go at once, so many times as slowly, and all ranks meet; how long that takes."""
-    noise, now = random.Random(seed), 0
+    noise, now_ns = random.Random(seed), 0
     rows: list[dict[str, Any]] = []
     for step in range(80):
-        begin, sent = now, now + 20 * MS
-        rows += [span(rank, "backprop", begin, sent, step=step) for rank in range(4)]
+        begin_ns, sent = now_ns, now_ns + 20 * MS
+        rows += [span(rank, "backprop", begin_ns, sent, step=step) for rank in range(4)]
         for (sender, receiver), times in links.items():
             end = sent + int(2 * times * noise.lognormvariate(0, 0.1) * MS)
             rows += [_side("send", step, (sent, end), sender, receiver)]
             rows += [_side("recv", step, (sent, end), receiver, sender)]
-            now = max(now, end)
+            now_ns = max(now_ns, end)
         for rank in range(4):
             rows += [
-                call(rank, step, sent, now, thread=2, step=step),
-                span(rank, "update", now, now + MS, step=step),
-                span(rank, "step", begin, now + MS, step=step),
+                call(rank, step, sent, now_ns, thread=2, step=step),
+                span(rank, "update", now_ns, now_ns + MS, step=step),
+                span(rank, "step", begin_ns, now_ns + MS, step=step),
             ]
-        now += MS
+        now_ns += MS
     ordered = sorted(rows, key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
-    return prepare(trace_of(ordered, 4, host=list(hosts))), now
+    return prepare(trace_of(ordered, 4, host=list(hosts))), now_ns
 
 
 def _side(op: str, step: int, times: tuple[int, int], rank: int, peer: int) -> dict[str, Any]:
@@ -174,10 +174,10 @@ def test_of_two_links_the_slow_one_is_named(slow: tuple[int, int]) -> None:
     """Two links of a sort, between hosts or inside them, say of each other what is normal."""
     links = dict.fromkeys(ACROSS + INSIDE, 1.0)
     run, took = messages(links | {slow: 5.0})
-    (found,) = faults(analyze(run))
-    assert (found.kind, found.ranks) == ("slow_link", slow)
-    assert found.slowdown == pytest.approx(5.0, rel=0.1)
-    assert found.saving == pytest.approx(1 - messages(links)[1] / took, rel=0.1)
+    (finding,) = faults(analyze(run))
+    assert (finding.kind, finding.ranks) == ("slow_link", slow)
+    assert finding.slowdown == pytest.approx(5.0, rel=0.1)
+    assert finding.saving == pytest.approx(1 - messages(links)[1] / took, rel=0.1)
 
 
 def test_inside_a_host_others_must_say_that_it_is_no_rank() -> None:
@@ -217,21 +217,21 @@ def test_collectives_alone_do_not_tell_a_link() -> None:
 def test_congestion_has_its_steps_and_price(*, hops: bool, overlap: bool) -> None:
     """Transfers that are slow for all in a part of the run are nobody's fault."""
     scenario = replace(RING, hops=hops, overlap=overlap, faults=(CROWDED,))
-    found = only(scenario)
-    assert (found.kind, found.ranks, found.steps) == ("congestion", (), (20, 44))
-    assert found.slowdown == pytest.approx(6.0, rel=0.1)
-    assert found.saving == pytest.approx(saved(scenario), rel=0.1)
-    assert found.interval is not None
-    assert found.interval[0] <= saved(scenario) * 1.02
-    assert found.interval[1] >= saved(scenario) * 0.98
+    finding = only(scenario)
+    assert (finding.kind, finding.ranks, finding.steps) == ("congestion", (), (20, 44))
+    assert finding.slowdown == pytest.approx(6.0, rel=0.1)
+    assert finding.saving == pytest.approx(measure_saving(scenario), rel=0.1)
+    assert finding.interval is not None
+    assert finding.interval[0] <= measure_saving(scenario) * 1.02
+    assert finding.interval[1] >= measure_saving(scenario) * 0.98
 
 
 def test_congestion_is_told_from_a_hundredth_of_the_job_on() -> None:
     """Where transfers are short, slow ones cost little, and are told all the same."""
-    found = only(replace(RING, transfer_ms=0.1, overlap=False, faults=(CROWDED,)))
-    assert (found.kind, found.steps) == ("congestion", (20, 44))
-    assert found.saving is not None
-    assert 0.01 < found.saving < 0.03
+    finding = only(replace(RING, transfer_ms=0.1, overlap=False, faults=(CROWDED,)))
+    assert (finding.kind, finding.steps) == ("congestion", (20, 44))
+    assert finding.saving is not None
+    assert 0.01 < finding.saving < 0.03
 
 
 def test_a_slow_machine_is_no_congestion() -> None:

@@ -27,7 +27,7 @@ def _end(op: str, rank: int, start_ns: int, end_ns: int) -> dict[str, Any]:
     )
 
 
-def _taken(sent: tuple[int, int], received: tuple[int, int]) -> list[int]:
+def _measure_transfer(sent: tuple[int, int], received: tuple[int, int]) -> list[int]:
     """Return how long a message from rank 0 to rank 1 took, by the begin and end of its two calls."""
     steps = [span(rank, "step", 0, 10**6, step=0) for rank in range(2)]
     rows = [*steps, _end("send", 0, *sent), _end("recv", 1, *received)]
@@ -45,4 +45,4 @@ def _taken(sent: tuple[int, int], received: tuple[int, int]) -> list[int]:
     ids=["together", "late receiver", "late sender", "buffered"],
 )
 def test_time_on_the_link(sent: tuple[int, int], received: tuple[int, int], taken: int) -> None:
-    assert _taken(sent, received) == [taken]
+    assert _measure_transfer(sent, received) == [taken]

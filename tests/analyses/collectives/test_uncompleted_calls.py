@@ -21,12 +21,12 @@ def run(ranks: int, last: dict[str, Any]) -> Trace:
     """Ten calls of 100 ns; `last` is what rank 0 says of the last one, which takes 10,000 ns."""
     rows = [span(rank, "step", 0, 20_000, step=0) for rank in range(ranks)]
     for number in range(CALLS):
-        begin = 200 * number
-        end = begin + (100 if number < CALLS - 1 else 10_000)
+        begin_ns = 200 * number
+        end = begin_ns + (100 if number < CALLS - 1 else 10_000)
         for rank in range(ranks):
             said = {"step": 0} | (last if number == CALLS - 1 and rank == 0 else {})
             ended = None if said.get("status") == "open" else end
-            rows.append(call(rank, number, begin, ended, **said))
+            rows.append(call(rank, number, begin_ns, ended, **said))
     return prepare(trace_of(rows, ranks=ranks))
 
 
@@ -51,12 +51,14 @@ def test_a_collective_that_completed(status: str) -> None:
 def test_a_message_that_failed(fails: bool) -> None:  # noqa: FBT001 - drawn
     """Its receiver gave up after a long time."""
     rows = [span(rank, "step", 0, 20 * MS, step=0) for rank in range(2)]
-    at: dict[str, Any] = {"step": 0, "bytes": 8, "communicator": "world-uid", "key": 0}
+    fields: dict[str, Any] = {"step": 0, "bytes": 8, "communicator": "world-uid", "key": 0}
     for number in range(2):
-        begin = number * MS
-        end = begin + (9 * MS if number else MS // 10)
+        begin_ns = number * MS
+        end = begin_ns + (9 * MS if number else MS // 10)
         over = {"status": "exception" if fails and number else "closed"}
-        rows.append(span(0, "reduction", begin, end, op="send", peer=1, seq=number, **at))
-        rows.append(span(1, "reduction", begin, end, op="recv", peer=0, seq=number, **at | over))
+        rows.append(span(0, "reduction", begin_ns, end, op="send", peer=1, seq=number, **fields))
+        rows.append(
+            span(1, "reduction", begin_ns, end, op="recv", peer=0, seq=number, **fields | over)
+        )
     found = transfers.list_messages(prepare(trace_of(rows, ranks=2)))
     assert sorted(found["ns"]) == ([MS // 10] if fails else [MS // 10, 9 * MS])

@@ -20,27 +20,27 @@ QUIET = Scenario(ranks=4, steps=40, noise=0.0, spread=0.0, exit_skew_us=0.0)
 MS = 1_000_000
 
 
-def found(scenario: Scenario) -> GradientLatency:
+def follow(scenario: Scenario) -> GradientLatency:
     """Return the chains of a simulated run."""
     return cast("GradientLatency", report(scenario).results["chains"])
 
 
-def written(spans: list[dict[str, Any]], **more: Any) -> GradientLatency:
+def follow_spans(spans: list[dict[str, Any]], **more: Any) -> GradientLatency:
     """Return the chains of a run whose spans are written by hand."""
     return cast("GradientLatency", analyze(prepare(trace_of(spans, **more))).results["chains"])
 
 
 def rows(scenario: Scenario) -> list[dict[str, Any]]:
     """Return them as rows, by number."""
-    return found(scenario).chains.to_dicts()
+    return follow(scenario).chains.to_dicts()
 
 
 def test_the_stages_are_the_planted_ones() -> None:
     """Two buckets of 1 ms, the second ready with the end of 10 ms of backprop, then 1 ms of update."""
-    first, second = rows(QUIET)
-    assert [first[name] for name in STAGES] == [0, 1 * MS, 5 * MS, 1 * MS, 1 * MS]
-    assert [second[name] for name in STAGES] == [0, 1 * MS, 0, 1 * MS, 1 * MS]
-    assert (first["whole_ns"], first["chains"]) == (8 * MS, 4 * 40)
+    first_bucket, second_bucket = rows(QUIET)
+    assert [first_bucket[name] for name in STAGES] == [0, 1 * MS, 5 * MS, 1 * MS, 1 * MS]
+    assert [second_bucket[name] for name in STAGES] == [0, 1 * MS, 0, 1 * MS, 1 * MS]
+    assert (first_bucket["whole_ns"], first_bucket["chains"]) == (8 * MS, 4 * 40)
 
 
 def test_a_late_rank_is_waited_for() -> None:
@@ -53,25 +53,25 @@ def test_a_late_rank_is_waited_for() -> None:
 def test_updates_belong_to_their_bucket() -> None:
     """Where updates carry a bucket, the later ones wait longer and are used sooner."""
     layered = replace(QUIET, layers=2, update_gap_ms=3.0, overlap=False)
-    first, second = rows(layered)
-    assert first["updating_ns"] == second["updating_ns"] == MS // 2
-    assert second["until_update_ns"] == 3 * MS + MS // 2
-    assert first["until_use_ns"] - second["until_use_ns"] == 3 * MS + MS // 2
+    first_bucket, second_bucket = rows(layered)
+    assert first_bucket["updating_ns"] == second_bucket["updating_ns"] == MS // 2
+    assert second_bucket["until_update_ns"] == 3 * MS + MS // 2
+    assert first_bucket["until_use_ns"] - second_bucket["until_use_ns"] == 3 * MS + MS // 2
 
 
 def test_pushes_are_followed_through_their_shard() -> None:
     """Pushed, aggregated, applied, and used by the next forward pass."""
-    (one, other) = rows(replace(QUIET, shards=2, shard_bytes=(1 << 20, 1 << 20)))
-    assert one["of"] == "shard"
-    assert one["updating_ns"] == 200_000
-    assert one["waiting_ns"] > 500_000
-    assert one["whole_ns"] == other["whole_ns"]
+    (first_shard, second_shard) = rows(replace(QUIET, shards=2, shard_bytes=(1 << 20, 1 << 20)))
+    assert first_shard["of"] == "shard"
+    assert first_shard["updating_ns"] == 200_000
+    assert first_shard["waiting_ns"] > 500_000
+    assert first_shard["whole_ns"] == second_shard["whole_ns"]
 
 
 def test_a_run_without_updates_has_no_chains() -> None:
     """Nothing is invented: stages that were not recorded are unknown."""
     lone = [span(0, "step", 0, MS, step=0), call(0, 0, 0, MS, step=0, bucket=0)]
-    result = written(lone)
+    result = follow_spans(lone)
     (row,) = result.chains.to_dicts()
     assert (row["reducing_ns"], row["updating_ns"], row["whole_ns"]) == (MS, None, None)
 
@@ -79,16 +79,34 @@ def test_a_run_without_updates_has_no_chains() -> None:
 WORKER, SHARD = 0, 2  # processes of a run of two workers and one shard
 
 
-def exchanged(worker: int, step: int, at: int, pull_end: int, apply: Any) -> list[Any]:
+def exchanged(worker: int, step: int, start_ns: int, pull_end: int, apply: Any) -> list[Any]:
     """Return a worker's push of 10 ms, its aggregation after 2 ms, an apply, and a pull; at in ms."""
     number = (worker << 40) + 2 * step + 1
-    asked: dict[str, Any] = {"thread": 1, "shard": 0, "step": step, "key": 0}
+    fields: dict[str, Any] = {"thread": 1, "shard": 0, "step": step, "key": 0}
     at_shard: dict[str, Any] = {"role": "ps", "process": SHARD, "shard": 0, "step": step, "key": 0}
     return [
-        span(worker, "ps", at * MS, (at + 10) * MS, op="push", request=number, **asked),
-        span(0, "ps", (at + 2) * MS, (at + 3) * MS, op="aggregate", request=number, **at_shard),
+        span(
+            worker, "ps", start_ns * MS, (start_ns + 10) * MS, op="push", request=number, **fields
+        ),
+        span(
+            0,
+            "ps",
+            (start_ns + 2) * MS,
+            (start_ns + 3) * MS,
+            op="aggregate",
+            request=number,
+            **at_shard,
+        ),
         span(0, "ps", op="apply", **(at_shard | apply)),
-        span(worker, "ps", (at + 10) * MS, pull_end * MS, op="pull", request=number + 1, **asked),
+        span(
+            worker,
+            "ps",
+            (start_ns + 10) * MS,
+            pull_end * MS,
+            op="pull",
+            request=number + 1,
+            **fields,
+        ),
     ]
 
 
@@ -114,7 +132,7 @@ def test_updates_of_asynchronous_servers_are_those_of_the_request() -> None:
         *exchanged(0, 0, 10, 30, early),
         *exchanged(1, 0, 1010, 1030, late),
     ]
-    (row,) = written(spans, ranks=2, shards=1).chains.to_dicts()
+    (row,) = follow_spans(spans, ranks=2, shards=1).chains.to_dicts()
     assert [row[name] for name in STAGES] == [2 * MS, MS, MS, 2 * MS, 34 * MS]
     assert (row["whole_ns"], row["whole_p90_ns"]) == (40 * MS, 40 * MS)
 
@@ -123,7 +141,7 @@ def test_weights_that_come_after_the_forward_pass_began_are_used_when_they_are_t
     """As pipelined servers send them: a layer waits for its own weights only."""
     applied = {"start_ns": 40 * MS, "end_ns": 55 * MS}
     spans = [*steps_of(0, [0, 50]), *exchanged(0, 0, 10, 60, applied)]
-    (row,) = written(spans, shards=1, process=[WORKER, SHARD]).chains.to_dicts()
+    (row,) = follow_spans(spans, shards=1, process=[WORKER, SHARD]).chains.to_dicts()
     assert (row["updating_ns"], row["until_use_ns"]) == (15 * MS, 5 * MS)
 
 
@@ -131,7 +149,7 @@ def test_an_update_before_its_gradient_is_not_that_of_it() -> None:
     """What is not known is null, and the whole with it."""
     applied = {"start_ns": 5 * MS, "end_ns": 6 * MS}
     spans = [*steps_of(0, [0, 50]), *exchanged(0, 0, 10, 30, applied)]
-    (row,) = written(spans, shards=1, process=[WORKER, SHARD]).chains.to_dicts()
+    (row,) = follow_spans(spans, shards=1, process=[WORKER, SHARD]).chains.to_dicts()
     assert (row["until_update_ns"], row["whole_ns"]) == (None, None)
 
 
@@ -144,6 +162,6 @@ def test_an_update_round_the_whole_step_takes_gradients_up_when_they_are_reduced
         call(0, 1, 60 * MS, 95 * MS, step=1, bucket=0),
         span(0, "update", 80 * MS, 90 * MS, step=1),
     ]
-    (row,) = written(around).chains.to_dicts()
+    (row,) = follow_spans(around).chains.to_dicts()
     assert (row["until_update_ns"], row["chains"]) == (0, 2)
     assert (row["reducing_ns"], row["updating_ns"]) == (15 * MS, 15 * MS)

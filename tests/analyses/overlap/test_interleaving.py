@@ -19,7 +19,7 @@ QUIET = Scenario(ranks=4, steps=20, noise=0.0, spread=0.0, exit_skew_us=0.0)
 MS = 1_000_000
 
 
-def measured(scenario: Scenario) -> Interleaving:
+def measure(scenario: Scenario) -> Interleaving:
     return cast("Interleaving", report(scenario).results["interleaving"])
 
 
@@ -30,7 +30,7 @@ def kinds(scenario: Scenario) -> dict[str, float]:
 def test_overlap_is_exact() -> None:
     """Of two buckets one is hidden behind the rest of backprop, the last one is exposed."""
     scenario = replace(QUIET, transfer_ms=2.0)
-    overlap = measured(scenario).overlap
+    overlap = measure(scenario).overlap
     assert overlap["hidden_ns"].to_list() == [20 * 2 * MS] * 4
     assert overlap["transfer_ns"].to_list() == [20 * 2 * MS] * 4
     assert overlap["wait_ns"].to_list() == [0] * 4
@@ -39,7 +39,7 @@ def test_overlap_is_exact() -> None:
 
 def test_blocking_hides_nothing() -> None:
     """Blocking reductions are all exposed."""
-    overlap = measured(Scenario(ranks=4, steps=20, overlap=False)).overlap
+    overlap = measure(Scenario(ranks=4, steps=20, overlap=False)).overlap
     assert overlap["hidden_ns"].to_list() == [0] * 4
 
 
@@ -64,18 +64,18 @@ def test_the_opportunity_is_the_answer_of_the_edit() -> None:
     """Finding and `tracelens whatif` state one number, and an interval that holds the truth."""
     blocking = Scenario(ranks=4, steps=40, transfer_ms=3.0, overlap=False)
     truth = 1 - duration_ns(replace(blocking, overlap=True)) / duration_ns(blocking)
-    (found,) = (f for f in report(blocking).findings if f.kind == "exposed_communication")
+    (finding,) = (f for f in report(blocking).findings if f.kind == "exposed_communication")
     (answer,) = whatif(trace(blocking), "overlap=on").answers
-    assert found.saving == pytest.approx(answer.saving, rel=0.01)
-    assert found.interval is not None
-    assert found.interval[0] <= truth <= found.interval[1]
+    assert finding.saving == pytest.approx(answer.saving, rel=0.01)
+    assert finding.interval is not None
+    assert finding.interval[0] <= truth <= finding.interval[1]
 
 
 def test_waiting_is_not_counted_as_transfer() -> None:
     """A slow rank makes the others wait; their transfer is no longer for it."""
     slow = Scenario(ranks=4, steps=40, faults=(Fault("backprop", (1,), factor=3),))
     assert "exposed_communication" not in kinds(slow)
-    overlap = measured(slow).overlap
+    overlap = measure(slow).overlap
     waited = dict(overlap.select("rank", "wait_ns").iter_rows())
     assert waited[1] < 0.1 * waited[0]
 
@@ -83,7 +83,7 @@ def test_waiting_is_not_counted_as_transfer() -> None:
 def test_gaps_between_updates_are_exact() -> None:
     """Of four layers' updates three gaps lie within a step, and one before the next step's first."""
     scenario = replace(QUIET, ranks=2, steps=10, layers=4, update_gap_ms=0.5)
-    gaps = measured(scenario).gaps
+    gaps = measure(scenario).gaps
     within = gaps.filter("within")
     assert within.height == 2 * 10 * 3
     assert within["gap_ns"].unique().to_list() == [MS // 2]

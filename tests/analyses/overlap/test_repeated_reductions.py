@@ -18,26 +18,34 @@ MS = 10**6
 
 def accumulate(passes: int, *, every: bool, steps: int = 20) -> list[Finding]:
     """Return the findings on steps of micro-batches of 10 ms, each reduced in 5 ms, or only the last."""
-    rows, begin, seq = [], 0, 0
+    rows, begin_ns, seq = [], 0, 0
     for step in range(steps):
         reduced = [number for number in range(passes) if every or number == passes - 1]
-        end = begin + (10 * passes + 5 * len(reduced) + 1) * MS
-        at = begin
-        rows += [span(rank, "step", begin, end, step=step) for rank in range(2)]
+        end = begin_ns + (10 * passes + 5 * len(reduced) + 1) * MS
+        now_ns = begin_ns
+        rows += [span(rank, "step", begin_ns, end, step=step) for rank in range(2)]
         for number in range(passes):
             for rank in range(2):
                 rows += [
-                    span(rank, "forward", at, at + 4 * MS, step=step, depth=1),
-                    span(rank, "backprop", at + 4 * MS, at + 10 * MS, step=step, depth=1),
+                    span(rank, "forward", now_ns, now_ns + 4 * MS, step=step, depth=1),
+                    span(rank, "backprop", now_ns + 4 * MS, now_ns + 10 * MS, step=step, depth=1),
                 ]
                 if number in reduced:
                     rows.append(
-                        call(rank, seq, at + 10 * MS, at + 15 * MS, step=step, thread=0, depth=1)
+                        call(
+                            rank,
+                            seq,
+                            now_ns + 10 * MS,
+                            now_ns + 15 * MS,
+                            step=step,
+                            thread=0,
+                            depth=1,
+                        )
                     )
             seq += number in reduced
-            at += (15 if number in reduced else 10) * MS
-        rows += [span(rank, "update", at, end, step=step, depth=1) for rank in range(2)]
-        begin = end
+            now_ns += (15 if number in reduced else 10) * MS
+        rows += [span(rank, "update", now_ns, end, step=step, depth=1) for rank in range(2)]
+        begin_ns = end
     report = tl.analyze(prepare(trace_of(rows, ranks=2)))
     return [one for one in report.findings if one.kind == "repeated_reductions"]
 

@@ -66,11 +66,11 @@ def _result(rows: list[dict[str, Any]]) -> asynchrony.Asynchrony:
 
 def test_a_slow_worker_is_stale() -> None:
     """Rank 2 takes four times as long, so the others update eight times in between."""
-    found = _result(_async_run([10, 10.3, 43], until=3000))
-    (finding,) = found.findings
+    result = _result(_async_run([10, 10.3, 43], until=3000))
+    (finding,) = result.findings
     assert (finding.kind, finding.ranks, finding.phase) == ("stale_worker", (2,), "backprop")
     assert finding.saving == pytest.approx(0, abs=0.02)
-    by_rank = {row["rank"]: row for row in found.workers.iter_rows(named=True)}
+    by_rank = {row["rank"]: row for row in result.workers.iter_rows(named=True)}
     assert by_rank[2]["staleness"] == pytest.approx(7.8, abs=0.5)
     assert by_rank[2]["rate"] < 0.5
     assert by_rank[0]["rate"] > 1.0
@@ -88,10 +88,10 @@ def test_why_it_is_stale_and_what_that_delays_are_told_with_it() -> None:
 
 def test_equal_workers_are_not() -> None:
     """Each sees the updates of the two others in between."""
-    found = _result(_async_run([10, 10.3, 10.7], until=1500))
-    assert found.findings == ()
-    assert found.workers["staleness"].to_list() == pytest.approx([2, 2, 2], abs=0.2)
-    assert found.workers["rate"].to_list() == pytest.approx([1, 1, 1], abs=0.05)
+    result = _result(_async_run([10, 10.3, 10.7], until=1500))
+    assert result.findings == ()
+    assert result.workers["staleness"].to_list() == pytest.approx([2, 2, 2], abs=0.2)
+    assert result.workers["rate"].to_list() == pytest.approx([1, 1, 1], abs=0.05)
 
 
 def test_what_comes_after_the_first_worker_has_ended_does_not_count() -> None:
@@ -135,13 +135,13 @@ def _turns(workers: int, passes: int) -> list[dict[str, Any]]:
 
 def test_turns_are_priced() -> None:
     """Four workers stand three quarters of the time in line; that is what serving all would save."""
-    found = _result(_turns(workers=4, passes=50))
-    (finding,) = found.findings
+    result = _result(_turns(workers=4, passes=50))
+    (finding,) = result.findings
     assert (finding.kind, finding.category) == ("exposed_communication", "opportunity")
     assert finding.saving == pytest.approx(0.74, abs=0.02)
     assert finding.cost == pytest.approx(0.74, abs=0.02)  # which it claims of the ledger
     assert "74 % of the time waiting for their turn" in finding.sentence
-    assert found.workers["turn_share"].to_list() == pytest.approx([0.74] * 4, abs=0.02)
+    assert result.workers["turn_share"].to_list() == pytest.approx([0.74] * 4, abs=0.02)
 
 
 def test_waiting_for_a_turn_is_no_waiting_for_late_ranks() -> None:

@@ -28,7 +28,7 @@ INCAST = replace(SHARED, incast=0.5)
 KINDS = ("ps_cpu_bound", "ps_network_bound", "ps_incast")
 
 
-def measured(scenario: Scenario) -> Shards:
+def measure(scenario: Scenario) -> Shards:
     """Return what is known of the shards."""
     return cast("Shards", report(scenario).results["shards"])
 
@@ -39,7 +39,7 @@ def only(scenario: Scenario) -> Finding:
     return found
 
 
-def saved(scenario: Scenario, fixed: Scenario) -> float:
+def measure_saving(scenario: Scenario, fixed: Scenario) -> float:
     """Return the share of the job that goes away."""
     return 1 - duration_ns(fixed) / duration_ns(scenario)
 
@@ -51,8 +51,10 @@ def test_a_shard_with_a_slow_processor_is_a_fault(noise: float) -> None:
     scenario = replace(SERVERS, noise=noise, faults=(slow,))
     found = only(scenario)
     assert (found.kind, found.category, found.shards) == ("ps_cpu_bound", "fault", (1,))
-    assert found.saving == pytest.approx(saved(scenario, replace(scenario, faults=())), rel=0.1)
-    assert measured(scenario).loads["bound"].to_list() == [None, "cpu", None]
+    assert found.saving == pytest.approx(
+        measure_saving(scenario, replace(scenario, faults=())), rel=0.1
+    )
+    assert measure(scenario).loads["bound"].to_list() == [None, "cpu", None]
 
 
 @pytest.mark.slow
@@ -62,8 +64,10 @@ def test_a_slow_processor_is_told_though_pushes_come_far_apart() -> None:
     scenario = replace(SERVERS, ranks=16, noise=0.4, faults=(slow,))
     found = only(scenario)
     assert (found.kind, found.category, found.shards) == ("ps_cpu_bound", "fault", (1,))
-    assert found.saving == pytest.approx(saved(scenario, replace(scenario, faults=())), rel=0.1)
-    assert measured(scenario).loads["bound"].to_list() == [None, None, None]
+    assert found.saving == pytest.approx(
+        measure_saving(scenario, replace(scenario, faults=())), rel=0.1
+    )
+    assert measure(scenario).loads["bound"].to_list() == [None, None, None]
 
 
 @pytest.mark.parametrize("noise", mark_slow([0.02, 0.1], quick=[0.1]))
@@ -71,31 +75,33 @@ def test_a_shard_with_a_slow_link_is_a_fault(noise: float) -> None:
     """It is its network, not its processor, and not what it holds."""
     slow = Fault("wire", (2,), factor=8.0)
     scenario = replace(SHARED, noise=noise, faults=(slow,))
-    found = only(scenario)
-    assert (found.kind, found.category, found.shards) == ("ps_network_bound", "fault", (2,))
-    assert found.saving == pytest.approx(saved(scenario, replace(scenario, faults=())), rel=0.1)
-    assert found.slowdown == pytest.approx(8.0, rel=0.1)
+    finding = only(scenario)
+    assert (finding.kind, finding.category, finding.shards) == ("ps_network_bound", "fault", (2,))
+    assert finding.saving == pytest.approx(
+        measure_saving(scenario, replace(scenario, faults=())), rel=0.1
+    )
+    assert finding.slowdown == pytest.approx(8.0, rel=0.1)
 
 
 @pytest.mark.slow
 def test_slow_processors_of_all_are_an_opportunity() -> None:
     """Nothing is wrong with one of them; twice as fast ones would save what is said."""
     scenario = replace(SERVERS, aggregate_gbytes_per_s=0.2, apply_ms=0.4)
-    found = only(scenario)
-    assert (found.kind, found.category) == ("ps_cpu_bound", "opportunity")
+    finding = only(scenario)
+    assert (finding.kind, finding.category) == ("ps_cpu_bound", "opportunity")
     twice = replace(scenario, aggregate_gbytes_per_s=0.4, apply_ms=0.2)
-    assert found.saving == pytest.approx(saved(scenario, twice), rel=0.1)
+    assert finding.saving == pytest.approx(measure_saving(scenario, twice), rel=0.1)
     assert faults(report(scenario)) == []
 
 
 def test_slow_links_of_all_are_an_opportunity() -> None:
     """As with processors."""
     scenario = replace(SHARED, link_gbytes_per_s=0.5)
-    found = only(scenario)
-    assert (found.kind, found.category) == ("ps_network_bound", "opportunity")
+    finding = only(scenario)
+    assert (finding.kind, finding.category) == ("ps_network_bound", "opportunity")
     twice = replace(scenario, link_gbytes_per_s=1.0)
-    assert found.saving == pytest.approx(saved(scenario, twice), rel=0.1)
-    assert set(measured(scenario).loads["bound"]) == {"network"}
+    assert finding.saving == pytest.approx(measure_saving(scenario, twice), rel=0.1)
+    assert set(measure(scenario).loads["bound"]) == {"network"}
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.2])
@@ -103,15 +109,17 @@ def test_slow_links_of_all_are_an_opportunity() -> None:
 def test_incast_is_a_fault(noise: float, ranks: int) -> None:
     """The link gets less through the more push at once; without that, the run is as short as said."""
     scenario = replace(INCAST, noise=noise, ranks=ranks)
-    found = only(scenario)
-    assert (found.kind, found.category, found.shards) == ("ps_incast", "fault", (0, 1, 2))
-    assert found.evidence["best_goodput"] == pytest.approx(2.0, rel=0.1)
-    assert found.saving == pytest.approx(saved(scenario, replace(scenario, incast=0.0)), rel=0.15)
+    finding = only(scenario)
+    assert (finding.kind, finding.category, finding.shards) == ("ps_incast", "fault", (0, 1, 2))
+    assert finding.evidence["best_goodput"] == pytest.approx(2.0, rel=0.1)
+    assert finding.saving == pytest.approx(
+        measure_saving(scenario, replace(scenario, incast=0.0)), rel=0.15
+    )
 
 
 def test_a_fair_link_has_one_goodput() -> None:
     """However many share it."""
-    links = measured(replace(SHARED, noise=0.2)).loads
+    links = measure(replace(SHARED, noise=0.2)).loads
     assert links["goodput"].to_list() == pytest.approx([2.0] * 3, rel=0.02)
     assert links["best_goodput"].to_list() == pytest.approx([2.0] * 3, rel=0.1)
 
@@ -146,16 +154,16 @@ def test_what_a_link_sends_it_could_receive(reply_ns: int, best: float) -> None:
     ]
     about = {"bytes": 4_000, "shard": 0}
     served = pl.DataFrame(
-        [one | about | {"op": "receive"} for one in pushes]
-        + [one | about | {"op": "reply"} for one in replies]
+        [reply | about | {"op": "receive"} for reply in pushes]
+        + [reply | about | {"op": "reply"} for reply in replies]
     ).sort("start_ns")
     pulls = [
-        {"op": "pull", "request": one["request"], "end_ns": one["start_ns"] + reply_ns}
-        for one in replies
+        {"op": "pull", "request": reply["request"], "end_ns": reply["start_ns"] + reply_ns}
+        for reply in replies
     ]
     link = utilisation.measure_goodput(served, pl.DataFrame(pulls))[0]
-    assert link.usual == pytest.approx(1.0)
-    assert link.best == pytest.approx(best, rel=0.01)
+    assert link.mean_rate == pytest.approx(1.0)
+    assert link.best_rate == pytest.approx(best, rel=0.01)
     assert link.falls == (best > 1)
 
 
@@ -180,27 +188,27 @@ def test_healthy_servers_are_left_alone(runs: int) -> None:
     for seed in range(runs):
         base = SHARED if seed % 2 else SERVERS
         healthy = replace(base, seed=seed, noise=0.05 + 0.05 * (seed % 4))
-        told = [
+        findings = [
             found.kind
             for found in faults(report(healthy))
             if found.kind in (*KINDS, "ps_hot_shard")
         ]
-        assert told == []
+        assert findings == []
 
 
 @pytest.mark.slow
 def test_rounds_that_differ_are_not_played_again() -> None:
     """Where one worker misses a request, the price is estimated from the shards' work instead."""
     slow = replace(SERVERS, faults=(Fault("aggregate", (1,), factor=40.0),))
-    whole = trace(slow)
-    events = whole.events.collect()
+    recorded = trace(slow)
+    events = recorded.events.collect()
     lost = (pl.col("step") == 20) & (pl.col("rank") == 2) & (pl.col("op") == "pull")
-    found = analyze(whole.with_(events=events.filter(~lost.fill_null(value=False)).lazy()))
-    (told,) = faults(found)
-    assert (told.kind, told.shards) == ("ps_cpu_bound", (1,))
-    truth = saved(slow, replace(slow, faults=()))
-    assert told.saving == pytest.approx(truth, rel=0.3)
-    assert np.isfinite(told.saving or 0.0)
+    run_report = analyze(recorded.with_(events=events.filter(~lost.fill_null(value=False)).lazy()))
+    (finding,) = faults(run_report)
+    assert (finding.kind, finding.shards) == ("ps_cpu_bound", (1,))
+    truth = measure_saving(slow, replace(slow, faults=()))
+    assert finding.saving == pytest.approx(truth, rel=0.3)
+    assert np.isfinite(finding.saving or 0.0)
 
 
 def missing_pull(scenario: Scenario) -> Trace:
@@ -226,10 +234,10 @@ def test_no_part_saves_more_than_it_works() -> None:
         replace(SERVERS, ranks=16, noise=0.4, faults=(slow,)),
         replace(SHARED, link_gbytes_per_s=0.5),
     ):
-        for found in (report(scenario), analyze(missing_pull(scenario))):
-            assert found.ledger
-            lost = 1 - found.ledger.useful
-            (one,) = (one for one in found.findings if one.kind in KINDS)
+        for run_report in (report(scenario), analyze(missing_pull(scenario))):
+            assert run_report.ledger
+            lost = 1 - run_report.ledger.useful
+            (one,) = (one for one in run_report.findings if one.kind in KINDS)
             assert (one.saving or 0.0) <= one.evidence["share_of_window"] * lost
 
 

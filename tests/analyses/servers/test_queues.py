@@ -34,15 +34,15 @@ def queues(found: Report) -> Queues:
 def exchanged(worker: int, push: int, pull: tuple[int, int]) -> list[dict[str, Any]]:
     """Return a worker's step of 100 ms with a push and a pull, and what shard 0 did for it; in ms."""
     number = (worker << 40) + 1
-    asked: dict[str, Any] = {"thread": 1, "shard": 0, "step": 0}
+    fields: dict[str, Any] = {"thread": 1, "shard": 0, "step": 0}
     served: dict[str, Any] = {"process": 2, "role": "ps", "shard": 0, "step": 0, "thread": 0}
     push_end = push + 5
     return [
         span(worker, "step", 0, 100 * MS, step=0),
         span(worker, "forward", 0, push * MS, step=0, depth=1),
         span(worker, "wait", push * MS, 100 * MS, step=0, depth=1),
-        span(worker, "ps", push * MS, push_end * MS, op="push", request=number, **asked),
-        span(worker, "ps", pull[0] * MS, pull[1] * MS, op="pull", request=number + 1, **asked),
+        span(worker, "ps", push * MS, push_end * MS, op="push", request=number, **fields),
+        span(worker, "ps", pull[0] * MS, pull[1] * MS, op="pull", request=number + 1, **fields),
         span(
             0,
             "ps",
@@ -67,12 +67,12 @@ def test_a_pull_waits_for_the_last_push_and_then_for_its_shard() -> None:
         0, "ps", 64 * MS, 80 * MS, op="apply", process=2, role="ps", shard=0, step=0, thread=0
     )
     rows = [*exchanged(0, 10, (15, 90)), *exchanged(1, 60, (65, 91)), applied]
-    found = queues(analyze(prepare(trace_of(rows, ranks=2, shards=1))))
-    assert found.missing_ns == 45 * MS  # from 15 to 60
+    measured = queues(analyze(prepare(trace_of(rows, ranks=2, shards=1))))
+    assert measured.missing_ns == 45 * MS  # from 15 to 60
     # Worker 0 from 60 to 89: 61 to 80. Worker 1 from 65 to 90: to 80, and the other's reply.
-    assert found.at_work_ns == {0: pytest.approx((19 + 15 + 1) * MS)}
-    assert found.ranks == (0, 1)
-    assert found.alone.select("rank", "alone_ns").rows() == [(1, 50 * MS)]
+    assert measured.at_work_ns == {0: pytest.approx((19 + 15 + 1) * MS)}
+    assert measured.ranks == (0, 1)
+    assert measured.alone.select("rank", "alone_ns").rows() == [(1, 50 * MS)]
 
 
 def at_a_barrier(worker: int, push: int, applied: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -99,11 +99,11 @@ def test_a_barrier_is_for_the_last_push_and_then_for_the_update() -> None:
     rows = [*at_a_barrier(0, 10, ()), *at_a_barrier(1, 60, (64, 90))]
     trace = prepare(trace_of(rows, ranks=2, shards=1))
     report = analyze(trace)
-    found = queues(report)
-    assert found.missing_ns == 45 * MS  # from 15 to 60
+    measured = queues(report)
+    assert measured.missing_ns == 45 * MS  # from 15 to 60
     # Worker 0 from 61, before that the push is on its way to an idle shard; worker 1 from 65.
-    assert found.at_work_ns == {0: pytest.approx((29 + 25) * MS)}
-    assert sum(found.held_ns.values()) == 0
+    assert measured.at_work_ns == {0: pytest.approx((29 + 25) * MS)}
+    assert sum(measured.held_ns.values()) == 0
     spent = phases.run(trace)
     assert spent.of("wait").sum() == 0
     assert spent.of("ps_queue").sum() == (45 + 29 + 25) * MS
@@ -125,40 +125,40 @@ def test_nobody_waits_for_updates_of_single_pushes() -> None:
 
 def test_a_hot_shard_claims_what_is_queued_while_it_works() -> None:
     """All of it, though even placement would not save as much; nothing is left to be explained."""
-    found = report(HOT)
-    assert found.ledger
+    run_report = report(HOT)
+    assert run_report.ledger
     claimed = sum(
         loss.share
-        for loss in found.ledger.losses
+        for loss in run_report.ledger.losses
         if loss.finding is not None and loss.category == "ps_queue"
     )
-    (fault,) = (one for one in found.findings if one.kind == "ps_hot_shard")
+    (fault,) = (one for one in run_report.findings if one.kind == "ps_hot_shard")
     assert claimed > (fault.saving or 0.0)
-    assert found.ledger.unexplained < 0.05
+    assert run_report.ledger.unexplained < 0.05
 
 
 def test_queues_that_no_finding_explains_stay_unexplained() -> None:
     """Of so few steps that nothing is judged, though the shard was at work."""
-    few = report(replace(SERVERS, steps=10, aggregate_gbytes_per_s=0.2, apply_ms=0.4))
-    assert [one.kind for one in few.findings if one.shards] == []
-    assert few.verdict.state == "inconclusive"
-    assert "waiting in queues of servers" in few.verdict.why
+    short_run = report(replace(SERVERS, steps=10, aggregate_gbytes_per_s=0.2, apply_ms=0.4))
+    assert [one.kind for one in short_run.findings if one.shards] == []
+    assert short_run.verdict.state == "inconclusive"
+    assert "waiting in queues of servers" in short_run.verdict.why
 
 
 @pytest.mark.parametrize("noise", mark_slow([0.05, 0.1], quick=[0.1]))
 def test_workers_that_wait_for_each_other_in_turns_are_jitter(noise: float) -> None:
     """As at collectives: a noisy run with servers has no fault."""
-    found = report(replace(SERVERS, ranks=8, steps=60, noise=noise, bucket_bytes=MIB // 8))
-    assert found.ledger
-    assert found.ledger.share_of("jitter") > 0.02
-    assert found.verdict.state in {"healthy", "bottleneck"}
+    run_report = report(replace(SERVERS, ranks=8, steps=60, noise=noise, bucket_bytes=MIB // 8))
+    assert run_report.ledger
+    assert run_report.ledger.share_of("jitter") > 0.02
+    assert run_report.verdict.state in {"healthy", "bottleneck"}
 
 
 def test_what_others_wait_for_a_late_worker_is_its_own() -> None:
     """Claimed by the straggler, and no shard's."""
     late = Fault("backprop", (2,), extra_ms=6.0)
-    found = report(replace(SERVERS, ranks=4, faults=(late,)))
-    assert found.ledger
-    assert found.verdict.kind == "straggler"
-    assert found.ledger.unexplained < 0.05
-    assert found.ledger.awaited_rank == 2
+    run_report = report(replace(SERVERS, ranks=4, faults=(late,)))
+    assert run_report.ledger
+    assert run_report.verdict.kind == "straggler"
+    assert run_report.ledger.unexplained < 0.05
+    assert run_report.ledger.awaited_rank == 2

@@ -26,10 +26,10 @@ HOT = Scenario(ranks=4, steps=40, shards=3, shard_bytes=(4 * MIB, 24 * MIB, 4 * 
 
 def test_the_hot_shard_is_named() -> None:
     """Which shard, how much of all bytes, and what it does to the workers."""
-    (found,) = faults(report(HOT))
-    assert (found.kind, found.shards, found.ranks) == ("ps_hot_shard", (1,), ())
-    assert found.sentence.startswith("PS shard 1 moves 2.2x the mean bytes (75 % of all;")
-    assert found.evidence["effective_shards"] == pytest.approx(32 / 24)
+    (finding,) = faults(report(HOT))
+    assert (finding.kind, finding.shards, finding.ranks) == ("ps_hot_shard", (1,), ())
+    assert finding.sentence.startswith("PS shard 1 moves 2.2x the mean bytes (75 % of all;")
+    assert finding.evidence["effective_shards"] == pytest.approx(32 / 24)
 
 
 def test_loads_are_exact() -> None:
@@ -61,7 +61,7 @@ def test_a_run_without_servers_has_no_shards() -> None:
     assert shards.findings == ()
 
 
-def without(scenario: Scenario, *columns: str) -> Report:
+def report_without(scenario: Scenario, *columns: str) -> Report:
     """Return the report where workers do not record some columns of their requests."""
     run = trace(scenario)
     asked = pl.col("op").is_in(["push", "pull"])
@@ -74,10 +74,10 @@ def without(scenario: Scenario, *columns: str) -> Report:
 
 def test_shards_are_known_by_the_requests_that_they_serve() -> None:
     """Workers need not record which shard they ask."""
-    found = without(HOT, "shard")
-    loads = cast("Shards", found.results["shards"]).loads
+    run_report = report_without(HOT, "shard")
+    loads = cast("Shards", run_report.results["shards"]).loads
     assert loads["bytes"].to_list() == [2 * 4 * 40 * size * MIB for size in (4, 24, 4)]
-    assert [one.kind for one in faults(found)] == ["ps_hot_shard"]
+    assert [one.kind for one in faults(run_report)] == ["ps_hot_shard"]
 
 
 def test_servers_need_not_know_steps() -> None:
@@ -85,12 +85,14 @@ def test_servers_need_not_know_steps() -> None:
     run = trace(HOT)
     served = pl.col("op").is_in(["receive", "aggregate", "apply", "reply"])
     step = pl.when(served).then(-1).otherwise(pl.col("step")).cast(EVENT_COLUMNS["step"])
-    found = analyze(run.with_(events=run.events.with_columns(step=step), parts=None, outlines=None))
+    run_report = analyze(
+        run.with_(events=run.events.with_columns(step=step), parts=None, outlines=None)
+    )
     known = cast("Shards", report(HOT).results["shards"])
-    shards = cast("Shards", found.results["shards"])
+    shards = cast("Shards", run_report.results["shards"])
     assert_frame_equal(shards.loads, known.loads)
     assert shards.loads["cpu_share"].min() > 0  # type: ignore[operator]  # of floats
-    assert [one.kind for one in faults(found)] == ["ps_hot_shard"]
+    assert [one.kind for one in faults(run_report)] == ["ps_hot_shard"]
 
 
 @pytest.mark.parametrize("link", mark_slow([2.0, 0.5], quick=[0.5]))
@@ -98,23 +100,23 @@ def test_servers_need_not_know_steps() -> None:
 def test_what_servers_do_not_see_of_pulls_is_saved_as_well(link: float, ranks: int) -> None:
     """Servers hand a reply to the network, and are done: the same run has the same saving."""
     scenario = replace(HOT, ranks=ranks, link_gbytes_per_s=link, shared_links=True)
-    (known,) = faults(report(scenario))
+    (finding,) = faults(report(scenario))
     run = trace(scenario)
     handed = pl.when(pl.col("op") == "reply").then(pl.col("start_ns") + 10_000)
     events = run.events.with_columns(end_ns=handed.otherwise(pl.col("end_ns")))
     found, *_ = faults(analyze(run.with_(events=events, parts=None, outlines=None)))
-    assert (found.kind, found.shards) == (known.kind, known.shards)
-    assert found.saving == pytest.approx(known.saving, rel=0.03)
+    assert (found.kind, found.shards) == (finding.kind, finding.shards)
+    assert found.saving == pytest.approx(finding.saving, rel=0.03)
 
 
 @pytest.mark.parametrize("columns", [("shard", "request"), ("bytes",)])
 def test_bytes_that_nobody_measured_are_null(columns: tuple[str, ...]) -> None:
     """No shard has 0 bytes because workers did not say which they ask, or how much."""
-    found = without(HOT, *columns)
-    shards = cast("Shards", found.results["shards"])
+    run_report = report_without(HOT, *columns)
+    shards = cast("Shards", run_report.results["shards"])
     assert shards.loads.select("bytes", "bytes_share").null_count().row(0) == (3, 3)
     assert shards.placements.is_empty()
-    assert [one.kind for one in found.findings if one.kind == "ps_hot_shard"] == []
-    shown = to_text.render(found, width=120)
+    assert [one.kind for one in run_report.findings if one.kind == "ps_hot_shard"] == []
+    shown = to_text.render(run_report, width=120)
     assert "Parameter-server shards" in shown
     assert " 0 B" not in shown

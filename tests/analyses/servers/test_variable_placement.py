@@ -58,10 +58,10 @@ def test_the_gain_is_that_of_the_placed_run(placement: str, link: float) -> None
 
 def test_the_variable_that_bounds_is_named() -> None:
     """With what splitting it would save, in the finding and in the reports that people read."""
-    found = next(one for one in report(DEALT).findings if one.kind == "ps_hot_shard")
-    assert found.tensor == "variable 0"
-    assert "while variable 0 (9.0 MiB) is whole" in found.sentence
-    assert len(found.evidence["placements"]) == 4
+    finding = next(one for one in report(DEALT).findings if one.kind == "ps_hot_shard")
+    assert finding.tensor == "variable 0"
+    assert "while variable 0 (9.0 MiB) is whole" in finding.sentence
+    assert len(finding.evidence["placements"]) == 4
     for text in (to_text.render(report(DEALT), width=120), to_markdown.render(report(DEALT))):
         assert "Variable placement" in text
         assert "chunked" in text
@@ -84,7 +84,7 @@ def test_one_shard_has_nothing_to_even_out() -> None:
     assert [one.kind for one in report(alone).findings if one.kind == "ps_hot_shard"] == []
 
 
-def changed(run: Trace, *, keep: pl.Expr) -> dict[str, dict[str, float | None]]:
+def read_placements(run: Trace, *, keep: pl.Expr) -> dict[str, dict[str, float | None]]:
     """Return the table of a run without some of its events."""
     found = analyze(run.with_(events=run.events.filter(keep.fill_null(value=True))))
     table = cast("Shards", found.results["shards"]).placements
@@ -94,7 +94,7 @@ def changed(run: Trace, *, keep: pl.Expr) -> dict[str, dict[str, float | None]]:
 def test_a_missing_request_changes_no_saving() -> None:
     """One worker misses a pull: the rest of the run is replayed as it was."""
     lost = (pl.col("step") == 20) & (pl.col("rank") == 2) & (pl.col("op") == "pull")
-    table, whole = changed(trace(DEALT), keep=~lost), placements(DEALT)
+    table, whole = read_placements(trace(DEALT), keep=~lost), placements(DEALT)
     assert table["chunked"]["saving"] == pytest.approx(whole["chunked"]["saving"], rel=0.1)
 
 
@@ -102,11 +102,11 @@ def test_what_cannot_be_replayed_has_no_saving() -> None:
     """Servers did not record when they received pushes: loads are known, savings are not, nor zero."""
     receives = pl.col("op").cast(pl.String) == "receive"
     events = trace(DEALT).events.filter(~receives.fill_null(value=False))
-    found = analyze(trace(DEALT).with_(events=events, parts=None, outlines=None))
-    table = cast("Shards", found.results["shards"]).placements
+    run_report = analyze(trace(DEALT).with_(events=events, parts=None, outlines=None))
+    table = cast("Shards", run_report.results["shards"]).placements
     assert table["effective_shards"][-1] == pytest.approx(4.0, rel=0.05)
     assert table.filter(pl.col("placement") != "now")["saving"].null_count() == table.height - 1
-    (hot,) = (one for one in found.findings if one.kind == "ps_hot_shard")
+    (hot,) = (one for one in run_report.findings if one.kind == "ps_hot_shard")
     assert (hot.saving, hot.interval, hot.shards) == (None, None, (0,))
     assert "not known: placement=chunked: not recorded: when servers received" in hot.sentence
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_replayed_has_no_saving() -> None:
 def test_waits_without_a_reason_have_no_saving() -> None:
     """Of half of the steps requests are missing, and workers are blocked there as they were."""
     asks = pl.col("kind") == "ps"
-    table = changed(trace(DEALT), keep=~(asks & (pl.col("step") >= 20)))
+    table = read_placements(trace(DEALT), keep=~(asks & (pl.col("step") >= 20)))
     assert {row["saving"] for name, row in table.items() if name != "now"} == {None}
 
 

@@ -38,22 +38,22 @@ def test_one_server_is_the_fault(name: str) -> None:
     """Slow all the time, at times, or for a while; what it costs is what goes away."""
     fault, kind, pattern = ONE[name]
     scenario = replace(SERVERS, faults=(fault,))
-    found = report(scenario)
-    assert found.verdict.state == "fault"
-    first = found.findings[0]
-    assert (first.kind, first.shards, first.pattern) == (kind, (1,), pattern)
+    run_report = report(scenario)
+    assert run_report.verdict.state == "fault"
+    main_finding = run_report.findings[0]
+    assert (main_finding.kind, main_finding.shards, main_finding.pattern) == (kind, (1,), pattern)
     truth = 1 - duration_ns(SERVERS) / duration_ns(scenario)
-    assert first.saving == pytest.approx(truth, rel=0.1)
-    assert found.ledger
-    assert found.ledger.unexplained < 0.05
+    assert main_finding.saving == pytest.approx(truth, rel=0.1)
+    assert run_report.ledger
+    assert run_report.ledger.unexplained < 0.05
 
 
 def test_the_server_with_most_bytes_is_the_fault() -> None:
     """It holds 97 % of them."""
-    found = report(replace(SERVERS, shard_bytes=(MIB, 64 * MIB, MIB)))
-    assert (found.verdict.state, found.verdict.kind) == ("fault", "ps_hot_shard")
-    assert found.ledger
-    assert found.ledger.unexplained < 0.05
+    run_report = report(replace(SERVERS, shard_bytes=(MIB, 64 * MIB, MIB)))
+    assert (run_report.verdict.state, run_report.verdict.kind) == ("fault", "ps_hot_shard")
+    assert run_report.ledger
+    assert run_report.ledger.unexplained < 0.05
 
 
 @pytest.mark.slow
@@ -68,21 +68,21 @@ def test_a_slow_worker_is_no_fault_of_servers() -> None:
 def test_servers_that_are_all_too_slow_are_not_healthy(name: str) -> None:
     """No server is worse than the others, but the headline is what would help, and what is lost."""
     scenario, title = ALL[name]
-    found = report(scenario)
-    assert found.ledger
-    assert found.ledger.useful < 0.1
-    assert found.verdict.headline.startswith("BOUND BY parameter servers: ")
-    assert title in found.verdict.headline
+    run_report = report(scenario)
+    assert run_report.ledger
+    assert run_report.ledger.useful < 0.1
+    assert run_report.verdict.headline.startswith("BOUND BY parameter servers: ")
+    assert title in run_report.verdict.headline
 
 
 @pytest.mark.slow
 def test_messages_that_are_long_on_the_way_are_communication() -> None:
     """Servers have nothing to do meanwhile."""
-    found = report(replace(SERVERS, latency_us=60_000.0))
-    assert [finding.kind for finding in found.findings] == ["exposed_communication"]
-    assert found.verdict.headline.startswith("BOUND BY communication: ")
-    assert found.ledger
-    assert found.ledger.unexplained < 0.05
+    run_report = report(replace(SERVERS, latency_us=60_000.0))
+    assert [finding.kind for finding in run_report.findings] == ["exposed_communication"]
+    assert run_report.verdict.headline.startswith("BOUND BY communication: ")
+    assert run_report.ledger
+    assert run_report.ledger.unexplained < 0.05
 
 
 def test_what_no_finding_explains_is_inconclusive() -> None:

@@ -17,34 +17,36 @@ LAYERS = 6
 USUAL_MS = 10
 
 
-def found(slow: dict[int, float]) -> Finding:
+def judge(slow: dict[int, float]) -> Finding:
     """Judge rank 2 of 4, whose backprop takes so many times as long in some layers."""
     rows: list[dict[str, Any]] = []
-    begin = 10**12
+    begin_ns = 10**12
     for step in range(60):
-        came = []
+        arrivals_ns = []
         for rank in range(4):
-            at = begin
-            parts = []
+            now_ns = begin_ns
+            layers = []
             for layer in reversed(range(LAYERS)):
                 jitter = (step * 7 + rank * 5 + layer * 3) % 11 * MS // 50
                 took = round(USUAL_MS * MS * (slow.get(layer, 1.0) if rank == 2 else 1.0)) + jitter
-                parts.append(span(rank, "backprop", at, at + took, f"conv{layer}", depth=2))
-                at += took
-            whole = span(rank, "backprop", begin, at, "backprop", depth=1)
-            came.append(at)
-            rows += [one | {"step": step} for one in (whole, *parts)]
-        over = max(came) + MS
+                layers.append(
+                    span(rank, "backprop", now_ns, now_ns + took, f"conv{layer}", depth=2)
+                )
+                now_ns += took
+            whole = span(rank, "backprop", begin_ns, now_ns, "backprop", depth=1)
+            arrivals_ns.append(now_ns)
+            rows += [one | {"step": step} for one in (whole, *layers)]
+        over = max(arrivals_ns) + MS
         for rank in range(4):
-            rows.append(span(rank, "step", begin, over, step=step))
-            rows.append(call(rank, step, came[rank], over, step=step))
-        begin = over
+            rows.append(span(rank, "step", begin_ns, over, step=step))
+            rows.append(call(rank, step, arrivals_ns[rank], over, step=step))
+        begin_ns = over
     (finding,) = (one for one in analyze(prepare(trace_of(rows, ranks=4))).findings if one.ranks)
     return finding
 
 
 def test_one_layer() -> None:
-    late = found({4: 2.0})
+    late = judge({4: 2.0})
     assert (late.ranks, late.phase, late.function) == ((2,), "backprop", "conv4")
     assert "100 % of the delay is in conv4." in late.sentence
     assert late.evidence["parts"][0]["name"] == "conv4"
@@ -52,19 +54,19 @@ def test_one_layer() -> None:
 
 
 def test_two_layers() -> None:
-    late = found({1: 1.6, 3: 1.6})
+    late = judge({1: 1.6, 3: 1.6})
     assert late.function is None
     assert "of the delay is in conv1 and conv3." in late.sentence
 
 
 def test_all_layers_alike() -> None:
-    late = found(dict.fromkeys(range(LAYERS), 1.3))
+    late = judge(dict.fromkeys(range(LAYERS), 1.3))
     assert f"All {LAYERS} parts of backprop are slower alike." in late.sentence
     assert len(late.evidence["parts"]) == LAYERS
 
 
 def test_half_of_the_layers_are_no_place() -> None:
     """Nor is it all of them: nothing is said beyond the numbers."""
-    late = found(dict.fromkeys(range(3), 1.5))
+    late = judge(dict.fromkeys(range(3), 1.5))
     assert "conv" not in late.sentence
     assert "alike" not in late.sentence

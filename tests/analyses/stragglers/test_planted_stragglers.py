@@ -21,10 +21,10 @@ def planted(
     draw = np.random.default_rng([99, seed])
     matrices = healthy(seed, ranks, steps, spiky=spiky)
     length = int(0.4 * steps)
-    first = int(draw.integers(WARM_UP, steps - length + 1))
+    first_row = int(draw.integers(WARM_UP, steps - length + 1))
     phase, rank = int(draw.integers(3)), int(draw.integers(ranks))
-    matrices[phase][first : first + length, rank] += extra
-    return matrices, phase, rank, (first, first + length - 1)
+    matrices[phase][first_row : first_row + length, rank] += extra
+    return matrices, phase, rank, (first_row, first_row + length - 1)
 
 
 @pytest.mark.parametrize("seed", mark_slow(range(4), quick=[0, 1]))
@@ -38,12 +38,12 @@ def test_delays_is_found_where_it_is(
 ) -> None:
     """One entry: the rank, the phase, the size to a third, the edges to a block (three with spikes)."""
     edge = 3 * BLOCK if spiky else BLOCK
-    matrices, phase, rank, (first, last) = planted(seed, ranks, steps, extra, spiky=spiky)
+    matrices, phase, rank, (first_row, last_row) = planted(seed, ranks, steps, extra, spiky=spiky)
     own = own_time(matrices)
     (late,) = (late for late in detection.find_episodes(own) if late.pattern != "sparse")
     assert (late.ranks, late.phase, late.pattern) == ((rank,), PHASES[phase], "transient")
-    assert abs(late.rows[0] - first) <= edge
-    assert abs(late.rows[-1] - last) <= edge
+    assert abs(late.rows[0] - first_row) <= edge
+    assert abs(late.rows[-1] - last_row) <= edge
     assert late.delay_ns[late.rows, rank].mean() / STEP_NS == pytest.approx(extra, rel=0.35)
 
 

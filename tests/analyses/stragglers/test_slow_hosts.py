@@ -33,7 +33,7 @@ def on_hosts(matrices: list[Floats], per_host: int) -> ComputeTime:
     return replace(own, hosts=tuple(f"node{rank // per_host}" for rank in own.ranks))
 
 
-def told(own: ComputeTime) -> list[Episode]:
+def find_late(own: ComputeTime) -> list[Episode]:
     """Return who is told to be late."""
     return [late for late, _ in episodes.price_episodes(own, float(own.total.max(axis=1).sum()))]
 
@@ -49,7 +49,7 @@ def test_a_slow_host_is_one_finding_with_all_its_ranks(
     matrices = healthy(seed, ranks, STEPS, spiky=spiky)
     for values in matrices:
         values[LATE, slow] *= 1.25
-    (late,) = told(on_hosts(matrices, per_host))
+    (late,) = find_late(on_hosts(matrices, per_host))
     assert late.ranks == tuple(slow)
     assert (late.rows[0], late.rows[-1]) == pytest.approx((LATE.start, LATE.stop - 1), abs=2)
 
@@ -62,7 +62,7 @@ def test_a_host_shows_what_its_ranks_alone_do_not(runs: int) -> None:
         matrices[2][LATE, 8:16] += 0.03
         own = on_hosts(matrices, 8)
         assert len(detection.find_episodes(own)) < 8
-        (late,) = told(own)
+        (late,) = find_late(own)
         assert late.ranks == tuple(range(8, 16))
         share = late.delay_ns[late.rows][:, 8:16].mean() / STEP_NS
         assert share == pytest.approx(0.03, rel=0.2)
@@ -74,7 +74,7 @@ def test_one_late_rank_does_not_make_its_host_late(per_host: int, ranks: int) ->
     for seed, by in enumerate((0.15, 0.4, 1.5)):
         matrices = healthy(seed, ranks, STEPS)
         matrices[2][LATE, per_host] += by
-        (late,) = told(on_hosts(matrices, per_host))
+        (late,) = find_late(on_hosts(matrices, per_host))
         assert late.ranks == (per_host,)
 
 
@@ -83,7 +83,7 @@ def test_ranks_of_a_host_lose_each_its_own() -> None:
     matrices = healthy(0, 64, STEPS)
     grown = np.linspace(0.2, 0.4, 8)
     matrices[2][LATE, 8:16] += grown
-    (late,) = told(on_hosts(matrices, 8))
+    (late,) = find_late(on_hosts(matrices, 8))
     found = late.delay_ns[late.rows][:, 8:16].mean(axis=0) / STEP_NS
     assert found == pytest.approx(grown, abs=0.03)
 
@@ -94,7 +94,7 @@ def test_ranks_of_a_host_lose_each_its_own() -> None:
 def test_equal_hosts_are_not_accused(per_host: int, ranks: int, runs: int, *, spiky: bool) -> None:
     """Neither of two ranks nor of eight."""
     for seed in range(runs):
-        assert told(on_hosts(healthy(seed, ranks, STEPS, spiky=spiky), per_host)) == []
+        assert find_late(on_hosts(healthy(seed, ranks, STEPS, spiky=spiky), per_host)) == []
 
 
 @pytest.mark.parametrize("seed", mark_slow([0, 2], quick=[0]))

@@ -15,15 +15,15 @@ SLOW = Scenario(ranks=4, steps=80, faults=(Fault("backprop", (2,), steps=(40, 69
 
 def test_everything_is_told() -> None:
     """Fields and sentence name the planted fault."""
-    (found,) = faults(report(SLOW))
-    assert (found.kind, found.ranks, found.phase) == ("straggler", (2,), "backprop")
-    assert (found.steps, found.pattern, found.hosts) == ((40, 69), "transient", ("host000",))
-    assert found.function == "backprop"
-    assert found.slowdown == pytest.approx(2.13, abs=0.05)
-    assert found.confidence is not None
-    assert found.confidence > 0.999
-    assert found.evidence["last_share"] == 1.0
-    assert found.sentence == (
+    (finding,) = faults(report(SLOW))
+    assert (finding.kind, finding.ranks, finding.phase) == ("straggler", (2,), "backprop")
+    assert (finding.steps, finding.pattern, finding.hosts) == ((40, 69), "transient", ("host000",))
+    assert finding.function == "backprop"
+    assert finding.slowdown == pytest.approx(2.13, abs=0.05)
+    assert finding.confidence is not None
+    assert finding.confidence > 0.999
+    assert finding.evidence["last_share"] == 1.0
+    assert finding.sentence == (
         "Rank 2 is a straggler in backprop, steps 40\N{EN DASH}69: +11.4 ms per step (62 % of the "
         "median step of 18.4 ms); 3 ranks wait for it. Fixing it would shorten the job by 19 % (95 % CI "
         "15\N{EN DASH}22)."
@@ -75,12 +75,12 @@ def test_ranks_late_together_are_one_finding() -> None:
     scenario = Scenario(
         ranks=8, steps=80, faults=(Fault("forward", (2, 5), steps=(20, 59), factor=1.6),)
     )
-    (found,) = faults(report(scenario))
-    assert found.ranks == (2, 5)
-    assert found.sentence.startswith(
+    (finding,) = faults(report(scenario))
+    assert finding.ranks == (2, 5)
+    assert finding.sentence.startswith(
         "Ranks 2 and 5 are stragglers in forward, steps 20\N{EN DASH}59"
     )
-    assert found.saving == pytest.approx(0.06, abs=0.015)
+    assert finding.saving == pytest.approx(0.06, abs=0.015)
 
 
 def test_a_whole_host_is_named() -> None:

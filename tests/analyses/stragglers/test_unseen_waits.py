@@ -55,20 +55,20 @@ def straggler(how: str, *, meet: bool = True) -> Finding:
 
 def test_waits_that_were_seen_are_told() -> None:
     """Calls that are matched show who waits, and for how long."""
-    found = straggler("matched")
-    assert "; 3 ranks wait for it." in found.sentence
-    assert found.saving == pytest.approx(DELAY_MS / 26, rel=0.05)
-    assert found.cost == pytest.approx(3 / 4 * DELAY_MS / 26, rel=0.05)
+    finding = straggler("matched")
+    assert "; 3 ranks wait for it." in finding.sentence
+    assert finding.saving == pytest.approx(DELAY_MS / 26, rel=0.05)
+    assert finding.cost == pytest.approx(3 / 4 * DELAY_MS / 26, rel=0.05)
 
 
 @pytest.mark.parametrize("how", ["unmatched", "a server"])
 def test_waits_within_communication_are_what_the_others_communicate_longer(how: str) -> None:
     """That ranks meet is seen, for how long they wait is not; nothing says that no rank waits."""
-    found = straggler(how)
-    assert "no rank" not in found.sentence
-    assert "; 3 ranks communicate longer meanwhile (waits not recorded)." in found.sentence
-    assert found.saving == pytest.approx(DELAY_MS / 26, rel=0.05)
-    assert found.cost is None
+    finding = straggler(how)
+    assert "no rank" not in finding.sentence
+    assert "; 3 ranks communicate longer meanwhile (waits not recorded)." in finding.sentence
+    assert finding.saving == pytest.approx(DELAY_MS / 26, rel=0.05)
+    assert finding.cost is None
 
 
 def test_who_is_not_waited_for_ends_last() -> None:
@@ -80,8 +80,8 @@ def test_who_is_not_waited_for_ends_last() -> None:
 
 def test_a_meeting_that_no_span_shows_is_inferred() -> None:
     """Ranks that begin something apart, and end it together in each step, wait for each other in it."""
-    found = straggler("something else")
+    finding = straggler("something else")
     shown = "; the others wait for it in a collective that no span shows (inferred)."
-    assert shown in found.sentence
-    assert found.saving == pytest.approx(DELAY_MS / 26, rel=0.05)
-    assert found.cost is None
+    assert shown in finding.sentence
+    assert finding.saving == pytest.approx(DELAY_MS / 26, rel=0.05)
+    assert finding.cost is None

@@ -1,9 +1,7 @@
 """Congestion: transfers that are slow for all ranks in parts of the run, against the run's own best.
 
-Each collective's time on the wire is compared with what calls of the same operation and payload usually
-take, and each step's sum with the lowest level of the run that lasts. Slow steps follow each other in
-episodes; few are slow elsewhere, and computation must not slow down with them, or it is the machine and
-not the network. Each step loses by its own slowness.
+Each step's collectives are compared with what they usually take. Slow steps follow each other in
+episodes, in which computation does not slow down (docs/analyses/collectives-and-links.md).
 """
 
 from __future__ import annotations
@@ -37,33 +35,41 @@ if TYPE_CHECKING:
     from tracelens.replay.pricing import TransferPrice
     from tracelens.replay.windows import WindowedReplay
 
-__all__ = ["find_congestion"]
-
-MIN_SAVING_TO_REPORT_CONGESTION: Final = 0.01  # of the job: less is not reported [policy]
-MIN_RATIO_OF_SLOW_COMMUNICATOR: Final = 1.5  # times: its calls take as many as outside [calibrate]
-MIN_CALLS_OF_SIZE: Final = 16  # calls: rarer sizes are compared with similar ones [calibrate]
-MIN_STEPS_TO_SEARCH_EPISODES: Final = 32  # steps: fewer hold no episode and baseline [calibrate]
-MIN_RATIO_OF_EPISODE: Final = 1.5  # times: its steps take as many as usual [calibrate]
-MIN_Z_SCORE_OF_EPISODE: Final = 6.0  # standard deviations: it is as far out [calibrate]
-MIN_STEPS_OUTSIDE_EPISODES: Final = 16  # steps: fewer do not show what is usual [calibrate]
-MIN_SHARE_OF_USUAL_STEPS_OUTSIDE: Final = 0.9  # share: with fewer there is no episode [calibrate]
+# of the job: congestion that costs less is not reported [policy]
+MIN_SAVING_TO_REPORT_CONGESTION: Final = 0.01
+# times: a communicator is slow if its calls take as many times as long as outside [calibrate]
+MIN_RATIO_OF_SLOW_COMMUNICATOR: Final = 1.5
+# calls: those of a rarer size are compared with calls of about that size [calibrate]
+MIN_CALLS_OF_SIZE: Final = 16
+# steps: fewer have no room for an episode and its baseline [calibrate]
+MIN_STEPS_TO_SEARCH_EPISODES: Final = 32
+# times: steps of an episode take as many times as long as usual [calibrate]
+MIN_RATIO_OF_EPISODE: Final = 1.5
+# standard deviations: an episode is as far beyond what is usual [calibrate]
+MIN_Z_SCORE_OF_EPISODE: Final = 6.0
+# steps: fewer outside of episodes do not show what is usual [calibrate]
+MIN_STEPS_OUTSIDE_EPISODES: Final = 16
+# share: nothing is reported if fewer steps outside of episodes are usual [calibrate]
+MIN_SHARE_OF_USUAL_STEPS_OUTSIDE: Final = 0.9
 CORRELATED_STEPS_OUTSIDE_EPISODES: Final = 3  # steps: as many neighbours count as one [chosen]
 MIN_STEPS_OF_LOWEST_LEVEL: Final = 16  # steps: the lowest level lasts as long [calibrate]
 MIN_RATIO_OF_LEVELS: Final = 1.5  # times: levels whose ratio is smaller are one [calibrate]
-MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS: Final = 0.75  # share: less is one level [calibrate]
-MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE: Final = 0.9  # share: as many of its steps are slow [calibrate]
+# share: two levels that explain less of the variance are one [calibrate]
+MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS: Final = 0.75
+# share: as many steps of an episode are slow [calibrate]
+MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE: Final = 0.9
 MIN_STEPS_OF_EPISODE: Final = 16  # steps: what is slow for fewer is no episode [calibrate]
-# share of the transfers' slowdown: if computation slows down by more, the machine is slow,
-# not the network [calibrate]
+# share of the transfers' slowdown: if computation slows down by more, the machine is
+# slow, not the network [calibrate]
 MAX_SHARE_OF_SLOWDOWN_IN_COMPUTE: Final = 0.25
-MIN_SHARE_OF_STEPS_IF_LASTING: Final = 0.6  # share: congestion in fewer is transient [chosen]
+MIN_SHARE_OF_STEPS_IF_LASTING: Final = 0.6  # share: congestion in fewer steps is transient [chosen]
 
 
 @dataclass(frozen=True, eq=False)
 class _SlowSteps:
     """Which rows (steps) have slow transfers, and how many times as long as usual a median one takes.
 
-    `episodes` are their first and last rows; `relative_error` is the standard error of what is usual.
+    `episodes` are their first and last rows; `relative_error` is that of the usual time.
     """
 
     inside: Flags
@@ -87,20 +93,20 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
     saving = float(price.saved_ns.sum()) / length_ns
     if saving < MIN_SAVING_TO_REPORT_CONGESTION:
         return []
-    less, more = (
+    low_saving, high_saving = (
         float(_price(facts.replay, calls, slow_steps, ratios, usual).saved_ns.sum()) / length_ns
         for usual in (1 + margin, 1 - margin)
     )
     ranks = _find_ranks(facts.trace, ratios)
     level = float(np.median(np.concatenate([*ratios.values()])))
-    when, pattern = _describe_steps(steps, slow)
+    steps_text, pattern = _describe_steps(steps, slow)
     unknown_link = "collectives do not tell which link"
     return [
         Finding.of(
             "congestion",
             {
                 "who": fmt.listing("rank", ranks) if ranks else "all ranks",
-                "steps": when,
+                "steps": steps_text,
                 "ratio": f"{level:.1f}",
                 "link": "no single link is the cause" if has_messages else unknown_link,
             },
@@ -110,7 +116,9 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
             ranks=ranks,
             slowdown=level,
             saving=saving,
-            interval=join_intervals(saving, price.measure_interval(length_ns), (less, more)),
+            interval=join_intervals(
+                saving, price.measure_interval(length_ns), (low_saving, high_saving)
+            ),
             fix=price.fix,
             evidence={
                 "times_as_long": level,
@@ -143,7 +151,7 @@ def _price(
 def _measure_ratios(
     by_communicator: pl.DataFrame, steps: Ints, slow: _SlowSteps
 ) -> dict[str, Floats]:
-    """Return how many times as long as usual each slow communicator's calls take, [slow step]."""
+    """Return the calls' time over the usual time, [slow step], by slow communicator."""
     ratios = {}
     for (uid,), rows in by_communicator.partition_by("communicator", as_dict=True).items():
         ratio = np.full(len(steps), np.nan)
@@ -155,9 +163,9 @@ def _measure_ratios(
 
 
 def _compare_with_usual(calls: pl.DataFrame) -> pl.DataFrame:
-    """Sum what the calls of each communicator and step take, `wire_ns`, and what is `usual`, ns.
+    """Sum the time `wire_ns` and the `usual` time of the calls of each communicator and step, ns.
 
-    Calls of a size that is rare are compared with those of about its size, within a factor of 1.4.
+    Calls of a rare size are compared with those of about its size, within a factor of 1.4.
     """
     alike = ("communicator", "op")
     is_rare = pl.len().over(*alike, "bytes") < MIN_CALLS_OF_SIZE
@@ -176,41 +184,46 @@ def _find_episodes(ratio: Floats) -> _SlowSteps | None:
     """Search for episodes; `ratio` is how many times as long as usual transfers take, [step]."""
     if len(ratio) < MIN_STEPS_TO_SEARCH_EPISODES + WARM_UP:
         return None
-    lowest, spread = _find_lowest_level(ratio[WARM_UP:])
-    least_rise = max((MIN_RATIO_OF_EPISODE - 1) * lowest, MIN_Z_SCORE_OF_EPISODE * spread)
-    is_slow = ratio > lowest + least_rise / 2
+    lowest_ratio, spread = _find_lowest_level(ratio[WARM_UP:])
+    least_rise = max((MIN_RATIO_OF_EPISODE - 1) * lowest_ratio, MIN_Z_SCORE_OF_EPISODE * spread)
+    is_slow = ratio > lowest_ratio + least_rise / 2
     is_slow[:WARM_UP] = False
     episodes = _join_slow_steps(is_slow)
-    inside = mark_runs(episodes, len(ratio))
-    outside = ~inside
-    outside[:WARM_UP] = False
-    if not episodes or outside.sum() < MIN_STEPS_OUTSIDE_EPISODES:
+    in_episode = mark_runs(episodes, len(ratio))
+    out_of_episode = ~in_episode
+    out_of_episode[:WARM_UP] = False
+    if not episodes or out_of_episode.sum() < MIN_STEPS_OUTSIDE_EPISODES:
         return None
-    too_many_outside = np.mean(is_slow[outside]) > 1 - MIN_SHARE_OF_USUAL_STEPS_OUTSIDE
-    if too_many_outside or np.median(ratio[inside]) < lowest + least_rise:
+    too_many_outside = np.mean(is_slow[out_of_episode]) > 1 - MIN_SHARE_OF_USUAL_STEPS_OUTSIDE
+    if too_many_outside or np.median(ratio[in_episode]) < lowest_ratio + least_rise:
         return None
-    usual = float(np.median(ratio[outside]))
-    independent_steps = outside.sum() / CORRELATED_STEPS_OUTSIDE_EPISODES
-    error = measure_deviation(ratio[outside] - usual) / usual / np.sqrt(independent_steps)
-    return _SlowSteps(inside, float(np.median(ratio[inside])) / usual, episodes, float(error))
+    usual_ratio = float(np.median(ratio[out_of_episode]))
+    independent_steps = out_of_episode.sum() / CORRELATED_STEPS_OUTSIDE_EPISODES
+    error = (
+        measure_deviation(ratio[out_of_episode] - usual_ratio)
+        / usual_ratio
+        / np.sqrt(independent_steps)
+    )
+    return _SlowSteps(
+        in_episode, float(np.median(ratio[in_episode])) / usual_ratio, episodes, float(error)
+    )
 
 
 def _find_lowest_level(ratio: Floats) -> tuple[float, float]:
     """Return the lowest level that lasts, and the standard deviation of its steps.
 
-    Steps are divided in two where logarithms differ most (N. Otsu, A threshold selection method from
-    gray-level histograms, 1979), and the lower ones again, as long as there are two levels.
+    Steps are divided where logarithms differ most (Otsu 1979), and the lower ones again.
     """
     ordered = np.sort(np.log(ratio))
     while len(ordered) > MIN_STEPS_OF_LOWEST_LEVEL:
         count = np.arange(1, len(ordered))
         sum_below = np.cumsum(ordered)[:-1]
         difference = sum_below / count - (ordered.sum() - sum_below) / count[::-1]
-        between = count * count[::-1] * difference**2 / len(ordered) ** 2
-        lower = int(between.argmax()) + 1
+        variance_between = count * count[::-1] * difference**2 / len(ordered) ** 2
+        lower = int(variance_between.argmax()) + 1
         log_ratio = np.median(ordered[lower:]) - np.median(ordered[:lower])
         is_one_level = log_ratio < np.log(MIN_RATIO_OF_LEVELS) or (
-            between.max() < MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS * np.var(ordered)
+            variance_between.max() < MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS * np.var(ordered)
         )
         if lower < MIN_STEPS_OF_LOWEST_LEVEL or is_one_level:
             break
@@ -226,11 +239,11 @@ def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
     gains = np.where(is_slow, 1 - cost, -cost)
     episodes: list[tuple[int, int]] = []
     while True:
-        first, last = find_greatest_run(gains)
-        if last - first + 1 < MIN_STEPS_OF_EPISODE or not is_slow[first]:
+        first_row, last_row = find_greatest_run(gains)
+        if last_row - first_row + 1 < MIN_STEPS_OF_EPISODE or not is_slow[first_row]:
             return tuple(sorted(episodes))
-        episodes.append((first, last))
-        gains[first : last + 1] = -cost
+        episodes.append((first_row, last_row))
+        gains[first_row : last_row + 1] = -cost
 
 
 def _compute_slows_down(phases: Phases, steps: Ints, slow: _SlowSteps) -> bool:
@@ -255,10 +268,10 @@ def _find_ranks(trace: Trace, communicators: Iterable[str]) -> tuple[int, ...]:
 
 
 def _describe_steps(steps: Ints, slow: _SlowSteps) -> tuple[str, Pattern]:
-    """Return which steps are slow, in words, and in which pattern."""
+    """Describe the slow steps in words, and name their pattern."""
     slow_steps = steps[slow.inside]
-    when = fmt.steps(int(slow_steps[0]), int(slow_steps[-1]))
+    steps_text = fmt.steps(int(slow_steps[0]), int(slow_steps[-1]))
     if len(slow.episodes) > 1:
-        return f"{len(slow_steps)} of {when} (in {len(slow.episodes)} episodes)", "sparse"
+        return f"{len(slow_steps)} of {steps_text} (in {len(slow.episodes)} episodes)", "sparse"
     is_lasting = len(slow_steps) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(steps)
-    return when, "persistent" if is_lasting else "transient"
+    return steps_text, "persistent" if is_lasting else "transient"

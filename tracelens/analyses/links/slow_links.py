@@ -1,16 +1,8 @@
 """Links: which of them are slow, and when transfers are slow for all.
 
-A **slow link** is found where messages between two ranks were recorded (`transfers.py`). Collectives
-alone do not show it: in a ring every rank is as slow as the slowest link. Of such a run only congestion
-(`congestion.py`) and exposed communication (`interleaving.py`) are reported.
-
-Links between hosts are compared with each other, and links inside hosts with each other. Each message is
-expected to take what messages of its size take; what a link takes beyond the median link of the step, in
-shares of a step, is scanned for windows that chance does not explain; of two links, the one beyond the
-other (`stats/window_scan.py`). Of few links the median one may be slow itself, so all links of a rank,
-and both of two ranks, are compared with the others, too. A rank that shares its cores has long messages
-as well: inside a host a link is slow only if its ranks have other links, compute as fast as others, and
-hardly wait for cores.
+A slow link is found where messages between two ranks were recorded; collectives alone do not show it. Of
+few links the median one may be slow itself, so all links of a rank, and both of two ranks, are compared
+with the others, too (docs/analyses/collectives-and-links.md).
 """
 
 from __future__ import annotations
@@ -45,18 +37,22 @@ if TYPE_CHECKING:
     from tracelens.replay.edges import Carrier
     from tracelens.stats.window_scan import Scan
 
-__all__ = ["LINK_COLUMNS", "Links", "run"]
-
 MAX_LINKS_SHOWN: Final = 64  # rows: a report has no more links [policy]
-MIN_SAVING_TO_REPORT_LINK: Final = 0.01  # of the job: a link that costs less is none [policy]
+# of the job: a slow link that costs less is not reported [policy]
+MIN_SAVING_TO_REPORT_LINK: Final = 0.01
 # ratio: keeps a link that is no slower than others from a division by 0 [definition]
 ROUNDING_OF_RATIO: Final = 1e-9
-MIN_SHARE_OF_COLLECTIVES_ON_LINK: Final = 0.5  # of a transfer: it is the messages [calibrate]
+# share of the collectives' transfer: if a link's messages take as long, they are all of it [calibrate]
+MIN_SHARE_OF_COLLECTIVES_ON_LINK: Final = 0.5
 MIN_STEPS_TO_JUDGE_LINKS: Final = 30  # steps: links are not judged by fewer [calibrate]
-MAX_ERROR_RATE_OF_LINKS: Final = 0.003  # probability: any link of a healthy run [calibrate]
-MIN_DELAY_OF_LINK: Final = 0.015  # of a step: less beyond the median link is not slow [calibrate]
-MAX_DELAY_SCANNED: Final = 1.0  # of a step: a larger delay counts as this one [chosen]
-MIN_SHARE_OF_LINKS_IN_GROUP: Final = 0.25  # of all links: larger groups are scanned as one [chosen]
+# probability: chance accuses a link of a healthy run as often [calibrate]
+MAX_ERROR_RATE_OF_LINKS: Final = 0.003
+# of a step: a link that is delayed less beyond the median one is not slow [calibrate]
+MIN_DELAY_OF_LINK: Final = 0.015
+# of a step: a link that is delayed more counts as delayed by as much [chosen]
+MAX_DELAY_SCANNED: Final = 1.0
+# share of all links: the median link may be one of a larger group, which is scanned as one [chosen]
+MIN_SHARE_OF_LINKS_IN_GROUP: Final = 0.25
 # share of others' computation: if a rank computes as much longer, it is slow, not the link [calibrate]
 MIN_MORE_COMPUTE_IF_RANK_SLOW: Final = 0.10
 # share of the median link's messages: a link with fewer is not judged in that step [calibrate]
@@ -64,8 +60,10 @@ MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP: Final = 0.25
 # ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
 MAX_DEVIATION_RATIO_IF_LINK_DRIFTS: Final = 0.9
 MIN_STEPS_OF_SLOW_LINK: Final = 3  # steps: a link whose time is known in fewer is not slow [chosen]
-MIN_RATIO_OF_SLOW_LINK: Final = 1.5  # times: its messages take as many as others' [calibrate]
-CLOCK_UNCERTAINTIES_OF_LOSS: Final = 3  # times: a message of a slow link loses more [calibrate]
+# times: messages of a slow link take as many times as long as others [calibrate]
+MIN_RATIO_OF_SLOW_LINK: Final = 1.5
+# times the uncertainty of clocks: a link is not slow if a message loses no more [calibrate]
+CLOCK_UNCERTAINTIES_OF_LOSS: Final = 3
 
 LINK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "sender": pl.Int32(),
@@ -223,10 +221,10 @@ def _price(
 
 
 def _measure_share_of_collectives(link: _SlowLink, collectives_ns: Floats) -> Floats:
-    """Return what share of their time collectives take without a slow link, [step].
+    """Return the share of their time that collectives take without a slow link, [step].
 
-    Where its messages make up the collectives' transfer, these take as many times less as it would;
-    else they lose at most what the link's messages lose.
+    Where its messages make up the collectives' transfer, that is divided by the link's ratio; else the
+    link's loss is subtracted.
     """
     link_ns = link.lost_ns * link.ratio / np.maximum(link.ratio - 1, ROUNDING_OF_RATIO)
     share = 1 / np.maximum(link.ratio, 1)
@@ -287,15 +285,15 @@ def _search(table: _LinkTimes, step_ns: float, uncertainty_ns: int) -> list[_Slo
         windows += _scan_links(table, step_ns)
     p_values = np.array([window.p_value for window in windows])
     is_found = window_scan.find_discoveries(p_values, MAX_ERROR_RATE_OF_LINKS)
-    found: dict[tuple[int, int], _SlowLink] = {}
+    slow_links: dict[tuple[int, int], _SlowLink] = {}
     for row in np.flatnonzero(is_found).tolist():
         window = windows[row]
         columns = np.flatnonzero(window.group).tolist() if window.mean >= MIN_DELAY_OF_LINK else []
         links = [_follow(table, window, column, step_ns, uncertainty_ns) for column in columns]
         for link in links if None not in links else ():
             assert link is not None
-            found.setdefault(link.ends, link)
-    return list(found.values())
+            slow_links.setdefault(link.ends, link)
+    return list(slow_links.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,10 +330,10 @@ def _find_groups(links: list[tuple[int, int]]) -> list[Flags]:
 def _scan_group(table: _LinkTimes, group: Flags, step_ns: float) -> _Window:
     """Compare the mean link of a group with the links that are not in it."""
     residual = _compare_with_step(table.measure_delays(~group)[WARM_UP:], step_ns)
-    mean, others = residual[:, group].mean(axis=1), residual[:, ~group]
-    if others.shape[1] == 1:
+    mean, other_links = residual[:, group].mean(axis=1), residual[:, ~group]
+    if other_links.shape[1] == 1:
         return _Window.from_scan(group, window_scan.scan_pair(mean), 1)
-    return _Window.from_scan(group, window_scan.scan_ranks(np.column_stack([mean, others])), 0)
+    return _Window.from_scan(group, window_scan.scan_ranks(np.column_stack([mean, other_links])), 0)
 
 
 def _scan_links(table: _LinkTimes, step_ns: float) -> list[_Window]:
@@ -408,15 +406,15 @@ class _LinkTimes:
 def _add_usual_time(messages: pl.DataFrame) -> pl.DataFrame:
     """Add the `usual` time of messages of about that size, ns.
 
-    A message takes no longer than a larger one, and no longer in proportion than a smaller one: so sizes
-    that a slow link alone carries are compared with others.
+    A message takes no longer than a larger one, and in proportion no longer than a smaller one: so sizes
+    that a slow link alone carries are compared, too.
     """
     nbytes = pl.col("bytes").fill_null(0) + 1
     sized = messages.with_columns(size=nbytes.log(2).mul(2).round())
-    usual = sized.group_by("size").agg(pl.col("ns").median(), nbytes=nbytes.median()).sort("size")
-    size = usual["nbytes"].to_numpy()
-    bounds_ns = usual["ns"].to_numpy() * np.maximum(size[:, None] / size, 1.0)
-    return sized.join(usual.select("size", usual=pl.Series(bounds_ns.min(axis=1))), on="size")
+    by_size = sized.group_by("size").agg(pl.col("ns").median(), nbytes=nbytes.median()).sort("size")
+    size = by_size["nbytes"].to_numpy()
+    bounds_ns = by_size["ns"].to_numpy() * np.maximum(size[:, None] / size, 1.0)
+    return sized.join(by_size.select("size", usual=pl.Series(bounds_ns.min(axis=1))), on="size")
 
 
 def _fill_unknown(values: Floats, is_known: Flags) -> Floats:
@@ -445,10 +443,10 @@ def _follow(
         window.last - WARM_UP,
         max_ratio=MAX_DEVIATION_RATIO_IF_LINK_DRIFTS,
     )
-    first, last = shape.first + WARM_UP, shape.last + WARM_UP
+    first_row, last_row = shape.first + WARM_UP, shape.last + WARM_UP
     if shape.first == 0 and np.median(residual[:WARM_UP]) > shape.level / 2:
-        first = 0
-    rows = slice(first, last + 1)
+        first_row = 0
+    rows = slice(first_row, last_row + 1)
     is_known = table.is_known[rows, link]
     ratio = table.ratio[rows, link] / medians(table.ratio[rows, ~window.group], axis=1)
     is_slow = medians(ratio[is_known], axis=0) >= MIN_RATIO_OF_SLOW_LINK

@@ -1,11 +1,8 @@
 """Asynchronous training: no rank waits for the last one; a slow one is stale, or a server serializes.
 
-A server numbers its updates (`seq` of an apply or a master_update), and what a worker sends names the
-version that it had last read. Staleness of an update = updates that others made in between (Ho et al.
-2013, "More effective distributed ML via a stale synchronous parallel parameter server"). Where each
-contribution makes an update of its own, `updates` and `rate` say how fairly the workers are served.
-A stale worker costs learning, and delays the end where each worker has so many steps to do.
-Waiting for a turn is the cost of a server that serves one worker at a time (You, Buluc, Demmel 2017).
+Staleness of an update = updates that others made since the version that its worker had last read (Ho et
+al. 2013). Waiting for a turn is the cost of a server that serves one worker after the other (You, Buluc,
+Demmel 2017). docs/analyses/asynchrony.md
 """
 
 from __future__ import annotations
@@ -29,11 +26,12 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
-__all__ = ["WORKER_COLUMNS", "Asynchrony", "run"]
-
-MIN_SAVING_TO_REPORT_TURNS: Final = 0.05  # of the job: waiting of less is not reported [policy]
-MIN_RATIO_OF_STALENESS: Final = 1.5  # times the others': it has as many [calibrate]
-MIN_MORE_VERSIONS_IF_STALE: Final = 3  # versions: a stale worker is as many behind [calibrate]
+# of the job: waiting for turns that costs less is not reported [policy]
+MIN_SAVING_TO_REPORT_TURNS: Final = 0.05
+# times: a stale worker has as many times the others' mean staleness [calibrate]
+MIN_RATIO_OF_STALENESS: Final = 1.5
+# versions: a stale worker is as many behind the others, in the mean [calibrate]
+MIN_MORE_VERSIONS_IF_STALE: Final = 3
 # blocks: a worker is stale if it is so in each; by chance it is once in 256 [calibrate]
 BLOCKS_OF_UPDATES: Final = 8
 MIN_UPDATES_OF_BLOCK: Final = 3  # updates: a worker with fewer in a block is not judged [calibrate]
@@ -96,12 +94,9 @@ def run(facts: Facts) -> Asynchrony:
 
 
 def _find_updates(trace: Trace) -> pl.DataFrame:
-    """Return the updates while all workers train, in order, with rank and staleness.
-
-    None if an update takes many contributions: then it is synchronous.
-    """
+    """Return the updates while all workers train, with rank and staleness; none if synchronous."""
     op = pl.col("op").cast(pl.String)
-    sent, made = (
+    contributions, server_updates = (
         trace.requests_of(processes)
         .drop_nulls(["seq", "request"])
         .filter(op.is_in(ops))
@@ -109,10 +104,10 @@ def _find_updates(trace: Trace) -> pl.DataFrame:
         .collect()
         for ops, processes in ((_SENT, trace.workers), (_MADE, trace.shards))
     )
-    updates = made.drop("rank").join(
-        sent.select("request", "rank", read="version").unique("request"), on="request"
+    updates = server_updates.drop("rank").join(
+        contributions.select("request", "rank", read="version").unique("request"), on="request"
     )
-    if updates.height < MIN_SHARE_OF_OWN_UPDATES * sent.height:
+    if updates.height < MIN_SHARE_OF_OWN_UPDATES * contributions.height:
         updates = updates.clear()
     staleness = (pl.col("version") - 1 - pl.col("read")).clip(lower_bound=0)
     until_ns = updates.group_by("rank").agg(pl.col("end_ns").max())["end_ns"].min()
@@ -160,23 +155,24 @@ def _find_stale(
     total, number = updates.select(pl.col("staleness").sum(), number=pl.len()).row(0)
     least_updates = BLOCKS_OF_UPDATES * MIN_UPDATES_OF_BLOCK
     for worker in table.filter(pl.col("updates") >= least_updates).iter_rows(named=True):
-        mean, others = worker["staleness"], number - worker["updates"]
-        if not others:
+        mean_staleness, updates_of_others = worker["staleness"], number - worker["updates"]
+        if not updates_of_others:
             continue
-        usual = (total - mean * worker["updates"]) / others
+        usual_staleness = (total - mean_staleness * worker["updates"]) / updates_of_others
         staleness = updates.filter(pl.col("rank") == worker["rank"])["staleness"].to_numpy()
         edges = len(staleness) * np.arange(1, BLOCKS_OF_UPDATES) // BLOCKS_OF_UPDATES
-        is_lasting = all(block.mean() > usual for block in np.split(staleness, edges))
-        least = max(MIN_RATIO_OF_STALENESS * usual, usual + MIN_MORE_VERSIONS_IF_STALE)
-        if mean >= least and is_lasting:
-            yield worker, usual
+        is_lasting = all(block.mean() > usual_staleness for block in np.split(staleness, edges))
+        least = max(
+            MIN_RATIO_OF_STALENESS * usual_staleness, usual_staleness + MIN_MORE_VERSIONS_IF_STALE
+        )
+        if mean_staleness >= least and is_lasting:
+            yield worker, usual_staleness
 
 
-def _report_stale(worker: dict[str, Any], others: float, trace: Trace, phases: Phases) -> Finding:
-    """Report who is stale, why, and by how much the job ends later for it.
-
-    `worker` is a row of `WORKER_COLUMNS`, `others` their mean staleness.
-    """
+def _report_stale(
+    worker: dict[str, Any], usual_staleness: float, trace: Trace, phases: Phases
+) -> Finding:
+    """Report a stale worker (a row of `WORKER_COLUMNS`), its cause, and how much later the job ends."""
     rank, staleness, rate = worker["rank"], worker["staleness"], worker["rate"]
     process = int(trace.workers.filter(pl.col("rank") == rank)["process"][0])
     ends = trace.steps.group_by("process").agg(pl.col("end_ns").max())
@@ -186,16 +182,16 @@ def _report_stale(worker: dict[str, Any], others: float, trace: Trace, phases: P
     )
     saving = max(end_ns - others_end_ns, 0.0) / max(job_ns(trace), 1)
     phase, slowdown = _find_slow_category(phases, process)
-    why = f", since it takes {slowdown:.1f}x as long for {fmt.phase(phase)}" if phase else ""
+    reason = f", since it takes {slowdown:.1f}x as long for {fmt.phase(phase)}" if phase else ""
     cost = f", and fixing it would shorten the job by {fmt.percent(saving)}" if saving else ""
     return Finding.of(
         "stale_worker",
         {
             "rank": str(rank),
             "staleness": f"{staleness:.1f}",
-            "others": f"{others:.1f}",
+            "others": f"{usual_staleness:.1f}",
             "rate": f"{rate:.1f}",
-            "why": why,
+            "why": reason,
             "cost": cost,
         },
         saving=saving,
@@ -203,14 +199,14 @@ def _report_stale(worker: dict[str, Any], others: float, trace: Trace, phases: P
         phase=phase,
         pattern="persistent",
         slowdown=slowdown,
-        evidence={"staleness": staleness, "others": others, "rate": rate},
+        evidence={"staleness": staleness, "others": usual_staleness, "rate": rate},
     )
 
 
 def _find_slow_category(phases: Phases, process: int) -> tuple[str | None, float | None]:
     """Return the category in which a worker's step exceeds the others' most, and how many times."""
     is_worker = pl.col("process") == process
-    excess_ns = pl.col("own") - pl.col("others")
+    extra_ns = pl.col("own") - pl.col("others")
     longer = (
         phases.times.filter(pl.col("category").cast(pl.String).is_in(OWN_CATEGORIES))
         .group_by("category")
@@ -218,8 +214,8 @@ def _find_slow_category(phases: Phases, process: int) -> tuple[str | None, float
             own=pl.col("ns").filter(is_worker).median(),
             others=pl.col("ns").filter(~is_worker).median(),
         )
-        .filter(excess_ns > 0)
-        .sort(excess_ns, pl.col("category").cast(pl.String), descending=[True, False])
+        .filter(extra_ns > 0)
+        .sort(extra_ns, pl.col("category").cast(pl.String), descending=[True, False])
     )
     if longer.is_empty():
         return None, None

@@ -1,13 +1,8 @@
-"""What binds parameter servers: processors, links, or links that collapse when many push at once.
+"""What binds parameter servers: processors, links, or links that collapse when many push together.
 
-Where workers are queued or transfer for a tenth of their time, each shard's windows are judged
-(`utilisation.py`). It is bound by its **processor** if that is at work for 80 % of the push window, by
-the **network** if its link is for 80 % of both windows and the processor for less than a quarter, by
-**incast** if a third of the goodput that its link reaches with fewer messages is lost with many. Where
-servers are all alike, what is at work for less than a quarter is never named, and neither link nor
-incast where receiving was not recorded. A shard that takes 1.5 times as long per byte as the others is a
-fault, as is incast; servers that are all alike are an opportunity, priced as if each had twice the
-processor, or bandwidth. The matching edit of the replay says what that saves, or why it is not known.
+A shard that takes longer per byte than the others is a fault, as is incast; servers that are all alike
+are an opportunity, priced as if each had twice the processor, or bandwidth. The matching edit of the
+replay says what that saves, or why it is not known (docs/analyses/parameter-servers.md).
 """
 
 from __future__ import annotations
@@ -29,26 +24,31 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.model.findings import Pattern
 
-__all__ = ["Bound", "classify_shards", "find_bottlenecks"]
-
-# share of the window: a processor, or a link, that is at work as long binds its shard
-# [calibrate; one decision in classify_shards, _choose_case]
+# share of the window: a processor, or a link, that is at work as long binds its shard [calibrate;
+# one decision in classify_shards, _choose_case]
 MIN_BUSY_SHARE_IF_BOUND: Final = 0.8
 # share of the push window: the link binds only if the processor is at work for less [calibrate]
 MAX_BUSY_SHARE_OF_CPU_IF_NETWORK_BOUND: Final = 0.25
-MIN_COLLAPSE_IF_INCAST: Final = 1.5  # times: the best goodput over the usual one [calibrate]
-MIN_RECEIVING_SHARE_IF_INCAST: Final = 0.5  # of the push window: less binds none [calibrate]
+# times: the link's best goodput over its usual one if pushes collide [calibrate]
+MIN_COLLAPSE_IF_INCAST: Final = 1.5
+# share of the push window: a link that receives for less does not bind [calibrate]
+MIN_RECEIVING_SHARE_IF_INCAST: Final = 0.5
 MIN_STEPS_TO_JUDGE_SERVERS: Final = 20  # steps: servers are not judged by fewer [calibrate]
-MIN_BUSY_SHARE_IF_BOUND_AT_TIMES: Final = 0.25  # of the window: less binds at no time [chosen]
-MIN_SAVING_IF_NOTHING_BINDS: Final = 0.05  # of the job: less is not reported then [policy]
-MIN_RATIO_OF_TIME_PER_BYTE: Final = 1.5  # times the others': a slow shard takes as many [calibrate]
+# share of the window: what is at work for less is not said to bind at times [chosen]
+MIN_BUSY_SHARE_IF_BOUND_AT_TIMES: Final = 0.25
+# of the job: where nothing binds, what would save less is not reported [policy]
+MIN_SAVING_IF_NOTHING_BINDS: Final = 0.05
+# times: a slow shard takes as many times as long per byte as the others [calibrate]
+MIN_RATIO_OF_TIME_PER_BYTE: Final = 1.5
 # share: a shard is slow for the whole run if as many steps show it, half as clearly [calibrate]
 MIN_SHARE_OF_STEPS_IF_SHARD_ALWAYS_SLOW: Final = 0.75
 MIN_SLOW_STEPS_OF_SHARD: Final = 3  # steps: fewer slow ones say nothing of a shard [calibrate]
 # share of the steps from the first to the last slow one: fewer slow ones are sparse [chosen]
 MIN_SHARE_OF_STEPS_IF_TRANSIENT: Final = 0.75
-MIN_SAVING_TO_REPORT_UPGRADE: Final = 0.03  # of the job: faster servers that save less [policy]
-MIN_SAVING_TO_REPORT_SERVER_FAULT: Final = 0.03  # of the job: a fault that costs less [policy]
+# of the job: faster servers that save less are not reported [policy]
+MIN_SAVING_TO_REPORT_UPGRADE: Final = 0.03
+# of the job: a fault of servers that costs less is not reported [policy]
+MIN_SAVING_TO_REPORT_SERVER_FAULT: Final = 0.03
 
 Bound = Literal["cpu", "network", "incast"]
 _KINDS: Final[dict[Bound, str]] = {
@@ -64,9 +64,9 @@ _FIELDS: Final[dict[Bound, dict[str, str]]] = {
 
 
 def classify_shards(exchange: Exchange, message_share: float) -> dict[int, Bound]:
-    """Return what binds each shard (by its column), where it is clear.
+    """Return the bound of each shard (by its column), where it is clear.
 
-    `message_share` is what messages cost links however few their bytes, as a share of the links' work.
+    `message_share` is the links' work for messages however few their bytes, as a share of all.
     """
     bounds: dict[int, Bound] = {}
     cpu, wire = exchange.busy_shares()
@@ -90,20 +90,20 @@ def find_bottlenecks(
 ) -> list[Finding]:
     """Report what binds, each kind once; of a kind, shards slower than others first.
 
-    Instead of more bandwidth, fewer messages are advised where they save more. Nothing is reported of
-    shards that are `explained` by what they hold.
+    Fewer messages are advised instead of bandwidth where they save more. Shards that are `explained` by
+    what they hold are left out.
     """
     if len(exchange.exposed) < MIN_STEPS_TO_JUDGE_SERVERS:
         findings: list[Finding] = []
     else:
         findings = _find_bounds(exchange, bounds, explained) or _find_by_gain(exchange, explained)
-    kept = [f for f in findings if f.kind != _KINDS["network"] or f.category == "fault"]
-    if explained or (findings and len(kept) == len(findings)):
+    kept_findings = [f for f in findings if f.kind != _KINDS["network"] or f.category == "fault"]
+    if explained or (findings and len(kept_findings) == len(findings)):
         return findings
     fewer_messages = find_small_messages(exchange, messages)
     best_saving = max((finding.saving or 0.0 for finding in findings), default=0.0)
     if fewer_messages and (fewer_messages[0].saving or 0.0) > best_saving:
-        return [*kept, *fewer_messages]
+        return [*kept_findings, *fewer_messages]
     return findings
 
 
@@ -114,10 +114,10 @@ def _find_bounds(
     findings = []
     for kind in _KINDS:
         columns = [column for column, bound in bounds.items() if bound == kind]
-        others = [column for column in columns if exchange.shards[column] not in explained]
-        slower = [] if kind == "incast" else _find_slower(exchange, others, kind)
+        unexplained = [column for column in columns if exchange.shards[column] not in explained]
+        slower = [] if kind == "incast" else _find_slower(exchange, unexplained, kind)
         findings += slower
-        if slower or not columns or others != columns:
+        if slower or not columns or unexplained != columns:
             continue
         if kind == "incast":
             incast = _report_incast(exchange, columns)
@@ -132,14 +132,10 @@ def _find_bounds(
 
 
 def _find_by_gain(exchange: Exchange, explained: frozenset[int]) -> list[Finding]:
-    """Report shards that are slow per byte, where pushes are too far apart to fill a window.
-
-    If all are alike, report which of both would help more, or both if they help about as much, of those
-    that are at work for long enough.
-    """
+    """Report slow shards, or what would help most, where pushes are too far apart to fill a window."""
     everywhere = list(range(len(exchange.shards)))
-    others = [column for column in everywhere if exchange.shards[column] not in explained]
-    slower = [finding for kind in _DEVICES for finding in _find_slower(exchange, others, kind)]
+    unexplained = [column for column in everywhere if exchange.shards[column] not in explained]
+    slower = [finding for kind in _DEVICES for finding in _find_slower(exchange, unexplained, kind)]
     if slower or explained:
         return slower
     prices = {
@@ -160,7 +156,7 @@ def _find_by_gain(exchange: Exchange, explained: frozenset[int]) -> list[Finding
 
 
 def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPrice:
-    """Return what processors, or links, of some shards save if they are twice as fast.
+    """Price processors, or links, of some shards that are twice as fast.
 
     Where all messages have about one size, all that links take counts as for bytes.
     """
@@ -177,13 +173,14 @@ def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPr
 
 def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
     links = {column: link for column in columns if (link := exchange.links[column])}
-    worst = max(links.values(), key=lambda link: link.collapse)
+    worst_link = max(links.values(), key=lambda link: link.collapse)
     price = price_edits(exchange.replay, "incast=off")
     lost_ns = sum(
-        exchange.received[:, column].sum() * (1 - link.usual / link.best)
+        exchange.received[:, column].sum() * (1 - link.mean_rate / link.best_rate)
         for column, link in links.items()
     )
     receive = "receives" if len(columns) == 1 else "receive"
+    condition = "in replies" if worst_link.reply_rate else "when fewer do"
     findings = _report(
         exchange,
         columns,
@@ -192,29 +189,33 @@ def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
         at_most=lost_ns / exchange.job_ns,
         fields={
             "who": f"{_name_shards(exchange, columns)} {receive}",
-            "usual": fmt.bandwidth(worst.usual),
-            "pushes": f"{worst.crowd:.0f}",
-            "best": f"{fmt.bandwidth(worst.best)} {'in replies' if worst.sent else 'when fewer do'}",
+            "usual": fmt.bandwidth(worst_link.mean_rate),
+            "pushes": f"{worst_link.crowd:.0f}",
+            "best": f"{fmt.bandwidth(worst_link.best_rate)} {condition}",
         },
         evidence={
-            "goodput": worst.usual,
-            "best_goodput": worst.best,
-            "pushes_at_once": worst.crowd,
-            "sent_goodput": worst.sent,
-            "goodput_by_pushes": dict(zip(map(str, worst.counts), worst.rates, strict=True)),
+            "goodput": worst_link.mean_rate,
+            "best_goodput": worst_link.best_rate,
+            "pushes_at_once": worst_link.crowd,
+            "sent_goodput": worst_link.reply_rate,
+            "goodput_by_pushes": dict(
+                zip(map(str, worst_link.counts), worst_link.rates, strict=True)
+            ),
         },
-        slowdown=worst.collapse,
+        slowdown=worst_link.collapse,
     )
     if not findings or price.saving is None:
         return findings
     # The best goodput is in doubt, too: links would be so much slower, or faster.
     margin = TWO_SIDED * max(link.relative_error for link in links.values())
-    least, most = (
+    low_saving, high_saving = (
         price_edits(exchange.replay, "incast=off", f"link*{pace:.6f}", saving_only=True).saving
         or 0.0
         for pace in (1 / (1 + margin), 1 + margin)
     )
-    interval = join_intervals(price.saving, findings[0].interval or (0.0, 0.0), (least, most))
+    interval = join_intervals(
+        price.saving, findings[0].interval or (0.0, 0.0), (low_saving, high_saving)
+    )
     return [replace(findings[0], interval=interval)]
 
 
@@ -321,7 +322,7 @@ def _measure_busy_share(exchange: Exchange, columns: list[int], kind: Bound) -> 
 def _describe_busy(
     exchange: Exchange, columns: list[int], kind: Bound, share: float
 ) -> dict[str, str]:
-    """Return the fields of who is bound by what, and how busy that is."""
+    """Return the fields that say which shards are bound by what, and how busy that is."""
     subject = f"{_name_shards(exchange, columns)} {'is' if len(columns) == 1 else 'are'}"
     return {"who": subject, "busy": fmt.percent(share), "part": _DEVICES[kind]} | _FIELDS[kind]
 
@@ -341,7 +342,7 @@ def _report(
 ) -> list[Finding]:
     """Report some shards, if fixing them saves enough; with a slowdown that is a fault.
 
-    `at_most` is a share of the job that no saving exceeds, by which it is judged without a price.
+    Without a price they are judged by `at_most`, a share of the job that no saving exceeds.
     """
     is_fault, is_priced = slowdown is not None, price.saving is not None
     least = MIN_SAVING_TO_REPORT_SERVER_FAULT if is_fault else MIN_SAVING_TO_REPORT_UPGRADE

@@ -1,8 +1,7 @@
 """Why workers are queued at servers: a shard is at work, or another worker's push is not sent yet.
 
-`accounting/server_queues.py` says what a worker waits for in each stretch of a queue: first a push that
-is not sent yet, then its shard. While that is not at work, no span covers what it does: it holds the
-request. Only time counts that is a worker's ``ps_queue`` (`accounting/phases.py`).
+While a shard that a request waits for is not at work, no span covers what it does: it holds the request.
+Only time counts that is a worker's ``ps_queue`` (`accounting/server_queues.py`).
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats, Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["NO_QUEUES", "Queues", "find_held_requests", "measure_queues"]
-
-MIN_SAVING_TO_REPORT_HELD_REQUESTS: Final = 0.03  # of the job: less is not reported [policy]
-MIN_STEPS_TO_JUDGE_HELD_REQUESTS: Final = 20  # steps: not judged by fewer [chosen]
+# of the job: requests held for less are not reported [policy]
+MIN_SAVING_TO_REPORT_HELD_REQUESTS: Final = 0.03
+# steps: held requests are not judged by fewer [chosen]
+MIN_STEPS_TO_JUDGE_HELD_REQUESTS: Final = 20
 _IS_QUEUE: Final = np.array(CATEGORIES) == "ps_queue"
 
 
@@ -58,11 +57,7 @@ def measure_queues(
 ) -> Queues:
     """Divide the time in which workers' requests are queued.
 
-    Args:
-        trace: With its shards.
-        phases: What of the queueing is no worker's time, since it computed meanwhile.
-        asked: The requests as workers recorded them, with their shards.
-        served: What shards recorded of them.
+    `asked` are requests as workers recorded them, `served` as shards did.
     """
     queued = find_server_queues(trace)
     if queued.is_empty():
@@ -113,7 +108,7 @@ def _measure_share_at_work(queued: pl.DataFrame, served: pl.DataFrame) -> Floats
 
 
 def _find_last_pushes(pushes: pl.DataFrame) -> pl.DataFrame:
-    """Return who sent last in each step, and how much later than the others (`ALONE_COLUMNS`)."""
+    """Find the rank that sent last in each step, and how much later (`ALONE_COLUMNS`)."""
     sent = pl.col("start_ns").max().alias("sent")
     by_rank = pushes.group_by("step", "rank").agg(sent).sort("sent", "rank")
     latest = by_rank.group_by("step", maintain_order=True).agg(
@@ -132,9 +127,8 @@ def find_held_requests(
 ) -> list[Finding]:
     """Report the shards that hold requests most, if that takes enough of the workers' time.
 
-    A shard that has all that a request waits for, and neither aggregates, applies nor replies, does what
-    it did not record, or does not run: a lock, other work of its process, too few cores. Which of these
-    it is is not known, so it is an opportunity, at best as large as the time itself.
+    They do what they did not record, or do not run: a lock, other work, too few cores. Which of these is
+    not known, so it is an opportunity, at best as large as the time itself.
     """
     held = np.array([held_ns.get(shard, 0.0) for shard in exchange.shards])
     share = held / (workers * exchange.job_ns)

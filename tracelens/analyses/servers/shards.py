@@ -1,11 +1,8 @@
-"""Parameter-server shards: who holds the bytes, who serves longest, where requests are queued.
+"""Parameter-server shards: which one holds the bytes, serves longest, and keeps requests queued.
 
-Worker and shard records of one request are joined by the request id that its message carried, which
-also gives the shard where a worker does not. Where some request's shard or bytes are not known, no
-shard's bytes are. Load is judged by bytes: a synchronous step's PS part lasts as long as its busiest
-shard. What another placement would save is what its edit of the replay saves (`replay/edits`). The
-effective number of shards is total / max (Mathuriya et al. 2017). What else may block servers is
-reported by `bottleneck.py`, where variables should lie by `variable_placement.py`.
+Worker and shard records of one request are joined by the request id that its message carried, which also
+gives the shard where a worker does not. Where some request's shard or bytes are not known, no shard's
+bytes are. Load is judged by bytes: a synchronous step's PS part lasts as long as its busiest shard.
 """
 
 from __future__ import annotations
@@ -40,17 +37,17 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
-__all__ = ["SHARD_COLUMNS", "Shards", "run"]
-
-MIN_MORE_BYTES_OF_HOT_SHARD: Final = 0.25  # of the mean bytes: it has as many more [calibrate]
-# of the job: a hot shard that costs less is not reported
-# [policy; one decision in _may_hold_up, _find_hot_shard]
+# share of the mean bytes: a hot shard has as many more [calibrate]
+MIN_MORE_BYTES_OF_HOT_SHARD: Final = 0.25
+# of the job: a hot shard that costs less is not reported [policy; one decision in _may_hold_up,
+# _find_hot_shard]
 MIN_SAVING_TO_REPORT_HOT_SHARD: Final = 0.03
-MIN_BUSY_SHARE_IF_REQUESTS_QUEUED: Final = 0.25  # of the window: less queues none [calibrate]
+# share of the push/pull window: a shard that works for less hardly keeps requests waiting [calibrate]
+MIN_BUSY_SHARE_IF_REQUESTS_QUEUED: Final = 0.25
 # times the others' service time: a hot shard of unknown cost is a fault if it serves as long [chosen]
 MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT: Final = 1.5
-# share of the workers' time: servers are hidden, and not judged, if more goes on
-# without them [calibrate]
+# share of the workers' time: servers are hidden, and not judged, if more
+# goes on without them [calibrate]
 MAX_SHARE_OF_TIME_WITHOUT_SERVERS: Final = 0.9
 
 NOT_RECORDED: Final = "not recorded"  # whether links or incast bind a shard
@@ -118,50 +115,52 @@ def run(facts: Facts) -> Shards:
     trace, phases = facts.trace, facts.phases
     served = utilisation.served_requests(trace)
     requests = _read_requests(trace, served)
-    asked = requests.filter(pl.col("shard").is_not_null())
+    located_requests = requests.filter(pl.col("shard").is_not_null())
     if requests.is_empty() or trace.shards.is_empty():
         return NOTHING
     is_sized = _is_sized(requests)
-    unknown = [] if asked.height == requests.height else ["requests"]
-    unknown += [] if is_sized else ["bytes", "bytes_share"]
-    traffic = _sum_traffic(asked)
-    loads = _measure_loads(trace.shards, traffic, asked, served).with_columns(
-        pl.lit(None, SHARD_COLUMNS[name]).alias(name) for name in unknown
+    unknown_columns = [] if located_requests.height == requests.height else ["requests"]
+    unknown_columns += [] if is_sized else ["bytes", "bytes_share"]
+    traffic = _sum_traffic(located_requests)
+    loads = _measure_loads(trace.shards, traffic, located_requests, served).with_columns(
+        pl.lit(None, SHARD_COLUMNS[name]).alias(name) for name in unknown_columns
     )
-    queues = measure_queues(trace, phases, asked, served)
+    queues = measure_queues(trace, phases, located_requests, served)
     is_aligned = not trace.alignment.unaligned
     exchange = utilisation.Exchange.from_sums(
-        utilisation.measure_utilisation(served, asked, is_aligned=is_aligned),
+        utilisation.measure_utilisation(served, located_requests, is_aligned=is_aligned),
         phases,
         loads,
         job_ns=float(job_ns(trace)),
-        goodput=utilisation.measure_goodput(served, asked if is_aligned else None),
+        goodput=utilisation.measure_goodput(served, located_requests if is_aligned else None),
         replay=facts.replay,
     )
-    messages = Messages.from_requests(asked, served)
+    messages = Messages.from_requests(located_requests, served)
     bounds = classify_shards(exchange, messages.share)
-    advice = variable_placement.advise(facts.replay, asked, loads) if is_sized else None
+    advice = variable_placement.advise(facts.replay, located_requests, loads) if is_sized else None
     findings: list[Finding] = []
-    unseen: list[int] = []
+    unseen_columns: list[int] = []
     if exchange.exposed.sum() >= (1 - MAX_SHARE_OF_TIME_WITHOUT_SERVERS) * exchange.job_ns:
         findings = [] if advice is None else _find_hot_shard(loads, exchange, advice)
-        hot = frozenset(shard for finding in findings for shard in finding.shards)
-        findings += find_bottlenecks(exchange, bounds, messages, hot)
+        hot_shards = frozenset(shard for finding in findings for shard in finding.shards)
+        findings += find_bottlenecks(exchange, bounds, messages, hot_shards)
         findings += find_held_requests(exchange, queues.held_ns, trace.workers.height)
-        unseen = [c for c in np.flatnonzero(~exchange.sees_receives).tolist() if c not in bounds]
+        unseen_columns = [
+            c for c in np.flatnonzero(~exchange.sees_receives).tolist() if c not in bounds
+        ]
     return Shards(
         _add_bounds(loads, exchange, bounds),
         traffic,
         NOTHING.placements if advice is None else advice.table,
-        variable_placement.list_largest_tensors(asked),
+        variable_placement.list_largest_tensors(located_requests),
         tuple(_add_clues(finding, trace, served) for finding in findings),
         queues,
-        _describe_unseen([exchange.shards[column] for column in unseen]),
+        _describe_unseen([exchange.shards[column] for column in unseen_columns]),
     )
 
 
 def _describe_unseen(shards: list[int]) -> str | None:
-    """Say which shards may be bound by links or by incast, which was not recorded."""
+    """Describe which shards may be bound by links or by incast, which was not recorded."""
     if not shards:
         return None
     return (
@@ -172,7 +171,7 @@ def _describe_unseen(shards: list[int]) -> str | None:
 
 
 def _sum_traffic(asked: pl.DataFrame) -> pl.DataFrame:
-    """Return what workers asked of shards, by operation, and the longest request of each."""
+    """Sum what workers asked of shards, by operation, with the longest request of each."""
     nbytes = pl.col("bytes")
     return (
         asked.group_by("rank", "shard", "op")
@@ -214,11 +213,13 @@ def _is_sized(requests: pl.DataFrame) -> bool:
 
 def _read_requests(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
     """Return the requests as the workers recorded them; their shard also as shards did."""
-    by = served.lazy().filter(pl.col("request").is_not_null()).select("request", by="shard")
+    shard_of_request = (
+        served.lazy().filter(pl.col("request").is_not_null()).select("request", by="shard")
+    )
     return (
         trace.requests_of(trace.workers)
         .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
-        .join(by.unique("request"), on="request", how="left", maintain_order="left")
+        .join(shard_of_request.unique("request"), on="request", how="left", maintain_order="left")
         .with_columns(pl.coalesce("shard", "by").alias("shard"))
         .drop("by")
         .with_columns(ns=pl.col("end_ns") - pl.col("start_ns"), op=pl.col("op").cast(pl.String))
@@ -230,18 +231,18 @@ def _read_requests(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
 def _add_bounds(loads: pl.DataFrame, exchange: Exchange, bounds: dict[int, Bound]) -> pl.DataFrame:
     """Add goodputs, how busy shards are, and what binds them, in `SHARD_COLUMNS`."""
     links = exchange.links
-    best = [max(link.best, link.usual) if link else None for link in links]
+    best_goodputs = [max(link.best_rate, link.mean_rate) if link else None for link in links]
     cpu_share, wire_share = map(pl.Series, exchange.busy_shares())
-    words = [
+    bound_names = [
         bounds.get(column) or (None if is_seen else NOT_RECORDED)
         for column, is_seen in enumerate(exchange.sees_receives)
     ]
     return loads.with_columns(
         cpu_share=cpu_share.fill_nan(None),
         wire_share=wire_share.fill_nan(None),
-        goodput=pl.Series([link.usual if link else None for link in links], dtype=pl.Float64),
-        best_goodput=pl.Series(best, dtype=pl.Float64),
-        bound=pl.Series(words, dtype=pl.String),
+        goodput=pl.Series([link.mean_rate if link else None for link in links], dtype=pl.Float64),
+        best_goodput=pl.Series(best_goodputs, dtype=pl.Float64),
+        bound=pl.Series(bound_names, dtype=pl.String),
     ).select(*SHARD_COLUMNS)
 
 
@@ -284,10 +285,10 @@ def _measure_loads(
 
 
 def _may_hold_up(hottest: dict[str, Any], ratio: float, exchange: Exchange) -> bool:
-    """Return True if a shard with `ratio` times the mean bytes may cost a share of the job that matters.
+    """Return True if a shard with `ratio` times the mean bytes may cost enough of the job.
 
-    It must be at work for so long that requests are queued for it, and no more can be saved than what it
-    works for its surplus of bytes, if it recorded when it received them.
+    Requests must be queued for it, and its work for its surplus of bytes must be worth a finding, if it
+    recorded when it received them.
     """
     if (hottest["busy_share"] or 0.0) < MIN_BUSY_SHARE_IF_REQUESTS_QUEUED:
         return False
@@ -300,8 +301,7 @@ def _may_hold_up(hottest: dict[str, Any], ratio: float, exchange: Exchange) -> b
 def _find_hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
     """Find a shard with far more bytes than the mean that the job would be shorter without.
 
-    Where that cannot be replayed, it must be at work for so long that requests are queued for it. Then
-    it is a fault only if it is at work for clearly longer than the others.
+    If that cannot be replayed, requests must be queued for it; it is a fault if it serves longer.
     """
     mean_bytes = loads["bytes"].mean()
     if loads.height < 2 or not isinstance(mean_bytes, float) or mean_bytes <= 0:

@@ -1,8 +1,7 @@
 """Messages to servers that cost their links more than their bytes do.
 
-What a push, and a reply, costs a link is latency + bytes x pace (`fit_cost_model`), fitted to each
-message's part of the link's time. Twice the bandwidth halves what is for bytes; fewer messages save what
-is for messages. Where all sizes are much alike the two cannot be separated: all counts as for bytes.
+A push, and a reply, costs a link latency + bytes x pace, fitted to each message's part of the link's
+time. Where all sizes are much alike the two cannot be separated: all counts as for bytes.
 """
 
 from __future__ import annotations
@@ -22,11 +21,12 @@ from tracelens.stats.cost_line import fit_cost_model
 if TYPE_CHECKING:
     from tracelens.analyses.servers.utilisation import Exchange
 
-__all__ = ["Messages", "find_small_messages"]
-
-MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES: Final = 0.5  # share: however few their bytes [calibrate]
+# share of the links' work: messages are small if as much is for them,
+# however few their bytes [calibrate]
+MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES: Final = 0.5
 MIN_STEPS_TO_JUDGE_MESSAGES: Final = 20  # steps: messages are not judged by fewer [calibrate]
-MIN_SAVING_TO_REPORT_MESSAGES: Final = 0.03  # of the job: less is not reported [policy]
+# of the job: fewer messages that save less are not reported [policy]
+MIN_SAVING_TO_REPORT_MESSAGES: Final = 0.03
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Messages:
 
 
 def _measure_costs(served: pl.DataFrame) -> tuple[float, float]:
-    """Return what a message costs a link however few its bytes, ns, and the share of all costs."""
+    """Return the cost of a message however few its bytes, ns, and its share of all costs."""
     latencies_ns, fixed_ns, total_ns = [], 0.0, 0.0
     for op in ("receive", "reply"):
         messages = served.filter(pl.col("op") == op, pl.col("bytes") > 0)

@@ -1,19 +1,7 @@
 """Utilisation of shards: how long processor and link were at work in each step, and the goodput.
 
-All times of a shard are on its own clock. The processor works while it aggregates or applies, the link
-while it receives a push or sends a reply, whatever the step and the thread. The window of pushes reaches
-from the first one's arrival to the last update, that of pulls from the first reply's begin to the last
-one's end. Utilisation is judged inside these windows: a synchronous job leaves its servers idle while
-workers compute. A shard that did not record what it receives has pushes since the first worker sent one.
-Asynchronous workers are at the same step at different times, so that their windows are as long as
-requests are open, or work for them goes on.
-
-Goodput is what gets through by how many messages share the link: what incast collapses. Messages on a
-link at once get equal parts of it, so a message's bytes are the sum, over the numbers n of messages
-that it met, of the time with n / n x goodput(n). Each message is one such equation; goodputs are their
-least-squares solution without negative values. A fair link has the same goodput for any n. Where pushes
-come so much at once that fewer never share the link, what it sends is what it could receive: replies,
-each from its begin until the worker has it.
+Windows of pushes and pulls, and the equations that goodputs solve, are defined in
+docs/analyses/parameter-servers.md. All times of a shard are on its own clock.
 """
 
 from __future__ import annotations
@@ -34,13 +22,15 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.replay.windows import WindowedReplay
 
-__all__ = ["Exchange", "Goodput", "measure_goodput", "measure_utilisation", "served_requests"]
-
-MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE: Final = 0.5  # of steps: more begin too early [calibrate]
+# share of steps: pushes interleave if those of more begin before an earlier step is added up [calibrate]
+MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE: Final = 0.5
 MIN_MESSAGES_FOR_GOODPUT: Final = 64  # messages: fewer do not show how fast a link is [calibrate]
-PARTS_OF_RUN_FOR_ERROR: Final = 8  # parts: their best goodputs show the error of one [chosen]
-MIN_MESSAGES_OF_PART: Final = 64  # messages: parts with fewer do not show that error [chosen]
-MIN_SHARE_OF_LINK_TIME_OF_COUNT: Final = 0.02  # of its time: a count is fitted [calibrate]
+# parts: the best goodputs of as many show the error of that of the run [chosen]
+PARTS_OF_RUN_FOR_ERROR: Final = 8
+# messages: parts of a run with fewer do not show that error [chosen]
+MIN_MESSAGES_OF_PART: Final = 64
+# share of the link's time: a number of messages that shared it as long has a goodput [calibrate]
+MIN_SHARE_OF_LINK_TIME_OF_COUNT: Final = 0.02
 ROUNDS_OF_GOODPUT_FIT: Final = 500  # rounds: goodputs are fitted as often [policy]
 
 _GROUP: Final = ("shard", "step")
@@ -94,10 +84,13 @@ class Exchange:
         workers = phases.by_step(phases.there)
         is_there = workers > 0
         steps, shards, nbytes = phases.steps[is_there], loads["shard"], loads["bytes"]
-        known = sums.filter(pl.col("step").is_in(steps))
-        row, column = np.searchsorted(steps, known["step"]), shards.search_sorted(known["shard"])
+        known_sums = sums.filter(pl.col("step").is_in(steps))
+        row, column = (
+            np.searchsorted(steps, known_sums["step"]),
+            shards.search_sorted(known_sums["shard"]),
+        )
         matrices = np.zeros((len(_TIMES), len(steps), len(shards)))
-        matrices[:, row, column] = known.select(_TIMES).to_numpy().T
+        matrices[:, row, column] = known_sums.select(_TIMES).to_numpy().T
         times: dict[str, Any] = dict(zip(_TIMES, matrices, strict=True))
         exposed_ns = phases.by_step(phases.of("ps_queue", "transfer"))
         return cls(
@@ -122,10 +115,7 @@ class Exchange:
         return np.asarray(self.received.any(axis=0))
 
     def busy_shares(self) -> tuple[Floats, Floats]:
-        """Return the share of their windows in which processors, and links, are at work, [shard].
-
-        nan where that was not recorded.
-        """
+        """Return the share of windows in which processors, and links, work, [shard]; nan if unknown."""
         push, pull = self.push_window.sum(axis=0), self.pull_window.sum(axis=0)
         cpu = np.where(push > 0, self.cpu.sum(axis=0) / np.maximum(push, 1), np.nan)
         wire = self.wire.sum(axis=0) / np.maximum(push + pull, 1)
@@ -133,10 +123,10 @@ class Exchange:
 
 
 def served_requests(trace: Trace) -> pl.DataFrame:
-    """Return what the shards recorded of their requests.
+    """Return the requests as the shards recorded them.
 
     Where a shard does not know steps, a request has that of the worker that made it, and an update
-    without a request that of what was served before.
+    without a request that of the request before.
     """
     shards = trace.shards.lazy().select("process", held=pl.coalesce("shard", "rank"))
     step = pl.when(pl.col("step") >= 0).then(pl.col("step"))
@@ -166,8 +156,8 @@ def measure_utilisation(
 ) -> pl.DataFrame:
     """Sum up what each shard was at work with in each step, ns; `asked` are the workers' requests.
 
-    `wire` is all that the link is at work with, `received` what pushes take of it. Where nothing shows
-    when pushes came, their window is 0.
+    `wire` is all work of the link, `received` its work for pushes. Where nothing shows when pushes came,
+    their window is 0.
     """
     pushed = asked.filter(pl.col("op") == "push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
     is_seen = (pl.col("received") > 0).any().over("shard")
@@ -216,10 +206,7 @@ def _pushes_interleave(served: pl.DataFrame) -> bool:
 
 
 def _scale_to_open(sums: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
-    """Scale the sums of each shard so that no moment counts for two steps.
-
-    Together its windows are as long as any worker has a request open with it, or it works for one.
-    """
+    """Scale the sums of each shard to the time in which it has, or works for, any open request."""
     spans = {name: served.filter(is_work).select(_SPAN) for name, is_work in _WORK.items()}
     pushes, pulls = (asked.filter(pl.col("op") == op).select(_SPAN) for op in ("push", "pull"))
     spans["push_window"] = pl.concat([pushes, spans["cpu"]])
@@ -240,32 +227,32 @@ def _scale_to_open(sums: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame
 class Goodput:
     """Bytes per nanosecond by the least number of messages in a class: 1, 2, 4, 8 ...
 
-    `usual` is what got through on average, `crowd` how many messages were on the link on average. `sent`
-    is the best that it sends, where fewer messages never come in at once, else null. `relative_error` is
-    the standard error of the best as a share of it: from parts of the run.
+    `crowd` is the mean number of messages on the link, `reply_rate` the goodput of replies, if fewer
+    messages never come in together. `relative_error` is that of the best rate.
     """
 
     counts: tuple[int, ...]
     rates: tuple[float, ...]
-    usual: float
+    mean_rate: float
     crowd: float
-    sent: float | None = None
+    reply_rate: float | None = None
     relative_error: float = 0.0
 
     @property
-    def best(self) -> float:
-        """The link's own best."""
-        return max(*self.rates, self.sent or 0.0)
+    def best_rate(self) -> float:
+        """The link's own best goodput."""
+        return max(*self.rates, self.reply_rate or 0.0)
 
     @property
     def collapse(self) -> float:
         """How many times less gets through than at best."""
-        return self.best / self.usual if self.usual > 0 else 1.0
+        return self.best_rate / self.mean_rate if self.mean_rate > 0 else 1.0
 
     @property
     def falls(self) -> bool:
         """Whether the best is reached by fewer messages than there usually are, or by replies."""
-        return self.best == self.sent or self.counts[int(np.argmax(self.rates))] < self.crowd
+        best_count = self.counts[int(np.argmax(self.rates))]
+        return self.best_rate == self.reply_rate or best_count < self.crowd
 
 
 def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> dict[int, Goodput]:
@@ -282,7 +269,7 @@ def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> 
         if is_always_crowded and asked is not None:
             messages = _find_replies(served.filter(shard=int(shard)), asked)
             link = _fit_enough(messages)
-            goodput = replace(goodput, sent=link.usual if link else None)
+            goodput = replace(goodput, reply_rate=link.mean_rate if link else None)
         error = _measure_error(messages) if link else 0.0
         goodputs[int(shard)] = replace(goodput, relative_error=error)
     return goodputs
@@ -296,10 +283,10 @@ def _measure_error(messages: pl.DataFrame) -> float:
     """Return the relative standard error of the best goodput, from parts of the run."""
     size = messages.height // PARTS_OF_RUN_FOR_ERROR
     parts = (messages.slice(row * size, size) for row in range(PARTS_OF_RUN_FOR_ERROR))
-    best = [link.best for part in parts if (link := _fit_goodput(part)) is not None]
-    if size < MIN_MESSAGES_OF_PART or len(best) < 2:
+    best_rates = [link.best_rate for part in parts if (link := _fit_goodput(part)) is not None]
+    if size < MIN_MESSAGES_OF_PART or len(best_rates) < 2:
         return 0.0
-    return float(np.std(best, ddof=1) / np.mean(best) / np.sqrt(len(best)))
+    return float(np.std(best_rates, ddof=1) / np.mean(best_rates) / np.sqrt(len(best_rates)))
 
 
 def _find_replies(served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
@@ -318,11 +305,11 @@ def _fit_goodput(messages: pl.DataFrame) -> Goodput | None:
     nbytes = messages["bytes"].to_numpy().astype(np.float64)
     shares_ns, class_ns = _share_link_time(begin_ns, end_ns)
     link_ns = class_ns.sum()
-    known = np.flatnonzero(class_ns >= MIN_SHARE_OF_LINK_TIME_OF_COUNT * link_ns)
-    if link_ns <= 0 or not len(known):
+    fitted_classes = np.flatnonzero(class_ns >= MIN_SHARE_OF_LINK_TIME_OF_COUNT * link_ns)
+    if link_ns <= 0 or not len(fitted_classes):
         return None
-    rates = _solve_without_negatives(shares_ns[:, known], nbytes)
-    counts = tuple(int(1 << power) for power in known)
+    rates = _solve_without_negatives(shares_ns[:, fitted_classes], nbytes)
+    counts = tuple(int(1 << power) for power in fitted_classes)
     crowd = float(class_ns @ np.exp2(np.arange(len(class_ns))) / link_ns)
     return Goodput(counts, tuple(rates.tolist()), float(nbytes.sum() / link_ns), crowd)
 
@@ -333,15 +320,17 @@ def _share_link_time(begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
     Class k is of the moments in which 2^k to 2^(k+1) - 1 messages share the link.
     """
     edges = np.unique(np.concatenate([begin_ns, end_ns]))
-    first, last = np.searchsorted(edges, begin_ns), np.searchsorted(edges, end_ns)
-    change = np.bincount(first, minlength=len(edges)) - np.bincount(last, minlength=len(edges))
+    first_edge, last_edge = np.searchsorted(edges, begin_ns), np.searchsorted(edges, end_ns)
+    change = np.bincount(first_edge, minlength=len(edges)) - np.bincount(
+        last_edge, minlength=len(edges)
+    )
     count = np.cumsum(change)[:-1]
     powers = np.floor(np.log2(np.maximum(count, 1))).astype(np.int64)
     classes = np.arange(int(powers.max(initial=0)) + 1)
     is_in_class = (powers == classes[:, None]) & (count > 0)
     lasted_ns = is_in_class * np.diff(edges).astype(np.float64)  # [class, interval of time]
     until = np.cumsum(np.insert(lasted_ns / np.maximum(count, 1), 0, 0.0, axis=1), axis=1)
-    return (until[:, last] - until[:, first]).T, lasted_ns.sum(axis=1)
+    return (until[:, last_edge] - until[:, first_edge]).T, lasted_ns.sum(axis=1)
 
 
 def _solve_without_negatives(shares_ns: Floats, nbytes: Floats) -> Floats:

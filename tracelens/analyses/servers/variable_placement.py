@@ -1,9 +1,7 @@
 """Variable placement: what each shard holds, the loads of other placements, and their lower bound.
 
 A tensor is known by the `key` of its requests, or by their name (``push dense/kernel``); of requests
-that carry neither, only the loads are known. A placement's most loaded shard holds at least the mean,
-and at least the largest variable, unless that one is split. What a placement saves is what its edit of
-the replay saves; where that has no answer, it is null.
+that carry neither, only the loads are known. A placement is priced by its edit of the replay.
 """
 
 from __future__ import annotations
@@ -22,16 +20,6 @@ if TYPE_CHECKING:
 
     from tracelens.replay.pricing import EditPrice
     from tracelens.replay.windows import WindowedReplay
-
-__all__ = [
-    "PLACEMENT_COLUMNS",
-    "TENSOR_COLUMNS",
-    "Advice",
-    "advise",
-    "label_tensors",
-    "list_largest_tensors",
-    "measure_tensors",
-]
 
 PLACEMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "placement": pl.String(),  # now, or the name of a strategy
@@ -53,13 +41,15 @@ TENSOR_COLUMNS: Final[dict[str, pl.DataType]] = {
     "longest_end_ns": pl.Int64(),
 }
 ADVISED: Final = ("greedy", "largest_first", "chunked")
-MIN_RATIO_OF_LOADS_IF_SPLIT: Final = 1.1  # times: of the fullest shard, with whole ones [chosen]
-MAX_TENSORS_SHOWN: Final = 64  # tensors: no more of a shard, the largest [policy]
+# times: variables are split if whole ones load the fullest shard as many times as much [chosen]
+MIN_RATIO_OF_LOADS_IF_SPLIT: Final = 1.1
+# tensors: no more of a shard, the largest, are in the result [policy]
+MAX_TENSORS_SHOWN: Final = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """Loads by placement, and what bounds them; a sentence says what to do, `price` what it saves.
+    """Loads by placement, a sentence that says what to do, and what that saves.
 
     `variable` is the largest one, null where requests do not name theirs.
     """
@@ -74,41 +64,44 @@ class Advice:
 def advise(replay: WindowedReplay, asked: pl.DataFrame, shards: pl.DataFrame) -> Advice:
     """Try the placements, as edits of the replay.
 
-    Args:
-        replay: Of the run; it prices the placements.
-        asked: The workers' requests with their shards, tensors and bytes.
-        shards: A row a shard.
+    `asked` are the workers' requests with shards, tensors and bytes; `shards` has a row a shard.
     """
     one_way, rank_steps = _select_one_way(asked)
     sizes = measure_tensors(one_way, rank_steps)
     by_shard = one_way.group_by("shard").agg(pl.col("bytes").sum() / rank_steps)
     moved = shards.select("shard").join(by_shard, on="shard", how="left", maintain_order="left")
     current = [max(round(nbytes), 1) for nbytes in moved["bytes"].fill_null(0).to_list()]
-    total, mean, count = sum(current), sum(current) // len(current), len(current)
-    largest = max(sizes.values(), default=0)
+    total_bytes, mean_bytes, count = sum(current), sum(current) // len(current), len(current)
+    largest_bytes = max(sizes.values(), default=0)
     names = ADVISED if sizes else ("chunked",)
     prices = {name: price_edits(replay, f"placement={name}") for name in names}
     rows: list[tuple[str, int, int, float, int, float | None]] = [
-        ("now", max(current), mean, total / max(current), max(mean, largest), 0.0)
+        (
+            "now",
+            max(current),
+            mean_bytes,
+            total_bytes / max(current),
+            max(mean_bytes, largest_bytes),
+            0.0,
+        )
     ]
     for name, price in prices.items():
-        most = max(loads(STRATEGIES[name](list(sizes.values()) or [total], count), count))
-        effective_shards = total / most if most else 1.0
-        least = mean if name == "chunked" else max(mean, largest)
-        rows.append((name, most, mean, effective_shards, least, price.saving))
+        most_bytes = max(
+            loads(STRATEGIES[name](list(sizes.values()) or [total_bytes], count), count)
+        )
+        effective_shards = total_bytes / most_bytes if most_bytes else 1.0
+        least_bytes = mean_bytes if name == "chunked" else max(mean_bytes, largest_bytes)
+        rows.append((name, most_bytes, mean_bytes, effective_shards, least_bytes, price.saving))
     table = pl.DataFrame(rows, schema=PLACEMENT_COLUMNS, orient="row")
     variable = max(sizes, key=sizes.__getitem__, default=None)
-    sentence, placement = _choose_placement(table, prices, variable, largest)
-    return Advice(table, variable, largest or None, sentence, prices[placement])
+    sentence, placement = _choose_placement(table, prices, variable, largest_bytes)
+    return Advice(table, variable, largest_bytes or None, sentence, prices[placement])
 
 
 def _choose_placement(
     table: pl.DataFrame, prices: Mapping[str, EditPrice], variable: str | None, nbytes: int
 ) -> tuple[str, str]:
-    """Return what to do, in a sentence, and the placement that it names at last.
-
-    `variable` is the largest one, of so many bytes.
-    """
+    """Return a sentence of advice, and the placement that it names last; `variable` is the largest."""
     most_bytes = dict(table.select("placement", "most_bytes").iter_rows())
     savings = {name: price.saving for name, price in prices.items() if price.saving is not None}
     if "chunked" not in savings:
@@ -120,19 +113,21 @@ def _choose_placement(
         f"into {fmt.size(CHUNK_BYTES)} chunks across shards would shorten the job by "
         f"{fmt.percent(savings['chunked'])}."
     )
-    best = max(savings.keys() - {"chunked"}, key=lambda name: (savings[name], name), default=None)
-    if variable is None or best is None:
+    best_placement = max(
+        savings.keys() - {"chunked"}, key=lambda name: (savings[name], name), default=None
+    )
+    if variable is None or best_placement is None:
         return f"Partitioning its variables {chunks}", "chunked"
     order = {"greedy": "each on the least-loaded shard", "largest_first": "largest first (LPT)"}
-    whole = "Placing variables otherwise would save nothing"
-    if savings[best] > 0:
-        percent = fmt.percent(savings[best])
-        whole = f"Placing variables {order[best]} would shorten the job by {percent}"
-    is_balanced = most_bytes[best] < most_bytes["chunked"] * MIN_RATIO_OF_LOADS_IF_SPLIT
-    if is_balanced or savings["chunked"] <= savings[best]:
-        return f"{whole}.", best
+    advice = "Placing variables otherwise would save nothing"
+    if savings[best_placement] > 0:
+        percent = fmt.percent(savings[best_placement])
+        advice = f"Placing variables {order[best_placement]} would shorten the job by {percent}"
+    is_balanced = most_bytes[best_placement] < most_bytes["chunked"] * MIN_RATIO_OF_LOADS_IF_SPLIT
+    if is_balanced or savings["chunked"] <= savings[best_placement]:
+        return f"{advice}.", best_placement
     return (
-        f"{whole}; no more is possible while {variable} ({fmt.size(nbytes)}) is whole: partitioning "
+        f"{advice}; no more is possible while {variable} ({fmt.size(nbytes)}) is whole: partitioning "
         f"variables {chunks}"
     ), "chunked"
 
@@ -154,9 +149,9 @@ def _select_one_way(asked: pl.DataFrame) -> tuple[pl.DataFrame, int]:
 
 
 def measure_tensors(moving: pl.DataFrame, rank_steps: int) -> Mapping[str, int]:
-    """Return what a worker moves one way in a step, bytes by tensor; empty where one is unknown.
+    """Return the bytes that a worker moves one way in a step, by tensor; empty where one is unknown.
 
-    In order of creation, as keys show; of tensors known by their name only, in order of first use.
+    They are in order of creation, as keys show, or else of first use.
     """
     if moving["tensor"].null_count():
         return {}

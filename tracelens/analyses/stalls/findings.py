@@ -1,9 +1,7 @@
 """Stalls of all: every rank is slow at the same time, in a phase or in all that it computes.
 
-No comparison between ranks finds this, so each phase is compared with itself over the run, as the rank
-has it that suffers least. What is lost is weighed, in one long pause or in many short ones. Scattered
-steps whose forward and backprop are longer alike have more work. That the run itself gets slower is
-reported by `pace.py`.
+Each phase is compared with itself over the run, as the rank has it that suffers least. That the run
+itself gets slower is reported by `pace.py` (docs/analyses/stalls-and-slow-phases.md).
 """
 
 from __future__ import annotations
@@ -35,16 +33,22 @@ if TYPE_CHECKING:
     from tracelens.replay.windows import WindowedReplay
 
 MIN_STEPS_FOR_STALL_TEST: Final = 30  # steps: fewer are not judged [calibrate]
-MIN_DELAY_OF_DATA: Final = 0.25  # of a step's usual compute time: loading is slow [calibrate]
-MIN_DELAY_OF_OTHER_PHASES: Final = 0.5  # of a step's usual compute time: so are others [calibrate]
-MIN_Z_SCORE_OF_SLOW_STEP: Final = 6.0  # standard deviations: less is not slow [calibrate]
-MAX_SHARE_OF_SLOW_STEPS: Final = 0.5  # share of steps: if more are slow, so is the run [calibrate]
+# of a step's usual compute time: loading of data that takes longer by less is no stall [calibrate]
+MIN_DELAY_OF_DATA: Final = 0.25
+# of a step's usual compute time: another phase that takes longer by less is no stall [calibrate]
+MIN_DELAY_OF_OTHER_PHASES: Final = 0.5
+# standard deviations: a step that is less far out is not slow [calibrate]
+MIN_Z_SCORE_OF_SLOW_STEP: Final = 6.0
+# share of steps: if more are slow, that is the pace of the run [calibrate]
+MAX_SHARE_OF_SLOW_STEPS: Final = 0.5
 MIN_SAVING_OF_STALL: Final = 0.03  # of the job: a stall of less is not reported [policy]
 # ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
 MAX_DEVIATION_RATIO_IF_STALL_DRIFTS: Final = 0.9
-MAX_SHARE_OF_STEPS_OF_LASTING_STALL: Final = 0.5  # share of steps: more is the run [calibrate]
+# share of steps: a longer interval is the pace of the run [calibrate]
+MAX_SHARE_OF_STEPS_OF_LASTING_STALL: Final = 0.5
 MIN_STEPS_OF_LASTING_STALL: Final = 4  # steps: a shorter interval does not last [calibrate]
-MIN_SHARE_OF_LOSS_OF_LASTING_STALL: Final = 0.5  # of slow steps' loss: else steps scatter [chosen]
+# share of the loss in slow steps: an interval with less is scattered steps that are neighbours [chosen]
+MIN_SHARE_OF_LOSS_OF_LASTING_STALL: Final = 0.5
 MIN_GAPS_OF_PERIOD: Final = 2  # gaps between slow steps: fewer show no period [chosen]
 MAX_DEVIATION_OF_PERIOD: Final = 1  # steps: gaps that differ by more keep no period [chosen]
 MAX_SLOW_STEPS_LISTED: Final = 6  # steps: the evidence lists no more [policy]
@@ -127,15 +131,14 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
 
 
 def _find_least(spent_ns: Floats) -> Floats:
-    """Return what the rank with the least of a phase spent in it, ns, [step]; 0 where none was there."""
+    """Return the time of the rank with the least of a phase, ns, [step]; 0 where none was there."""
     return np.asarray(np.nan_to_num(np.fmin.reduce(spent_ns, axis=1), nan=0.0))
 
 
 def _find_steps_with_more_work(times: ComputeTime, more_work: Floats | None) -> Flags:
     """Return in which steps the rank with the least compute time has more work than usual, [step].
 
-    Either forward and backprop are longer alike, or all that it computes is longer by about the share
-    that `more_work`, [step, rank], recorded.
+    Forward and backprop are longer alike, or all work is by about the share `more_work`, [step, rank].
     """
     shortest = np.nan_to_num(times.total, nan=np.inf).argmin(axis=1)
     has_more_work = compute_time.find_proportional_delays(times)
@@ -163,8 +166,8 @@ def find_slow_steps(
 ) -> list[_Stall]:
     """Find an interval, or scattered steps, in which a phase takes all ranks longer.
 
-    It is seen from the rank with the least of it in each step; what a rank spends beyond its median in
-    the other steps would be saved. Scattered steps with more work, [step], do not count.
+    Fixing it saves what a rank spends beyond its median in the other steps. Scattered steps with more
+    work, [step], do not count.
     """
     phase, spent_ns = times.phases[phase_row], times.own[phase_row]
     rows = np.arange(WARM_UP, len(spent_ns))
@@ -176,11 +179,11 @@ def find_slow_steps(
     is_slow = residual > level
     if phase in compute_time.COMPUTING:
         is_slow &= ~has_more_work[rows]
-    chosen, pattern = _choose_steps(residual, level, is_slow)
-    slow = _SlowSteps(rows[chosen], residual[chosen], pattern)
+    slow_rows, pattern = _choose_steps(residual, level, is_slow)
+    slow = _SlowSteps(rows[slow_rows], residual[slow_rows], pattern)
     overrun_ns = np.maximum(slow.residual, 0.0) * times.step_ns
     max_steps = MAX_SHARE_OF_SLOW_STEPS * len(residual)
-    if not 0 < len(chosen) <= max_steps or overrun_ns.sum() < MIN_SAVING_OF_STALL * job_ns:
+    if not 0 < len(slow_rows) <= max_steps or overrun_ns.sum() < MIN_SAVING_OF_STALL * job_ns:
         return []
     present_ns = np.nan_to_num(spent_ns, nan=0.0)
     usual_ns = np.median(present_ns[np.setdiff1d(rows, slow.rows)], axis=0)
@@ -217,11 +220,11 @@ def _report_slow_steps(
 ) -> Finding:
     slow_steps, is_sparse = times.steps[slow.rows], slow.pattern == "sparse"
     steps = (int(slow_steps[0]), int(slow_steps[-1]))
-    when = fmt.steps(*steps)
+    steps_text = fmt.steps(*steps)
     if is_sparse:
         is_short = len(slow_steps) <= fmt.MOST_LISTED
         listed = fmt.listing("step", slow_steps.tolist()) if is_short else ""
-        when = listed or f"in {len(slow_steps)} of the {when}"
+        steps_text = listed or f"in {len(slow_steps)} of the {steps_text}"
     share = float(slow.residual.mean())
     is_warm_up = not is_sparse and warms_up(int(slow.rows[0]), int(slow.rows[-1]), len(times.steps))
     # A checkpoint, the program's own spans, or a run that warms up.
@@ -231,7 +234,7 @@ def _report_slow_steps(
         {
             "ranks": str(len(times.ranks)),
             "phase": fmt.phase(phase),
-            "steps": when,
+            "steps": steps_text,
             "extra": fmt.duration(share * times.step_ns),
             "share": fmt.percent(share),
             "step": fmt.duration(times.step_ns),
@@ -256,7 +259,7 @@ def _report_slow_steps(
 
 
 def _find_period(steps: Ints) -> int | None:
-    """Return how many steps lie between slow ones, if about as many lie between each two of them."""
+    """Return the number of steps between slow ones, if about as many lie between each two of them."""
     gaps = np.diff(steps)
     if len(gaps) < MIN_GAPS_OF_PERIOD:
         return None
@@ -267,10 +270,7 @@ def _find_period(steps: Ints) -> int | None:
 def _report_loading(
     times: ComputeTime, spent_ns: Floats, job_ns: int, replay: WindowedReplay | None
 ) -> list[_Stall]:
-    """Report the opportunity of loading data ahead, where every rank always waits for it.
-
-    All that ranks have spent, [step, rank], would be saved.
-    """
+    """Report the opportunity of loading data ahead, where every rank always waits for it."""
     least_ns = _find_least(spent_ns)
     usual_ns = float(np.median(least_ns))
     if usual_ns * len(least_ns) < MIN_SHARE_OF_JOB_LOADING * job_ns:

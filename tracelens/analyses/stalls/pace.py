@@ -1,9 +1,7 @@
 """Pace: whether a run computes more slowly than it did at another time, on all ranks.
 
-The computation of the median rank is followed over the steps. Either there are two levels, far apart in
-nearly every step, and both last. Or it rises all along the run: the later one of nearly all pairs of
-blocks is slower, and the rise is the isotonic regression of their medians (Barlow et al. 1972). Nearly
-every rank must follow. A run that begins with the slower level warms up, which is no fault.
+The computation of the median rank has two levels, far apart in nearly every step, or it rises all along
+the run, by the isotonic regression of its blocks (Barlow et al. 1972). Nearly every rank must follow.
 """
 
 from __future__ import annotations
@@ -28,27 +26,34 @@ if TYPE_CHECKING:
     from tracelens.replay.pricing import WorkPrice
     from tracelens.replay.windows import WindowedReplay
 
-__all__ = ["COMPUTED", "Slowdown", "find_slowdown", "price_slowdown", "warms_up"]
-
-MIN_SHARE_OF_RANKS_IN_STEP: Final = 0.5  # of ranks: a step of fewer says nothing of all [calibrate]
+# share of ranks: a step that fewer took says nothing of all [calibrate]
+MIN_SHARE_OF_RANKS_IN_STEP: Final = 0.5
 MIN_STEPS_OF_LEVEL: Final = 16  # steps: the run is at each of two levels for as many [calibrate]
 MIN_STEPS_TO_JUDGE_PACE: Final = 32  # steps: the pace of a shorter run is not judged [calibrate]
-MIN_RISE_OF_SLOWDOWN: Final = 0.10  # of the lower level: less is not slowed down [calibrate]
-MIN_SHARE_OF_STEPS_APART: Final = 0.9  # of steps: as many are nearer to their level [calibrate]
-MIN_SHARE_OF_RANKS_SLOWER: Final = 0.9  # of ranks: slower by half of the rise or more [calibrate]
+# of the lower level: ranks whose levels differ by less are not slowed down [calibrate]
+MIN_RISE_OF_SLOWDOWN: Final = 0.10
+# share of steps: as many must be on the side of the middle where their level is [calibrate]
+MIN_SHARE_OF_STEPS_APART: Final = 0.9
+# share of ranks: as many must be slower by half of the rise or more [calibrate]
+MIN_SHARE_OF_RANKS_SLOWER: Final = 0.9
 # share of steps: levels are searched from these quantiles, from below and from above [calibrate]
 QUANTILE_OF_UPPER_LEVEL: Final = 0.9
 # ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
 MAX_DEVIATION_RATIO_IF_RUN_DRIFTS: Final = 0.9
-MIN_RISE_OF_DRIFT: Final = 0.15  # of the first steps: a run that rises by less is steady [chosen]
-MIN_SHARE_OF_RISING_PAIRS: Final = 0.85  # of pairs of blocks: the later one is slower [chosen]
-MIN_SHARE_OF_RANKS_THAT_DRIFT: Final = 0.9  # of ranks: slower by half the median's rise [chosen]
+# of the first steps: a run that rises by less from its begin to its end does not drift [chosen]
+MIN_RISE_OF_DRIFT: Final = 0.15
+# share of pairs of blocks: the later one must be slower in as many [chosen]
+MIN_SHARE_OF_RISING_PAIRS: Final = 0.85
+# share of ranks: as many must be slower by half as much as the median rank [chosen]
+MIN_SHARE_OF_RANKS_THAT_DRIFT: Final = 0.9
 MIN_SAVING_OF_SLOWDOWN: Final = 0.03  # of the job: a slowdown of less is not reported [policy]
 MIN_SAVING_OF_DRIFT: Final = 0.05  # of the job: a drift of less is not reported [chosen]
 # steps after the usual warm-up: what is slow from later on does not warm up [calibrate]
 MAX_STEPS_BEFORE_WARM_UP: Final = 4
-MIN_OVERLAP_OF_ONE_SLOWDOWN: Final = 0.5  # of its steps: a finding with as many is it [calibrate]
-MIN_SHARE_OF_STEPS_IF_PERSISTENT: Final = 0.6  # of steps: with fewer it is transient [calibrate]
+# share of a slowdown's steps: a finding with as many of them is the same [calibrate]
+MIN_OVERLAP_OF_ONE_SLOWDOWN: Final = 0.5
+# share of steps: a slowdown of fewer is transient [calibrate]
+MIN_SHARE_OF_STEPS_IF_PERSISTENT: Final = 0.6
 
 COMPUTED: Final = ("forward", "backprop", "update", "user")
 _SLOWER: Final = (
@@ -66,8 +71,7 @@ _GROWING: Final = (
 class Slowdown:
     """Rows in which every rank computes longer, by `level` of a step on average.
 
-    `share`, [row], of what it computes goes away with the slowdown, `relative_error` is the standard
-    error of that. `drifts`: it grows from step to step.
+    `share`, [row], of their computation goes away with it; `drifts`: it grows from step to step.
     """
 
     rows: Indices
@@ -78,10 +82,10 @@ class Slowdown:
 
 
 def find_slowdown(times: ComputeTime, more_work: Floats | None = None) -> Slowdown | None:
-    """Search the run for steps in which all ranks compute more slowly than in its other steps.
+    """Find steps in which all ranks compute more slowly than in the run's other steps.
 
-    `more_work` is the share of its usual amount that a rank worked through in addition, [step, rank]:
-    steps are not slow that are longer by no more than follows from it.
+    `more_work`, [step, rank], is the additional share of its usual amount that a rank worked through: it
+    may explain longer steps.
     """
     computed = _sum_computation(times) / times.step_ns
     slowdown = _search(computed)
@@ -91,7 +95,7 @@ def find_slowdown(times: ComputeTime, more_work: Floats | None = None) -> Slowdo
 
 
 def _fit_elasticity(computed: Floats, more_work: Floats) -> float:
-    """Return how much longer computation is with more work, as a share of that; from 0 to 1."""
+    """Return by how much longer computation is with more work, as a share of that; from 0 to 1."""
     longer = computed / np.nanmedian(computed, axis=0) - 1
     is_known = ~np.isnan(longer)
     squares = np.sum(more_work[is_known] ** 2)
@@ -114,21 +118,21 @@ def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
     low, high = np.quantile(median, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
     run = find_greatest_run(median - (low + high) / 2)
     shape = fit_course(median - low, *run, max_ratio=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
-    inside = shape.inside
-    if min(np.count_nonzero(inside), np.count_nonzero(~inside)) < MIN_STEPS_OF_LEVEL:
+    is_upper = shape.inside
+    if min(np.count_nonzero(is_upper), np.count_nonzero(~is_upper)) < MIN_STEPS_OF_LEVEL:
         return None
-    levels = _measure_levels(computed, inside)
+    levels = _measure_levels(computed, is_upper)
     if levels is None:
         return None
     upper, lower = levels
     middle = float(np.median(upper) + np.median(lower)) / 2
     level = float(np.median(upper - lower))
     is_large = level >= MIN_RISE_OF_SLOWDOWN * float(np.median(lower))
-    is_apart = np.mean((median > middle) == inside) >= MIN_SHARE_OF_STEPS_APART
+    is_apart = np.mean((median > middle) == is_upper) >= MIN_SHARE_OF_STEPS_APART
     is_of_all = np.mean(upper - lower > level / 2) >= MIN_SHARE_OF_RANKS_SLOWER
     if not (is_large and is_apart and is_of_all):
         return None
-    steps = (median[inside], median[~inside])
+    steps = (median[is_upper], median[~is_upper])
     ratio = float(steps[1].mean() / steps[0].mean())
     errors = [part.std() / part.mean() / np.sqrt(len(part)) for part in steps]
     error = ratio * float(np.hypot(*errors))
@@ -154,21 +158,25 @@ def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - few runs drift
 
     levels_of_blocks = isotonic_regression(blocks).x
-    begin = float(levels_of_blocks[0])
+    first_level = float(levels_of_blocks[0])
     middles = (edges[:-1] + edges[1:] - 1) / 2
-    rise = np.interp(np.arange(len(rows)), middles, levels_of_blocks) - begin
-    if rise[-1] < MIN_RISE_OF_DRIFT * begin:
+    rise = np.interp(np.arange(len(rows)), middles, levels_of_blocks) - first_level
+    if rise[-1] < MIN_RISE_OF_DRIFT * first_level:
         return None
     relative_error = float(np.std(slopes) / np.sqrt(len(blocks)) / np.median(slopes))
-    return Slowdown(rows, rise / (begin + rise), float(rise.mean()), relative_error, drifts=True)
+    return Slowdown(
+        rows, rise / (first_level + rise), float(rise.mean()), relative_error, drifts=True
+    )
 
 
-def _measure_levels(computed: Floats, inside: Flags) -> tuple[Floats, Floats] | None:
+def _measure_levels(computed: Floats, is_upper: Flags) -> tuple[Floats, Floats] | None:
     """Return the median of each rank inside and outside of some steps, of ranks that are in both."""
-    in_both = ~(np.isnan(computed[inside]).all(axis=0) | np.isnan(computed[~inside]).all(axis=0))
+    in_both = ~(
+        np.isnan(computed[is_upper]).all(axis=0) | np.isnan(computed[~is_upper]).all(axis=0)
+    )
     if not in_both.any():
         return None
-    return medians(computed[inside][:, in_both], 0), medians(computed[~inside][:, in_both], 0)
+    return medians(computed[is_upper][:, in_both], 0), medians(computed[~is_upper][:, in_both], 0)
 
 
 def price_slowdown(
@@ -178,7 +186,7 @@ def price_slowdown(
     replay: WindowedReplay | None,
     more_work: Floats | None = None,
 ) -> tuple[Finding, Slowdown] | None:
-    """Find and price a slowdown of all; None if it costs too little or is one of the `known`."""
+    """Find and price a slowdown of all; None if it costs too little or is already `known`."""
     slowdown = find_slowdown(times, more_work)
     if slowdown is None or any(_is_same(times, slowdown, finding) for finding in known):
         return None
@@ -238,17 +246,17 @@ def _name_grown_phase(times: ComputeTime, slowdown: Slowdown) -> str:
 
 def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding:
     rows, phase = slowdown.rows, _name_grown_phase(times, slowdown)
-    first, last = times.steps[rows[[0, -1]]].tolist()
+    first_step, last_step = times.steps[rows[[0, -1]]].tolist()
     lasts = len(rows) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT * len(times.steps)
     pattern: Pattern = "persistent" if lasts else "transient"
     is_warm_up = not slowdown.drifts and warms_up(int(rows[0]), int(rows[-1]), len(times.steps))
-    when, cause = _GROWING if slowdown.drifts else _WARMING if is_warm_up else _SLOWER
+    when_text, cause = _GROWING if slowdown.drifts else _WARMING if is_warm_up else _SLOWER
     return Finding.of(
         "slow_all",
         {
             "ranks": str(len(times.ranks)),
-            "when": when,
-            "steps": fmt.steps(first, last),
+            "when": when_text,
+            "steps": fmt.steps(first_step, last_step),
             "extra": fmt.duration(slowdown.level * times.step_ns),
             "share": fmt.percent(slowdown.level),
             "step": fmt.duration(times.step_ns),
@@ -263,7 +271,7 @@ def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding
         ranks=times.ranks,
         phase=phase,
         pattern="drifting" if slowdown.drifts else pattern,
-        steps=(first, last),
+        steps=(first_step, last_step),
         evidence={
             "extra_ns": round(slowdown.level * times.step_ns),
             "share_of_step": slowdown.level,

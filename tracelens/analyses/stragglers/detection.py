@@ -1,10 +1,8 @@
 """Detection: which ranks are late by their own work, in which phases and steps, in which pattern.
 
-Evidence (`evidence.py`) says where to look. Each delay is followed through all steps from there
-(`stats/changepoint.py`), the greatest first; evidence that an episode explains is dropped.
-
-A migrating delay stands out on no rank, and nearly always some rank is late by chance. So it is searched
-first, and must be longer than what noise that lasts adds to the latest rank for as many steps.
+Evidence (`evidence.py`) says where to look; each delay is followed from there through all steps
+(`stats/changepoint.py`), the greatest first. A migrating delay stands out on no rank, so it is searched
+first (docs/analyses/stragglers.md).
 """
 
 from __future__ import annotations
@@ -28,31 +26,53 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.findings import Pattern
 
-MIN_OVERLAP_OF_ONE_DELAY: Final = 0.5  # share of the fewer steps: more is of one delay [calibrate]
-MIN_SHARE_OF_DELAY_LEFT: Final = 0.5  # share: an episode that leaves less explains it [calibrate]
-MIN_SHARE_OF_DELAY_IN_ONE_PHASE: Final = 0.75  # share: its own steps are followed [calibrate]
-MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES: Final = 0.5  # share: with less, one is named [calibrate]
+# share of the fewer steps: evidence that has as many in common is of one delay [calibrate]
+MIN_OVERLAP_OF_ONE_DELAY: Final = 0.5
+# share of a delay: an episode that leaves less of it explains the evidence [calibrate]
+MIN_SHARE_OF_DELAY_LEFT: Final = 0.5
+# share of the delay in all phases: if one phase has as much, its own steps are followed [calibrate]
+MIN_SHARE_OF_DELAY_IN_ONE_PHASE: Final = 0.75
+# share of a delay: if phases that are clearly longer have less, the phase that grew
+# most is named alone [calibrate]
+MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES: Final = 0.5
 MIN_STEPS_OF_LASTING_DELAY: Final = 4  # steps: a delay of fewer does not last [calibrate]
-MIN_OVERLAP_WITH_EPISODE: Final = 0.5  # share of steps: evidence must be as great then [calibrate]
-MIN_SHARE_OF_GAPS_WITH_PERIOD: Final = 0.75  # share: as many keep a period [calibrate]
-MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL: Final = 0.9  # share: a rank is slower throughout [chosen]
-MIN_SHARE_OF_STEPS_FOR_BASELINE: Final = 0.25  # share: fewer show no baseline [calibrate]
-MIN_Z_SCORE_OF_LONGER_PHASE: Final = 3  # standard errors: less is not clearly longer [calibrate]
-SPREAD_OF_RANKS_WITHOUT_BASELINE: Final = 0.003  # of a step: deviation of equal ranks [calibrate]
-MIN_RANKS_FOR_MIGRATING_TEST: Final = 3  # ranks: among fewer no delay migrates [calibrate]
-# steps: a delay that migrates stays at each rank for as many in a row [calibrate; one decision
-# in find_migrating, _edges]
+# share of the fewer steps: evidence that has as many in common with an episode
+# must be as great [calibrate]
+MIN_OVERLAP_WITH_EPISODE: Final = 0.5
+# share of gaps between stalls: a period is reported if as many keep it [calibrate]
+MIN_SHARE_OF_GAPS_WITH_PERIOD: Final = 0.75
+# share of steps: a rank that exceeds half of its lower level in as many is slower throughout [chosen]
+MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL: Final = 0.9
+# share of steps: fewer without a delay do not show what is usual [calibrate]
+MIN_SHARE_OF_STEPS_FOR_BASELINE: Final = 0.25
+# standard errors: a phase that is longer by less is not clearly longer [calibrate]
+MIN_Z_SCORE_OF_LONGER_PHASE: Final = 3
+# of a step: standard deviation of equal ranks if no steps without the delay show it [calibrate]
+SPREAD_OF_RANKS_WITHOUT_BASELINE: Final = 0.003
+# ranks: a delay that migrates is not searched for among fewer [calibrate]
+MIN_RANKS_FOR_MIGRATING_TEST: Final = 3
+# steps: a delay that migrates stays at each rank for as many in a row [calibrate; one decision in
+# find_migrating, _edges]
 MIN_STEPS_OF_STRETCH: Final = 5
-MIN_SPREAD_OF_STRETCHES: Final = 0.003  # of a step: equal ranks deviate by as much [calibrate]
-MIN_MIGRATING_DELAY: Final = 0.05  # of a step: a smaller delay is not searched for [calibrate]
-MIN_Z_SCORE_OF_STRETCH: Final = 3  # standard deviations: less does not set the level [calibrate]
-ROUNDS_OF_MIGRATING_LEVEL: Final = 4  # rounds: level and stretches are fitted as often [policy]
-FREEDOM_OF_STRETCHES: Final = 60  # degrees of freedom: of the spread of stretches [calibrate]
-MAX_P_VALUE_OF_MIGRATING_DELAY: Final = 0.003  # probability: likelier is chance [calibrate]
+# of a step: stretches of equal ranks differ by this standard deviation or more [calibrate]
+MIN_SPREAD_OF_STRETCHES: Final = 0.003
+# of a step: a smaller delay that migrates is not searched for [calibrate]
+MIN_MIGRATING_DELAY: Final = 0.05
+# standard deviations: a stretch that is less far out does not set the level of a delay [calibrate]
+MIN_Z_SCORE_OF_STRETCH: Final = 3
+# rounds: the level of a delay that migrates, and its stretches, are fitted as often [policy]
+ROUNDS_OF_MIGRATING_LEVEL: Final = 4
+# degrees of freedom: the spread of stretches has as many [calibrate]
+FREEDOM_OF_STRETCHES: Final = 60
+# probability: a delay that migrates is not reported if chance is likelier [calibrate]
+MAX_P_VALUE_OF_MIGRATING_DELAY: Final = 0.003
 MIN_RANKS_VISITED: Final = 3  # ranks: a delay that visits fewer does not migrate [calibrate]
-MIN_SHARE_OF_STEPS_WITH_LATE_RANK: Final = 0.5  # share: with fewer none migrates [calibrate]
-MAX_SHARE_OF_STRETCHES_OF_ONE_RANK: Final = 0.5  # share: with more it is the straggler [calibrate]
-MIN_SHARE_OF_LATE_STEPS_OF_ONE_RANK: Final = 0.5  # share: a single rank is late in them [calibrate]
+# share of steps: a delay migrates if some rank is late in as many [calibrate]
+MIN_SHARE_OF_STEPS_WITH_LATE_RANK: Final = 0.5
+# share of ranks' late steps: if one rank has more, it is the straggler [calibrate]
+MAX_SHARE_OF_STRETCHES_OF_ONE_RANK: Final = 0.5
+# share of steps with a late rank: a delay migrates if only one is late in as many [calibrate]
+MIN_SHARE_OF_LATE_STEPS_OF_ONE_RANK: Final = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +109,7 @@ class Episode:
 
 
 def find_episodes(times: ComputeTime) -> list[Episode]:
-    """Find every delay of a single rank, and the one that migrates if there is one."""
+    """Find every delay of a single rank, and a delay that migrates."""
     if not times.phases or not times.settled.any():
         return []
     series = [_measure_residuals(times, phase_ns) for phase_ns in times.own]
@@ -135,7 +155,7 @@ class _RankDelays:
 
     def explain(self, evidence: list[Evidence]) -> list[Episode]:
         """Follow the delays that there is evidence for, the greatest first."""
-        before = self.unexplained[:, self.rows].copy()
+        residuals_before = self.unexplained[:, self.rows].copy()
         episodes = []
         while evidence:
             greatest = max(evidence, key=self._explained_squares)
@@ -150,15 +170,16 @@ class _RankDelays:
                 episode, level = followed
                 episodes.append(episode)
                 evidence = [
-                    item for item in evidence if self._is_unexplained(item, before, episode, level)
+                    item
+                    for item in evidence
+                    if self._is_unexplained(item, residuals_before, episode, level)
                 ]
         return self._add_lower_level(episodes)
 
     def _add_lower_level(self, episodes: list[Episode]) -> list[Episode]:
         """Add to the longest delay what the rank is slower by in all other steps as well.
 
-        A delay is measured from the rank's own lower level. Where that is clearly above the peers', the
-        rank has two levels, and both are lost.
+        A delay is measured from the rank's own lower level, which may be clearly above its peers'.
         """
         lasting = [episode for episode in episodes if episode.pattern != "sparse"]
         if not lasting:
@@ -176,18 +197,18 @@ class _RankDelays:
         return [persistent if episode is longest else episode for episode in episodes]
 
     def _explained_squares(self, item: Evidence) -> float:
-        """Return how much of the sum of squares a delay explains."""
+        """Return the part of the sum of squares that a delay explains."""
         residual = self.unexplained[item.series, self.rows]
         return float((residual**2).sum()) - _best_course(residual, [item]).cost
 
     def _is_unexplained(
-        self, item: Evidence, before: Floats, episode: Episode, level: float
+        self, item: Evidence, residuals_before: Floats, episode: Episode, level: float
     ) -> bool:
         """Return True if an episode leaves a good part of the evidence.
 
         In the steps of the episode it must also be as great as the episode's `level`, a share of a step.
         """
-        median_before = np.median(before[item.series, item.rows])
+        median_before = np.median(residuals_before[item.series, item.rows])
         median = np.median(self.unexplained[item.series, self.rows[item.rows]])
         is_same = _overlap(self.rows[item.rows], episode.rows) >= MIN_OVERLAP_WITH_EPISODE
         return bool(median >= max(MIN_SHARE_OF_DELAY_LEFT * median_before, level * is_same))
@@ -224,13 +245,13 @@ class _RankDelays:
         return self._build_episode(course, evidence, phases, delay), course.level
 
     def _lasts_as_seen(self, course: Course, evidence: list[Evidence], steps: int) -> bool:
-        """Return True if a delay of so many steps is of stalls, or lasts, as its evidence says."""
+        """Return True if a delay of `steps` is of stalls, or lasts, as its evidence says."""
         if course.stalls:
             return any(item.stalls for item in evidence)
-        least = MIN_STEPS_OF_LASTING_DELAY
+        least_steps = MIN_STEPS_OF_LASTING_DELAY
         if len(self.times.ranks) == 2:
-            least = window_scan.min_window_of_pair(len(self.rows))
-        return steps >= least and not all(item.stalls for item in evidence)
+            least_steps = window_scan.min_window_of_pair(len(self.rows))
+        return steps >= least_steps and not all(item.stalls for item in evidence)
 
     def _extend(self, course: Course, warm_up: Floats) -> Floats:
         """Return the delay of all steps, [step], also of those in a run that are not compared.
@@ -272,12 +293,12 @@ def _overlap(rows: Indices, other_rows: Indices) -> float:
 
 def _best_course(residual: Floats, evidence: list[Evidence]) -> Course:
     """Follow a delay from the steps of each evidence of it; return the course that explains most."""
-    found = []
+    course_fits = []
     for item in evidence:
         inside = np.zeros(len(residual), np.bool_)
         inside[item.rows] = True
-        found.append(fit_courses(residual, inside, scattered=item.stalls))
-    return min(found, key=lambda course: course.cost)
+        course_fits.append(fit_courses(residual, inside, scattered=item.stalls))
+    return min(course_fits, key=lambda course: course.cost)
 
 
 def _find_period(rows: Indices) -> int | None:
@@ -376,5 +397,5 @@ def _migrates(is_late: Flags) -> bool:
 
 
 def _edges(steps: int) -> Ints:
-    """Return where the shortest stretches of a delay that migrates begin, and the end."""
+    """Return the begins of the shortest stretches of a delay that migrates, and the end."""
     return np.append(np.arange(0, steps - MIN_STEPS_OF_STRETCH, MIN_STEPS_OF_STRETCH), steps)

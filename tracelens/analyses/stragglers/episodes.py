@@ -1,11 +1,7 @@
 """Straggler episodes of one cause each, and their price: phases of a rank, ranks of a host or a time.
 
 Each host is judged as its median rank: the noise of single ranks averages out there, and one late rank
-does not make its host late. A host is slow if nearly all of its ranks lose about as much as that one.
-Stragglers are part of the median that they were compared with, which hides a part of their delay.
-
-The run is replayed without the delay (`replay/event_graph.py`). Reductions in flight may absorb a part
-of it, and ranks that come together queue at parameter servers: so the saving is not the delay.
+does not make its host late. The run is replayed without the delay (`replay/event_graph.py`).
 """
 
 from __future__ import annotations
@@ -31,17 +27,25 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.replay.windows import WindowedReplay
 
-MIN_OVERLAP_OF_ONE_CAUSE: Final = 0.5  # share of the steps of both: more have one cause [chosen]
+# share of the steps of both: episodes that have as many in common have one cause [chosen]
+MIN_OVERLAP_OF_ONE_CAUSE: Final = 0.5
 MIN_HOSTS_TO_COMPARE: Final = 3  # hosts: no host of fewer is judged [chosen]
-MAX_P_VALUE_OF_SLOW_HOST: Final = 0.003  # probability: chance among all hosts [chosen]
-MIN_OVERLAP_WITH_SLOW_HOST: Final = 0.5  # share of the fewer steps: the host explains it [chosen]
-MIN_SHARE_OF_DELAY_OF_HOST: Final = 0.5  # of the median rank's: less is not slow [chosen]
-MIN_SHARE_OF_SLOW_RANKS_OF_HOST: Final = 0.75  # of its ranks: else the host is not slow [chosen]
-MIN_SHARE_OF_STEPS_WITHOUT_DELAY: Final = 0.25  # of steps: fewer show no usual level [chosen]
-# of the job: a straggler among three ranks or more that saves less is not reported, unless it
-# loses much itself [policy]
+# probability: a host is not reported if chance is likelier, over all hosts [chosen]
+MAX_P_VALUE_OF_SLOW_HOST: Final = 0.003
+# share of the fewer steps: a rank's delay that has as many in common with
+# its host's is explained [chosen]
+MIN_OVERLAP_WITH_SLOW_HOST: Final = 0.5
+# share of the median rank's delay: a rank of a slow host that loses less is not slow [chosen]
+MIN_SHARE_OF_DELAY_OF_HOST: Final = 0.5
+# share of a host's ranks: the host is not slow if fewer are [chosen]
+MIN_SHARE_OF_SLOW_RANKS_OF_HOST: Final = 0.75
+# share of steps: fewer outside of a host's delay do not show a rank's usual level [chosen]
+MIN_SHARE_OF_STEPS_WITHOUT_DELAY: Final = 0.25
+# of the job: a straggler among three ranks or more that saves less is not reported, unless
+# it loses much itself [policy]
 MIN_SAVING_AMONG_PEERS: Final = 0.003
-MIN_SAVING_OF_PAIR: Final = 0.03  # of the job: one of two ranks that saves less is none [policy]
+# of the job: a straggler of two ranks that saves less is not reported [policy]
+MIN_SAVING_OF_PAIR: Final = 0.03
 
 _NOT_LASTING: Final = ("sparse", "migrating")
 
@@ -50,12 +54,12 @@ def group_episodes(times: ComputeTime, episodes: list[Episode]) -> list[Episode]
     """Join episodes that are likely of one cause."""
     hosts = find_slow_hosts(times)
     migrating = [episode for episode in episodes if episode.pattern == "migrating"]
-    others = [
+    on_own_account = [
         episode
         for episode in episodes
         if episode.pattern != "migrating" and not _is_explained_by_host(episode, hosts)
     ]
-    return [*migrating, *_join_simultaneous([*hosts, *others])]
+    return [*migrating, *_join_simultaneous([*hosts, *on_own_account])]
 
 
 def _join_simultaneous(episodes: list[Episode]) -> list[Episode]:
@@ -83,12 +87,14 @@ def _join(group: Episode, episode: Episode) -> Episode:
     )
 
 
-def _have_one_cause(episode: Episode, other: Episode) -> bool:
+def _have_one_cause(episode: Episode, other_episode: Episode) -> bool:
     """Return True if two share a phase and their steps; which phase grew most is often chance."""
-    if not {*episode.phases} & {*other.phases}:
+    if not {*episode.phases} & {*other_episode.phases}:
         return False
-    steps_of_both = len(np.intersect1d(episode.rows, other.rows))
-    return steps_of_both >= MIN_OVERLAP_OF_ONE_CAUSE * len(np.union1d(episode.rows, other.rows))
+    steps_of_both = len(np.intersect1d(episode.rows, other_episode.rows))
+    return steps_of_both >= MIN_OVERLAP_OF_ONE_CAUSE * len(
+        np.union1d(episode.rows, other_episode.rows)
+    )
 
 
 def group_ranks_by_host(hosts: tuple[str, ...]) -> dict[str, list[int]]:
@@ -157,15 +163,15 @@ def _find_slow_ranks(times: ComputeTime, host: Episode, ranks: list[int]) -> Epi
 
 
 def _measure_levels(times: ComputeTime, host: Episode, ranks: list[int]) -> tuple[Floats, float]:
-    """Return what each rank loses in a host's late steps, as a share of the step, and its error."""
+    """Return the loss of each rank in a host's late steps, as a share of the step, and its error."""
     rows = np.flatnonzero(times.settled)
     phases = [times.phases.index(name) for name in host.phases]
     residuals = measure_peer_residuals(times.own[phases].sum(axis=0), times.step_ns)[rows][:, ranks]
-    inside = (rows >= host.rows[0]) & (rows <= host.rows[-1])
-    blocks = block_levels(residuals[inside], block_edges(int(inside.sum())))
+    in_episode = (rows >= host.rows[0]) & (rows <= host.rows[-1])
+    blocks = block_levels(residuals[in_episode], block_edges(int(in_episode.sum())))
     levels = blocks.mean(axis=0)
-    if np.count_nonzero(~inside) >= MIN_SHARE_OF_STEPS_WITHOUT_DELAY * len(rows):
-        levels = levels - np.median(residuals[~inside], axis=0)
+    if np.count_nonzero(~in_episode) >= MIN_SHARE_OF_STEPS_WITHOUT_DELAY * len(rows):
+        levels = levels - np.median(residuals[~in_episode], axis=0)
     return levels, float(np.sqrt(Noise.of(blocks).variance(len(blocks))))
 
 
@@ -192,12 +198,9 @@ def against_unaffected_ranks(times: ComputeTime, episodes: list[Episode]) -> lis
 def price_episodes(
     times: ComputeTime, job_ns: float, replay: WindowedReplay | None = None
 ) -> list[tuple[Episode, Price]]:
-    """Find who is late by own work, and price it; return what is worth a sentence.
+    """Find ranks that are late by own work, and price them; return what is worth a sentence.
 
-    Args:
-        times: Compute time of all workers.
-        job_ns: How long the job took.
-        replay: Of the run; None if it cannot be replayed.
+    Without a `replay` ranks are taken to meet in each step.
     """
     levelled = times.levelled
     episodes = group_episodes(levelled, detection.find_episodes(levelled))
@@ -224,8 +227,7 @@ def _price(
 def spread_by_work(spent_ns: Floats, delay_ns: Floats) -> Floats:
     """Return a lasting delay of each step if what slows a rank slows all that it does there.
 
-    A step with more work, or with a disturbance, is longer by more. All are [step, rank]; `spent_ns` is
-    what ranks took for the late phases, and `delay_ns` what they usually lose.
+    All are [step, rank]; `spent_ns` is the time of the late phases, and `delay_ns` the usual loss.
     """
     spent_ns, is_late = np.nan_to_num(spent_ns, nan=0.0), delay_ns > 0
     fixed_ns = np.where(is_late, spent_ns - delay_ns, np.nan)

@@ -1,10 +1,7 @@
 """Evidence of stragglers: windows of steps and scattered stalls in which a rank is beyond its peers.
 
-Windows are judged by `stats/window_scan.py`, each phase and all phases together, ranks as a family.
-Stalls are single late steps, too scattered for a window. Does a rank stall more often than its peers in
-the whole run, or in a stretch of it? Both are asked of steps that stand out, and of those that stand
-out 2, 4, 8 ... times as far, so that small disturbances of peers hide no long ones. Equal ranks lose
-little of their time to stalls: the longer they are, the fewer suffice. So it is if they keep a period.
+Windows are judged by `stats/window_scan.py`. Stalls are single late steps, too scattered for a window: a
+rank has too many of them in the whole run, or in a stretch of it (docs/analyses/stragglers.md).
 """
 
 from __future__ import annotations
@@ -30,21 +27,31 @@ if TYPE_CHECKING:
 _ONE_SIGMA: Final = NormalDist().cdf(1.0)
 _STEPS_OFF_PERIOD: Final = range(2)  # by which stalls may miss their period
 
-MAX_P_VALUE_OF_STALLS: Final = 0.003  # probability: half is for any rank of a run [calibrate]
-MAX_RANKS_PER_LATE_RANK: Final = 16  # ranks: late ones among more hardly matter [calibrate]
+# probability: any rank of a healthy run is accused of stalls with half of it [calibrate]
+MAX_P_VALUE_OF_STALLS: Final = 0.003
+# ranks for each late rank: among more, the late ones hardly move what is normal [calibrate]
+MAX_RANKS_PER_LATE_RANK: Final = 16
 MIN_RANKS_LEFT: Final = 3  # ranks: fewer that are not late do not show what is normal [calibrate]
-MIN_SHARE_OF_RANKS_LEFT: Final = 0.5  # share of ranks: fewer in time show no norm [calibrate]
-MAX_P_VALUE_AMONG_MANY_RANKS: Final = 0.003  # probability: any rank of three or more [calibrate]
-MAX_P_VALUE_OF_PAIR: Final = 0.003  # probability: one of two ranks is reported [calibrate]
+# share of ranks: fewer that are not late do not show what is normal [calibrate]
+MIN_SHARE_OF_RANKS_LEFT: Final = 0.5
+# probability: any rank of a healthy run of three or more is accused with it [calibrate]
+MAX_P_VALUE_AMONG_MANY_RANKS: Final = 0.003
+# probability: one of two ranks is not reported if chance is likelier [calibrate]
+MAX_P_VALUE_OF_PAIR: Final = 0.003
 MIN_LENGTH_OF_STALL: Final = 0.10  # of a step: a shorter delay is no stall [calibrate]
-MIN_Z_SCORE_OF_STALL: Final = 6.0  # standard deviations: a step less far out is none [calibrate]
+# standard deviations: a step that is less far out is no stall [calibrate]
+MIN_Z_SCORE_OF_STALL: Final = 6.0
 # stalls of a rank: as few are no evidence [calibrate; one decision in find_stalls, _judge_stalls,
 # _find_dense_stretch]
 MAX_STALLS_BY_CHANCE: Final = 3
-MIN_STEPS_BETWEEN_STALLS: Final = 4  # steps: one that begins sooner belongs to it [calibrate]
-QUANTILE_OF_USUAL_STALLS: Final = 0.75  # share of peers: they stall as often as usual [calibrate]
-MAX_STALLS_COUNTED_BEYOND_USUAL: Final = 3  # stalls: no more of a peer are counted [calibrate]
-LOSS_OF_EQUAL_RANKS_TO_STALLS: Final = 0.015  # of a step: mean before any is seen [calibrate]
+# steps: a stall that begins sooner after another one belongs to it [calibrate]
+MIN_STEPS_BETWEEN_STALLS: Final = 4
+# share of peers: as many stall no more often than usual [calibrate]
+QUANTILE_OF_USUAL_STALLS: Final = 0.75
+# stalls: no more beyond the usual number are counted of a peer [calibrate]
+MAX_STALLS_COUNTED_BEYOND_USUAL: Final = 3
+# of a step: equal ranks lose as much to stalls, on average, before any is seen [calibrate]
+LOSS_OF_EQUAL_RANKS_TO_STALLS: Final = 0.015
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +101,10 @@ def _find_windows(residuals: list[Floats]) -> list[Evidence]:
 
 
 def _judge_many_ranks(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
-    """Judge three ranks or more: scans by series, p-values and who is late, [series, rank].
+    """Judge three ranks or more: scans by series, p-values and late flags, [series, rank].
 
-    Ranks are compared with those that are not late for sure, so they are judged again without these, as
-    long as a majority is left (step down: Marcus, Peritz & Gabriel 1976).
+    Late ranks are no peers: all are judged again without these, as long as a majority is left (step
+    down: Marcus, Peritz & Gabriel 1976).
     """
     judged = _judge_by_peers(residuals, np.zeros(residuals[0].shape[1], np.bool_))
     late_ranks = np.asarray(judged[2].any(axis=0))
@@ -144,9 +151,8 @@ def find_stalls(
 ) -> list[Evidence]:
     """Find ranks that stall clearly more often than any but a quarter of their peers, [step, rank].
 
-    `max_p_value` is the chance that any rank is accused wrongly. `is_active` says where ranks did
-    anything, None = where residuals are not 0: in a phase that one rank alone has, the others' zeros
-    are usual.
+    Any rank is accused wrongly with `max_p_value`. `is_active` says where ranks did anything, None =
+    where residuals are not 0: in a phase that one rank alone has, the others' zeros are usual.
     """
     is_active = residuals != 0 if is_active is None else is_active
     deviations = residuals - medians(residuals, axis=0)
@@ -166,14 +172,14 @@ def _judge_stalls(
 ) -> Iterator[Evidence]:
     """Judge every rank by when it stalled, [step, rank], for `length` of a step or longer."""
     steps, ranks = stalled.shape
-    begun = _mark_begins(stalled)
-    counts = begun.sum(axis=0)
-    usual = _usual_counts(counts)
+    is_begin = _mark_begins(stalled)
+    counts = is_begin.sum(axis=0)
+    usual_counts = _usual_counts(counts)
     is_scattered = stalled.sum(axis=0) < steps / 2
-    is_often = (counts > np.maximum(MAX_STALLS_BY_CHANCE, usual)) & is_scattered
-    p_values = _judge_counts(counts, usual, steps, is_often, length)
+    is_often = (counts > np.maximum(MAX_STALLS_BY_CHANCE, usual_counts)) & is_scattered
+    p_values = _judge_counts(counts, usual_counts, steps, is_often, length)
     for rank in np.flatnonzero(counts > MAX_STALLS_BY_CHANCE).tolist():
-        rows, begins = np.flatnonzero(stalled[:, rank]), np.flatnonzero(begun[:, rank])
+        rows, begins = np.flatnonzero(stalled[:, rank]), np.flatnonzero(is_begin[:, rank])
         p_value = _judge_period(float(p_values[rank]), numbers[begins]) if is_often[rank] else 1.0
         if p_value * ranks >= max_p_value:
             peers = float(np.delete(counts, rank).mean())
@@ -182,7 +188,7 @@ def _judge_stalls(
 
 
 def _judge_period(p_value: float, begins: Indices) -> float:
-    """Return how likely so many stalls keep a period so well (Fisher 1932, of two p-values)."""
+    """Join the p-value of a number of stalls with that of their period (Fisher 1932)."""
     gaps = np.diff(begins)
     period = max(float(np.median(gaps)), 1.0)
     steps_off = np.abs(gaps - np.rint(gaps / period) * period)
@@ -195,12 +201,12 @@ def _judge_period(p_value: float, begins: Indices) -> float:
 
 def _mark_begins(stalled: Flags) -> Flags:
     """Keep stalls that are four steps or more apart: one disturbance may last longer than a step."""
-    begun = np.zeros_like(stalled)
+    is_begin = np.zeros_like(stalled)
     last_row = np.full(stalled.shape[1], -MIN_STEPS_BETWEEN_STALLS)
     for row in np.flatnonzero(stalled.any(axis=1)):
-        begun[row] = stalled[row] & (row - last_row >= MIN_STEPS_BETWEEN_STALLS)
-        last_row[begun[row]] = row
-    return begun
+        is_begin[row] = stalled[row] & (row - last_row >= MIN_STEPS_BETWEEN_STALLS)
+        last_row[is_begin[row]] = row
+    return is_begin
 
 
 def _find_dense_stretch(
@@ -218,15 +224,15 @@ def _find_dense_stretch(
     lengths = np.array([of_count.min() for of_count in stretches])
     rates = np.maximum((len(begins) - counts + 1) / np.maximum(steps - lengths, 1), usual_rate)
     bounds = _bound_tail(counts - 1, lengths, rates) * rates * steps * len(begins)
-    best = int(np.argmin(bounds))
-    if bounds[best] >= 1:
+    densest = int(np.argmin(bounds))
+    if bounds[densest] >= 1:
         return rows[:0], 1.0
-    first = int(begins[int(np.argmin(stretches[best]))])
-    length, rate = int(lengths[best]), float(rates[best])
-    p_value = float(binomial_tail(counts[best] - 1, length, rate)) * rate * steps * len(begins)
+    first_row = int(begins[int(np.argmin(stretches[densest]))])
+    length, rate = int(lengths[densest]), float(rates[densest])
+    p_value = float(binomial_tail(counts[densest] - 1, length, rate)) * rate * steps * len(begins)
     if p_value >= 1:
         return rows[:0], 1.0
-    count = int(np.count_nonzero((rows >= first) & (rows <= first + length)))
+    count = int(np.count_nonzero((rows >= first_row) & (rows <= first_row + length)))
     dense_rate = count / (length + 2)  # never certain
     gains = np.full(int(rows[-1]) + 1, np.log((1 - dense_rate) / (1 - rate)))
     gains[rows] = np.log(dense_rate / rate)
@@ -252,26 +258,24 @@ def _usual_counts(counts: Ints) -> Floats:
 
 
 def _judge_counts(
-    counts: Ints, usual: Floats, steps: int, is_often: Flags, length: float
+    counts: Ints, usual_counts: Floats, steps: int, is_often: Flags, length: float
 ) -> Floats:
-    """Return how likely so many stalls are, [rank]; 1 for ranks that do not stall often.
+    """Return the p-value of the number of stalls, [rank]; 1 for ranks that do not stall often.
 
     They must be too many for the usual rate, and too large a share of all stalls of this rank and its
-    peers, since that rate is itself known from few of them. Other ranks that stall count little.
-
-    What equal ranks lose to stalls bounds how often those of a `length` occur (Markov's inequality). Of
-    a rate that is exponential before anything is seen, with that mean, so many stalls are as likely as
-    with so many peers more that show none: a gamma distribution's rate predicts a negative binomial.
+    peers, since that rate is itself known from few of them. Equal ranks lose little time to stalls, so
+    stalls of a `length` are rare (Markov): with an exponential prior of the rate, that counts as further
+    peers without a stall (negative binomial).
     """
     p_values = np.ones(len(counts))
     if not is_often.any():
         return p_values
-    peers, own_counts, usual = len(counts) - 1, counts[is_often], usual[is_often]
-    limits = usual + MAX_STALLS_COUNTED_BEYOND_USUAL
+    peers, own_counts, usual_counts = len(counts) - 1, counts[is_often], usual_counts[is_often]
+    limits = usual_counts + MAX_STALLS_COUNTED_BEYOND_USUAL
     sums = {limit: np.minimum(counts, limit).sum() for limit in set(limits.tolist())}
     of_peers = np.array([sums[limit] for limit in limits.tolist()]) - np.minimum(own_counts, limits)
     silent_peers = length / (LOSS_OF_EQUAL_RANKS_TO_STALLS * steps)
-    rates = np.maximum(usual / steps, (of_peers + 1) / ((peers + silent_peers) * steps + 2))
+    rates = np.maximum(usual_counts / steps, (of_peers + 1) / ((peers + silent_peers) * steps + 2))
     by_rate = binomial_tail(own_counts, steps, rates)
     by_share = binomial_tail(own_counts, own_counts + of_peers, 1 / (1 + peers + silent_peers))
     p_values[is_often] = np.maximum(by_rate, by_share)

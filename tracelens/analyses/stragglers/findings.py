@@ -1,10 +1,7 @@
 """Stragglers: which ranks are late by their own work, in which phase and steps, and what that costs.
 
-Compute time is compared, never how long communication lasts: waiting is the victim's symptom. Three
-ranks or more are judged against each other, two by permutations (`stats/window_scan.py`), and a single
-rank not at all; where ranks are stages of pipelines, each is compared with those of its stage.
-Others must have been blocked by a straggler meanwhile, in collectives or in messages; of ranks that
-were blocked themselves, others down the chain are the victims, too.
+Compute time is compared, never how long communication lasts: waiting is the victim's symptom. Others
+must have been blocked by a straggler meanwhile (docs/analyses/stragglers.md).
 """
 
 from __future__ import annotations
@@ -53,18 +50,25 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.replay.delays import Price
 
-MAX_LATE_RANKS_PER_OTHER: Final = 0.75  # ranks: with more, the median is no baseline [chosen]
+# late ranks for each other rank: with more, the median rank is no baseline [chosen]
+MAX_LATE_RANKS_PER_OTHER: Final = 0.75
 MIN_STEPS_FOR_STRAGGLER_TEST: Final = 30  # steps: fewer are not judged [chosen]
-MIN_LOSS_IN_CLOCK_UNCERTAINTIES: Final = 3  # times: arrivals cannot show less a step [chosen]
-MIN_SHARE_OF_LOSS_AWAITED: Final = 0.25  # share: who is awaited less is no straggler [chosen]
-Z_SCORE_OF_WAIT_AT_CALLS: Final = 2.0  # standard deviations: waits at calls may be longer [chosen]
-Z_SCORE_OF_WAIT_FOR_MESSAGES: Final = 2.0  # standard deviations: so may waits in messages [chosen]
-# of a step: a smaller delay of one of two ranks is an opportunity; of 20 healthy runs of two
-# equal processes on one quiet machine, two differed by 10 and 13 % throughout [policy]
+# times the uncertainty of clocks: if a step loses less, arrivals cannot show it [chosen]
+MIN_LOSS_IN_CLOCK_UNCERTAINTIES: Final = 3
+# share of a loss: ranks for which others waited less are no stragglers [chosen]
+MIN_SHARE_OF_LOSS_AWAITED: Final = 0.25
+# standard deviations: waits for ranks at collectives may be as much longer than measured [chosen]
+Z_SCORE_OF_WAIT_AT_CALLS: Final = 2.0
+# standard deviations: waits for ranks in messages may be as much longer than measured [chosen]
+Z_SCORE_OF_WAIT_FOR_MESSAGES: Final = 2.0
+# of a step: a smaller delay of one of two ranks is an opportunity; of 20 healthy runs of two equal
+# processes on one quiet machine, two differed by 10 and 13 % throughout [policy]
 MIN_DELAY_OF_PAIR_IF_FAULT: Final = 0.15
-MIN_SHARE_OF_LATE_RANKS_OF_HOST: Final = 0.75  # of its ranks: else ranks are named [chosen]
+# share of a host's ranks: if fewer are late, ranks are named instead of the host [chosen]
+MIN_SHARE_OF_LATE_RANKS_OF_HOST: Final = 0.75
 MIN_SECTIONS_TO_NAME_LAYERS: Final = 3  # sections of a phase: of fewer none is named [policy]
-MIN_SHARE_ABSORBED_TO_REPORT: Final = 0.1  # of a delay: less absorbed gets no sentence [policy]
+# share of a delay: if reductions in flight absorb less, no sentence says so [policy]
+MIN_SHARE_ABSORBED_TO_REPORT: Final = 0.1
 
 _UNCOVERED: Final = CATEGORIES[UNINSTRUMENTED]
 _KINDS: Final[dict[str, str]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}
@@ -106,22 +110,19 @@ def run(facts: Facts) -> Stragglers:
 
 
 def _join_turns(findings: list[Finding], turns: list[Finding]) -> Iterator[Finding]:
-    """Yield all findings; ranks that stall at different times are one, and so is one alone."""
+    """Yield all findings, without stalls that turns report as well, and turns of known ranks."""
     phases_in_turns = {turn.phase for turn in turns if turn.pattern == "migrating"}
     stragglers = [f for f in findings if f.pattern != "sparse" or f.phase not in phases_in_turns]
-    known = {(finding.phase, rank) for finding in stragglers for rank in finding.ranks}
+    reported = {(finding.phase, rank) for finding in stragglers for rank in finding.ranks}
     yield from stragglers
     for turn in turns:
-        is_known = all((turn.phase, rank) in known for rank in turn.ranks)
+        is_known = all((turn.phase, rank) in reported for rank in turn.ranks)
         if turn.pattern == "migrating" or not is_known:
             yield turn
 
 
 def _find_explained(episodes: list[Episode], trace: Trace, times: ComputeTime) -> dict[str, Flags]:
-    """Return where stragglers are delayed, by phase, [step, rank].
-
-    So are the steps in which a host's clock jumped: what its ranks did then is not known.
-    """
+    """Return the steps in which stragglers are delayed, or a clock jumped, by phase, [step, rank]."""
     explained = {phase: np.zeros(times.total.shape, np.bool_) for phase in times.phases}
     for episode in episodes:
         for phase in episode.phases:
@@ -146,13 +147,13 @@ def _explain_too_little(times: ComputeTime, *, restricted: bool) -> str | None:
         hint = advice or ". Mark steps with tl.step(i)"
         steps = fmt.count(len(times.steps), "step")
         return f"Only {steps} found; straggler tests need {MIN_STEPS_FOR_STRAGGLER_TEST}{hint}."
-    least = MIN_STEPS_FOR_STRAGGLER_TEST - WARM_UP
+    least_steps = MIN_STEPS_FOR_STRAGGLER_TEST - WARM_UP
     settled = int(np.count_nonzero(times.settled))
-    if settled < least:
+    if settled < least_steps:
         return (
             f"Only {settled} of {len(times.steps)} steps can be compared: not the first "
             f"{WARM_UP}, nor those in which all ranks take far longer than usual "
-            f"or half are not there; straggler tests need {least}{advice}."
+            f"or half are not there; straggler tests need {least_steps}{advice}."
         )
     return None
 
@@ -160,8 +161,8 @@ def _explain_too_little(times: ComputeTime, *, restricted: bool) -> str | None:
 def _delays_others(facts: Facts, episode: Episode, *, lost_ns: float) -> bool:
     """Return True unless peers waited clearly too little for `lost_ns`, the least that is lost.
 
-    Noise makes peers wait, too. An update is felt in the step after. Not judged where arrivals cannot
-    tell: without communication, within the clocks' uncertainty, and of a delay that migrates.
+    Noise makes peers wait, too. An update is felt in the step after. Not judged without communication,
+    within the clocks' uncertainty, and of a delay that migrates.
     """
     trace, times = facts.trace, facts.compute_time
     rows = np.union1d(episode.rows, np.minimum(episode.rows + 1, len(times.steps) - 1))
@@ -187,7 +188,7 @@ def _delays_others(facts: Facts, episode: Episode, *, lost_ns: float) -> bool:
 def _measure_extra_waits(
     caused_ns: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ...]
 ) -> float:
-    """Return how much longer others waited for ranks alone in messages than for a peer, at most."""
+    """Return by how much longer others waited for ranks alone in messages than for a peer, at most."""
     of_ranks_ns = sum(caused_ns.get(rank, 0) for rank in ranks)
     of_peers_ns = np.array([caused_ns.get(rank, 0) for rank in peers], np.float64)
     if not len(of_peers_ns):
@@ -223,10 +224,7 @@ class _Straggler:
 
     @property
     def whole_hosts(self) -> tuple[str, ...]:
-        """The hosts that these ranks are; none if they are only ranks of them.
-
-        A delay that migrates visits whole hosts only by chance.
-        """
+        """The hosts all of whose ranks are late; a delay that migrates visits them only by chance."""
         if self.episode.pattern == "migrating":
             return ()
         members = group_ranks_by_host(self.times.hosts)
@@ -265,8 +263,10 @@ def _examine(
     """Look for the cause: workload, sections of the phase, neighbouring spans, sampled code."""
     trace, phases, times = facts.trace, facts.phases, facts.compute_time
     phase, rows = episode.phase, episode.rows
-    others, steps = times.compared_with(episode.ranks), times.steps[rows]
-    ranks, peers = (tuple(times.ranks[rank] for rank in group) for group in (episode.ranks, others))
+    peer_columns, steps = times.compared_with(episode.ranks), times.steps[rows]
+    ranks, peers = (
+        tuple(times.ranks[rank] for rank in group) for group in (episode.ranks, peer_columns)
+    )
     phase_ns, peers_phase_ns = _compare_phase(times, episode)
     return _Straggler(
         times=times,
@@ -275,7 +275,7 @@ def _examine(
         is_majority=is_majority,
         phase_ns=phase_ns,
         peers_phase_ns=peers_phase_ns,
-        workload=measure_workload_ratios(workload, episode.ranks, others, rows),
+        workload=measure_workload_ratios(workload, episode.ranks, peer_columns, rows),
         sections=compare_sections(phases, ranks, peers, phase, steps),
         gap=find_gap(phases, ranks, peers, steps) if phase == _UNCOVERED else None,
         culprit=sampled_code.find_in_ranks(
@@ -286,7 +286,7 @@ def _examine(
 
 
 def _compare_phase(times: ComputeTime, episode: Episode) -> tuple[float | None, float | None]:
-    """Return how long the latest rank and its median peer take for the phase, ns a step."""
+    """Return the time of the latest rank and of its median peer in the phase, ns a step."""
     phase_ns = times.own[times.phases.index(episode.phase)][episode.rows]
     peers_ns = phase_ns[:, times.peers_of(episode.ranks)]
     if not peers_ns.size or np.isnan(peers_ns).all():
@@ -327,7 +327,7 @@ def _report(trace: Trace, straggler: _Straggler) -> Finding:
 
 
 def _list_evidence(trace: Trace, straggler: _Straggler) -> dict[str, Any]:
-    """Return the numbers of the delay itself, of its price, and of what points to the cause."""
+    """Return the numbers of the delay itself, its price, and its possible causes."""
     episode, price, extra_ns = straggler.episode, straggler.price, straggler.episode.mean_delay_ns
     error_ns = TWO_SIDED * episode.relative_error * extra_ns
     interval_ns = [round(extra_ns - error_ns), round(extra_ns + error_ns)] if error_ns else None
@@ -357,7 +357,7 @@ def _list_evidence(trace: Trace, straggler: _Straggler) -> dict[str, Any]:
 
 
 def _add_sentences(straggler: _Straggler) -> list[str]:
-    """Return the sentences that follow who is late, when and at what price."""
+    """Return the sentences that follow the main one."""
     core_wait, culprit, phase = straggler.core_wait, straggler.culprit, straggler.episode.phase
     subject = fmt.listing("rank", straggler.ranks)
     return [
@@ -393,7 +393,7 @@ def _fill_sentence(straggler: _Straggler) -> dict[str, str]:
 
 
 def _describe_layers(phase: str, sections: Sections | None) -> list[str]:
-    """Say which layers hold the delay, or that all are slower alike, where layers are recorded."""
+    """Describe which layers hold the delay, or that all are slower alike, where layers are recorded."""
     is_layered = phase in _LAYERED
     if sections is None or not is_layered or len(sections.rows) < MIN_SECTIONS_TO_NAME_LAYERS:
         return []
@@ -411,7 +411,7 @@ def _describe_absorbed(price: Price) -> str:
 
 
 def _describe_course(straggler: _Straggler) -> str:
-    """Say in which phase, and how, ranks are late, as the predicate of a sentence."""
+    """Describe in which phase, and how, ranks are late, as the predicate of a sentence."""
     episode, is_plural = straggler.episode, straggler.is_plural
     steps = len(episode.rows)
     if episode.pattern == "sparse":
@@ -431,7 +431,7 @@ def _describe_course(straggler: _Straggler) -> str:
 
 
 def _describe_waiting(straggler: _Straggler) -> str:
-    """Say who waits for the late ranks, as far as that is known."""
+    """Describe which ranks wait for the late ones, as far as that is known."""
     price, is_plural = straggler.price, straggler.is_plural
     they, them = ("they", "them") if is_plural else ("it", "it")
     if straggler.times.work_left_to_others(straggler.episode.ranks):

@@ -1,8 +1,4 @@
-"""Where a straggler's delay is: in which layers, or between which spans.
-
-Layers, or other recorded parts of the phase, hold it if a few of them take most of it, or all alike. In
-which code it is, samples of the stack show (`tracelens/accounting/sampled_code.py`).
-"""
+"""Where a straggler's delay is: in which layers, or between which spans."""
 
 from __future__ import annotations
 
@@ -23,14 +19,17 @@ if TYPE_CHECKING:
     from tracelens.accounting.sampled_code import Culprit
     from tracelens.arrays import Floats, Ints
 
-__all__ = ["Gap", "Sections", "compare_sections", "describe_gap", "find_gap"]
-
-MIN_SHARE_OF_SLOWEST_SECTION: Final = 0.5  # of a delay: a section with less is not named [policy]
+# share of a delay: the section with the most is not named if it has less [policy]
+MIN_SHARE_OF_SLOWEST_SECTION: Final = 0.5
 MAX_SECTIONS_NAMED: Final = 3  # sections: no more are named as where the delay is [policy]
-MIN_SHARE_OF_DELAY_IN_SECTIONS: Final = 0.75  # of a delay: with less, none is named [policy]
-MAX_SHARE_OF_USUAL_TIME_IN_SECTIONS: Final = 0.5  # of a phase: more are not few [policy]
-MAX_SHARE_ELSEWHERE_IF_ALIKE: Final = 0.25  # of a delay: to move, if all are slower alike [policy]
-MIN_SHARE_OF_DELAY_IN_GAP: Final = 0.5  # of a delay: with less, no neighbours are named [policy]
+# share of a delay: sections that have less together are not named [policy]
+MIN_SHARE_OF_DELAY_IN_SECTIONS: Final = 0.75
+# share of a phase's usual time: sections that take more are not named [policy]
+MAX_SHARE_OF_USUAL_TIME_IN_SECTIONS: Final = 0.5
+# share of a delay: all sections are slower alike if no more would have to be moved [policy]
+MAX_SHARE_ELSEWHERE_IF_ALIKE: Final = 0.25
+# share of a delay: if less is between the same neighbours, they are not named [policy]
+MIN_SHARE_OF_DELAY_IN_GAP: Final = 0.5
 MAX_SECTIONS_LISTED: Final = 16  # sections: the evidence of a finding lists no more [policy]
 
 _IS_COMMUNICATION: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
@@ -107,7 +106,7 @@ def compare_sections(
 
 @dataclass(frozen=True)
 class Gap:
-    """Time without a span, between two categories; `share` of the delay is there."""
+    """Time without a span, between two categories; it holds a `share` of the delay."""
 
     before: str
     after: str
@@ -126,7 +125,7 @@ class Gap:
 
 
 def describe_gap(gap: Gap | None, culprit: Culprit | None) -> str:
-    """Say that no span covers a delay, between what it is, and how to learn more."""
+    """Report that no span covers a delay, between what it is, and how to learn more."""
     where = f", {gap.text}" if gap and gap.share >= MIN_SHARE_OF_DELAY_IN_GAP else ""
     how = ": wrap it in a span (tl.span), or record with --sample to see the code"
     return f"No span covers it{where}{'' if culprit else how}."
@@ -163,11 +162,11 @@ def _measure_gaps(phases: Phases, steps: Ints) -> Iterator[tuple[int, Floats]]:
         rows = np.flatnonzero(category[changes] == UNINSTRUMENTED)
         rows = rows[(rows > 0) & (rows < len(changes) - 1)]
         rows = rows[is_chosen[pieces.step[changes[rows]] + pieces.offset]]
-        before = category[changes[rows - 1]]
-        two_before = category[changes[np.maximum(rows - 2, 0)]]
+        category_before = category[changes[rows - 1]]
+        category_two_before = category[changes[np.maximum(rows - 2, 0)]]
         # A wait for what was in flight already separates nothing.
-        is_wait = (before == TRANSFER) & (two_before != UNINSTRUMENTED)
-        before = np.where(is_wait, two_before, before).astype(np.intp)
-        cells = before * count + category[changes[rows + 1]]
+        is_wait = (category_before == TRANSFER) & (category_two_before != UNINSTRUMENTED)
+        category_before = np.where(is_wait, category_two_before, category_before).astype(np.intp)
+        cells = category_before * count + category[changes[rows + 1]]
         gaps_ns = np.bincount(cells, begins_ns[rows + 1] - begins_ns[rows], minlength=count**2)
         yield rank, np.asarray(gaps_ns.reshape(count, count), np.float64)

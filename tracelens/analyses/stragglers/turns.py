@@ -1,10 +1,7 @@
 """Delays of single steps, each at another time, on several ranks or on one, for which others wait.
 
 No comparison over the run finds them: no rank is slower than the others by more than at other times, or
-it is in so few steps that it could be chance. So single steps of single ranks are searched that take
-clearly longer than the usual rank takes in the same step, in any phase. Work that varies in every step
-and on every rank is no such delay: it raises the noise that a delay must exceed, and makes forward and
-backprop longer alike (`imbalance.py` reports it). Garbage collection counts as it was recorded.
+it is in so few steps that it could be chance (docs/analyses/stalls-and-slow-phases.md).
 """
 
 from __future__ import annotations
@@ -33,22 +30,33 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.facts import Facts
 
-MIN_LENGTH_OF_DELAY: Final = 0.10  # of a step: so much beyond the usual rank is late [chosen]
+# of a step: a rank that takes as much longer than the usual rank is late in it [chosen]
+MIN_LENGTH_OF_DELAY: Final = 0.10
 MIN_LENGTH_OF_PAUSE: Final = 1.0  # of a step: a longer delay is a pause, and no noise [chosen]
-QUANTILE_OF_STEPS_IN_TIME: Final = 0.25  # of steps: in time in fewer is a straggler [chosen]
-MIN_Z_SCORE_OF_DELAY: Final = 6.0  # deviations of a rank's change by step: less is noise [chosen]
-MIN_SHARE_OF_STEPS_OF_FEW_RANKS: Final = 0.5  # of late steps: else many ranks are late [chosen]
-MIN_SHARE_OF_SECOND_RANK: Final = 0.25  # of the worst rank's delay: else that one is alone [chosen]
-MIN_SHARE_OF_STEPS_WITH_PAUSE: Final = 0.5  # of steps: plain pauses are in as many [calibrate]
+# share of steps: a rank that is in time in fewer is a straggler [chosen]
+QUANTILE_OF_STEPS_IN_TIME: Final = 0.25
+# standard deviations of a rank's change from step to step: a smaller delay is noise [chosen]
+MIN_Z_SCORE_OF_DELAY: Final = 6.0
+# share of steps with a delay: if half of the ranks or less are delayed in fewer, it is one
+# event of many ranks [chosen]
+MIN_SHARE_OF_STEPS_OF_FEW_RANKS: Final = 0.5
+# share of the delay of the worst rank: if no other rank has as much, that one is delayed alone [chosen]
+MIN_SHARE_OF_SECOND_RANK: Final = 0.25
+# share of steps: pauses are plain if some rank makes one in as many [calibrate]
+MIN_SHARE_OF_STEPS_WITH_PAUSE: Final = 0.5
 MIN_LENGTH_OF_PLAIN_PAUSES: Final = 0.10  # of a step: plain pauses are as long [calibrate]
-MIN_SAVING_OF_PLAIN_PAUSES: Final = 0.003  # of the job: less is not reported [policy]
-MIN_SAVING_OF_TURNS: Final = 0.03  # of the job: delays in turn of less are no finding [policy]
+# of the job: plain pauses of less are not reported [policy]
+MIN_SAVING_OF_PLAIN_PAUSES: Final = 0.003
+# of the job: delays at different times of less are not reported [policy]
+MIN_SAVING_OF_TURNS: Final = 0.03
 # of the job: garbage collection at different times of less is how equal ranks differ [policy]
 MIN_SAVING_OF_PAUSES_IF_FAULT: Final = 0.05
-MIN_SHARE_OF_STEPS_AT_ONCE: Final = 0.6  # of late ranks and steps: fewer are in turn [chosen]
+# share of delayed ranks and steps: if fewer are delayed together, ranks are late in turn [chosen]
+MIN_SHARE_OF_STEPS_AT_ONCE: Final = 0.6
 # of the job: delays of the same ranks of less are not reported; windows of steps show them [policy]
 MIN_SAVING_OF_DELAY_AT_ONCE: Final = 0.05
-MIN_SAVING_OF_TURNS_IF_FAULT: Final = 0.10  # of the job: equal ranks differ by less [policy]
+# of the job: equal ranks differ by delays at different times of less [policy]
+MIN_SAVING_OF_TURNS_IF_FAULT: Final = 0.10
 
 _KINDS: Final = {"data": "data_stall", "checkpoint": "checkpoint_stall", "gc": "gc_stall"}
 
@@ -61,11 +69,7 @@ def find_turns(
 ) -> list[Finding]:
     """Report each phase in which ranks are delayed in single steps, and others wait.
 
-    Args:
-        times: Compute time of all workers.
-        job_ns: How long the job took.
-        facts: Of the run: its replay, and what was recorded of the code; None without.
-        explained: Where ranks are stragglers in a phase, [step, rank]: no delay there counts.
+    No delay counts where ranks are `explained` as stragglers in a phase, [step, rank].
     """
     levelled = times.levelled
     has_more_work = find_proportional_delays(levelled)
@@ -187,11 +191,11 @@ def _report(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding
 def _fill_sentence(delays: _Delays) -> dict[str, str]:
     """Return the fields of the sentence of a finding."""
     steps, extra = delays.steps.tolist(), fmt.duration(delays.length_ns)
-    when = f"{len(steps)} of {len(delays.times.steps)} steps"
+    steps_text = f"{len(steps)} of {len(delays.times.steps)} steps"
     fields = {
         "who": fmt.capital(fmt.listing("rank", delays.ranks)),
         "phase": fmt.phase(delays.phase),
-        "when": fmt.listing("step", steps) if len(steps) <= fmt.MOST_LISTED else when,
+        "when": fmt.listing("step", steps) if len(steps) <= fmt.MOST_LISTED else steps_text,
         "extra": extra,
     }
     if delays.is_at_once:
@@ -226,11 +230,7 @@ def _find_clues(facts: Facts | None, delays: _Delays) -> tuple[list[str], dict[s
 def _categorize(
     delays: _Delays, saving: float, facts: Facts | None
 ) -> Literal["fault", "opportunity"]:
-    """Return whether something is wrong.
-
-    It is not where ranks waited for cores. Nor is it if ranks compute longer by a part of a step, each
-    at another time: among many ranks noise does that, too.
-    """
+    """Return "fault" unless ranks wait for cores, or are late in turn by no more than noise."""
     least_saving = MIN_SAVING_OF_TURNS_IF_FAULT
     if delays.phase == "gc":
         least_saving = MIN_SAVING_OF_PAUSES_IF_FAULT

@@ -5,7 +5,8 @@ are read in this process. For all other input (and with `--contained`) this proc
 the child is ended by what it reads (`containment.py`), each file is tried in a process of its own
 (`cli/trials.py`), and the verb runs again without the files that end theirs.
 
-A terminal sends its signals to both processes. SIGTERM and SIGHUP are passed on to the child.
+A terminal sends its signals to both processes. Those that another process sends to this one alone are
+passed on to the child.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _CRASH_SIGNALS: Final = frozenset(
 _PAGE_BYTES: Final = 1 << 16  # for the paths of what is read
 _SET_DEATH_SIGNAL: Final = 1  # of <linux/prctl.h>
 _SHOW_CURSOR: Final = "\x1b[?25h\r\x1b[K"  # and clear the line, where a bar may have been
+_PASSED_ON: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
+_GRACE_S: Final = 0.2  # for a child that got the same signal to end
 _SLACK_BYTES: Final = 2 << 30  # of addresses that libraries reserve and do not use
 
 
@@ -114,21 +117,17 @@ def _supervise(arguments: Namespace) -> None:
     import mmap  # noqa: PLC0415 - where it is needed
 
     page = mmap.mmap(-1, _PAGE_BYTES)  # both processes see it
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT)}
     tried_paths: set[Path] = set()
     while True:
         parent = os.getpid()
-        for number in handlers:  # of the terminal, which sends them to the child as well
-            signal.signal(number, signal.SIG_IGN)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
         child = os.fork()
         if child == 0:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
             _become_child(parent, page)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            _pass_on(number, child)
-        _, status = os.waitpid(child, 0)
+        status = _wait_for(child)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if not _is_crash(status):
             _end_as(status)
         names = page[:].rstrip(b"\0").split(b"\0")
@@ -139,10 +138,21 @@ def _supervise(arguments: Namespace) -> None:
         tried_paths.update(paths)
 
 
-def _pass_on(number: int, child: int) -> None:
-    """Pass a signal on to the child from now on, unless it is ignored (`nohup`)."""
-    if signal.getsignal(number) is not signal.SIG_IGN:
-        signal.signal(number, lambda _number, _frame: os.kill(child, number))
+def _wait_for(child: int) -> int:
+    """Wait for the child and return its wait status; pass on signals that only this process got."""
+    handlers = {number: signal.getsignal(number) for number in _PASSED_ON}
+    passed_on = {number for number in handlers if handlers[number] != signal.SIG_IGN}  # nohup
+    while True:
+        received = signal.sigwaitinfo({*passed_on, signal.SIGCHLD})
+        # Signals of a terminal come from the kernel (a code above 0), and reach the child, too.
+        is_sent = received.si_signo != signal.SIGCHLD and received.si_code <= 0
+        if is_sent:  # maybe to the whole group: then the child ends by itself
+            signal.sigtimedwait({signal.SIGCHLD}, _GRACE_S)
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        if is_sent:
+            os.kill(child, received.si_signo)
 
 
 def _become_child(parent: int, page: mmap) -> None:
@@ -152,9 +162,6 @@ def _become_child(parent: int, page: mmap) -> None:
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # a second child has those of the parent
-            signal.signal(number, signal.SIG_DFL)
     page[:] = bytes(_PAGE_BYTES)
     page.seek(0)
 

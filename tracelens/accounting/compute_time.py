@@ -284,12 +284,12 @@ def find_proportional_delays(times: ComputeTime) -> Flags:
     """
     if not {*COMPUTING} <= {*times.phases}:
         return np.zeros(times.total.shape, np.bool_)
-    excess = []
+    growth = []
     for name in COMPUTING:
         spent_ns = np.nan_to_num(times.own[times.phases.index(name)], nan=0.0)
         typical_ns = np.maximum(np.median(spent_ns, axis=0), 1.0)
-        excess.append(spent_ns / typical_ns - 1)
-    smaller, larger = np.minimum(*excess), np.maximum(*excess)
+        growth.append(spent_ns / typical_ns - 1)
+    smaller, larger = np.minimum(*growth), np.maximum(*growth)
     return is_in_proportion(smaller, larger)
 
 
@@ -333,12 +333,12 @@ def measure_workload_ratios(
     """Count how many times the others' amounts some ranks (columns) have, in some steps (rows)."""
     ratios = {}
     for name, values in workload.items():
-        late, peers = values[rows][:, ranks], values[rows][:, others]
-        if np.isnan(late).any() or np.isnan(peers).any() or not peers.size:
+        selected, peers = values[rows][:, ranks], values[rows][:, others]
+        if np.isnan(selected).any() or np.isnan(peers).any() or not peers.size:
             continue
         typical = float(np.median(peers.mean(axis=0)))
         if typical > 0:
-            ratios[name] = float(late.mean()) / typical
+            ratios[name] = float(selected.mean()) / typical
     return ratios
 
 

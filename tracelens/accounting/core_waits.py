@@ -117,14 +117,14 @@ def measure_core_wait(
     )
     if peers_ns <= 0 or peers_undisturbed_ns <= 0:
         return None
-    excess = work_ns[:count] / peers_ns - 1
-    excess_left = np.maximum(undisturbed_ns[:count] / peers_undisturbed_ns - 1, 0.0)
-    explains = 1 - excess_left / excess if (excess > 0).all() else np.zeros(count)
+    delay_share = work_ns[:count] / peers_ns - 1
+    share_left = np.maximum(undisturbed_ns[:count] / peers_undisturbed_ns - 1, 0.0)
+    explains = 1 - share_left / delay_share if (delay_share > 0).all() else np.zeros(count)
     return CoreWait(
         share=float(shares[:count].max()),
         usual=float(np.median(shares[count:])),
         explains=float(np.clip(explains.min(), 0.0, 1.0)),
-        left=float(excess_left.max()),
+        left=float(share_left.max()),
     )
 
 

@@ -394,11 +394,11 @@ def _find_lines(
     functions: Stack, slow: Sequence[TimeByStack], normal: Sequence[TimeByStack]
 ) -> Stack:
     """Return the functions of a stack, each at the line on which most of the excess was seen."""
-    excess_of: list[dict[str, float]] = [defaultdict(float) for _ in functions]
+    residuals_of: list[dict[str, float]] = [defaultdict(float) for _ in functions]
     for sign, group in ((1, slow), (-1, normal)):
         for spent in group:
             for stack, ns in spent.items():
                 if tuple(map(_drop_line, stack[: len(functions)])) == functions:
-                    for excess, frame in zip(excess_of, stack, strict=False):
-                        excess[frame] += sign * ns / len(group)
-    return tuple(max(excess, key=excess.__getitem__) for excess in excess_of)
+                    for residual, frame in zip(residuals_of, stack, strict=False):
+                        residual[frame] += sign * ns / len(group)
+    return tuple(max(residual, key=residual.__getitem__) for residual in residuals_of)

@@ -150,12 +150,12 @@ def _match_grid(
     last_ns = grid.start_ns[np.arange(grid.height), latest_column]
     unfinished = np.flatnonzero(~grid.completed.any(axis=1))
     absent_rank = _find_absent(grid, unfinished, members, recorded)
-    expected, has_strangers = grid.arrived, np.zeros(grid.height, np.bool_)
+    expected, has_other_ranks = grid.arrived, np.zeros(grid.height, np.bool_)
     if members is not None:
         expected = np.full(grid.height, len(members), np.int32)
-        has_strangers = np.asarray((grid.there & ~np.isin(grid.ranks, members)).any(axis=1))
+        has_other_ranks = np.asarray((grid.there & ~np.isin(grid.ranks, members)).any(axis=1))
     differs_in_bytes = _vary_in_bytes(grid, trace.equal_bytes)
-    differs_in_kind = _vary_in_kind(grid) | has_strangers
+    differs_in_kind = _vary_in_kind(grid) | has_other_ranks
     desync_seq = grid.seq[differs_in_kind | differs_in_bytes].min(initial=FOREVER)
     is_lost = grid.seq >= grid.seq[differs_in_kind].min(initial=FOREVER)
     is_known = ~is_lost & ~differs_in_bytes

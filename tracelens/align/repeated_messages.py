@@ -120,7 +120,7 @@ def _find_first_messages(sent: dict[int, _Sent]) -> dict[int, Indices] | None:
     for process, rows in first_rows.items():
         if process in unordered:
             count = max(counts) if differ else min(counts)
-            first_rows[process] = _find_message_that_comes(sent[process].kind, count)
+            first_rows[process] = _find_repeated_message(sent[process].kind, count)
         elif not differ:
             first_rows[process] = rows[: min(counts)]
     return first_rows if all(map(len, first_rows.values())) else None
@@ -169,7 +169,7 @@ def _find_first_run(different: Indices, count: int, period: int) -> int:
     return int(edges[long[0]] + 1) if len(long) else 0
 
 
-def _find_message_that_comes(kind: Ints, times: int) -> Indices:
+def _find_repeated_message(kind: Ints, times: int) -> Indices:
     """Return the rows of the first message that comes so many times; nothing if none does."""
     number, first, count = np.unique(kind, return_index=True, return_counts=True)
     fitting = np.flatnonzero(count == times)

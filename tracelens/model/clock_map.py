@@ -10,7 +10,8 @@ import numpy as np
 if TYPE_CHECKING:
     from tracelens.arrays import Floats, Ints
 
-_TIMES_AT_ONCE: Final = 1 << 14  # so that intermediate arrays stay in a processor's cache
+# times: intermediate arrays of so many stay in a processor's cache [policy]
+_TIMES_AT_ONCE: Final = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)

@@ -241,13 +241,13 @@ def find_best_runs(gains: Floats, price: float) -> Flags:
     if gains.ndim == 1:
         return _find_best_runs_of_one(gains.tolist(), price)
     lower_score, upper_score = np.zeros(gains.shape[1]), np.zeros(gains.shape[1])
-    comes_from_upper = np.zeros(
+    follows_upper = np.zeros(
         gains.shape, np.bool_
     )  # who is at the lower level came from the upper one,
     was_upper = np.zeros(gains.shape, np.bool_)  # and who is at the upper one was there before, too
     for row, gain in enumerate(gains):
         edge = price if row else 0.0
-        comes_from_upper[row], was_upper[row] = (
+        follows_upper[row], was_upper[row] = (
             upper_score - edge > lower_score,
             upper_score >= lower_score - edge,
         )
@@ -259,7 +259,7 @@ def find_best_runs(gains: Floats, price: float) -> Flags:
     is_upper = upper_score > lower_score
     for row in range(len(gains) - 1, -1, -1):
         is_inside[row] = is_upper
-        is_upper = np.where(is_upper, was_upper[row], comes_from_upper[row])
+        is_upper = np.where(is_upper, was_upper[row], follows_upper[row])
     return is_inside
 
 
@@ -268,13 +268,13 @@ def _find_best_runs_of_one(gains: list[float], price: float) -> Flags:
     lower_score = upper_score = edge = 0.0
     origins: list[tuple[bool, bool]] = []  # whether it was at the upper level then, by where it is
     for gain in gains:
-        comes_from_upper, was_upper = (
+        follows_upper, was_upper = (
             upper_score - edge > lower_score,
             upper_score >= lower_score - edge,
         )
-        origins.append((comes_from_upper, was_upper))
+        origins.append((follows_upper, was_upper))
         lower_score, upper_score = (
-            upper_score - edge if comes_from_upper else lower_score,
+            upper_score - edge if follows_upper else lower_score,
             (upper_score if was_upper else lower_score - edge) + gain,
         )
         edge = price
@@ -297,22 +297,22 @@ def _fit_rise(residuals: Floats, last_row: int) -> Course | None:
     edges = block_edges(len(residuals))
     blocks = block_medians(residuals[:, None], edges)[:, 0]
     middles = (edges[:-1] + edges[1:] - 1) / 2
-    best_fit, least_misfit = None, np.inf
+    best_fit, least_deviation = None, np.inf
     for begin_row in edges[:-1]:
         line = np.where(middles <= last_row, np.maximum(middles - begin_row, 0.0), 0.0)
         if np.count_nonzero(line) < MIN_BLOCKS_OF_RISE:
             break
         slope = float(line @ blocks / (line @ line))
-        misfit = float(np.abs(blocks - slope * line).sum())
-        if slope > 0 and misfit < least_misfit:
-            best_fit, least_misfit = (int(begin_row), slope), misfit
+        deviation = float(np.abs(blocks - slope * line).sum())
+        if slope > 0 and deviation < least_deviation:
+            best_fit, least_deviation = (int(begin_row), slope), deviation
     if best_fit is None:
         return None
     rows = np.arange(len(residuals))
     line = np.where(rows <= last_row, np.maximum(rows - best_fit[0], 0), 0)
     effect = best_fit[1] * line
-    misfit = float(((residuals - effect) ** 2).sum())
-    return Course(((best_fit[0], last_row),), effect, "drifting", misfit)
+    deviation = float(((residuals - effect) ** 2).sum())
+    return Course(((best_fit[0], last_row),), effect, "drifting", deviation)
 
 
 def _deviation(residuals: Floats, fitted: Course) -> float:

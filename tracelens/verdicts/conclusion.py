@@ -241,12 +241,12 @@ def _describe_slow_tasks(tasks: Tasks) -> str:
 
 def _find_core_waits(findings: Sequence[Finding]) -> tuple[str, str, str] | None:
     """Find who is late because it waited for a core more than its peers, which did so, too."""
-    late_findings = [
+    core_wait_findings = [
         one for one in findings if (one.evidence.get("core_wait") or {}).get("is_cause")
     ]
-    if not late_findings:
+    if not core_wait_findings:
         return None
-    worst_finding = max(late_findings, key=lambda one: one.saving or 0.0)
+    worst_finding = max(core_wait_findings, key=lambda one: one.saving or 0.0)
     wait = worst_finding.evidence["core_wait"]
     culprit, share = subject(worst_finding) or "ranks", fmt.percent(wait["share"])
     headline = (

@@ -213,9 +213,9 @@ def _find_jump(leads_ns: Floats, near: Indices) -> int:
     leads = leads_ns[near]
     quarter = max(len(leads) // 4, 1)
     low, high = np.median(leads[:quarter]), np.median(leads[-quarter:])
-    misfit_before = np.concatenate([[0.0], np.cumsum(np.abs(leads - low))])
-    misfit_after = np.concatenate([[0.0], np.cumsum(np.abs(leads - high))])
-    return int(near[0] + np.argmin(misfit_before + misfit_after[-1] - misfit_after))
+    deviation_before = np.concatenate([[0.0], np.cumsum(np.abs(leads - low))])
+    deviation_after = np.concatenate([[0.0], np.cumsum(np.abs(leads - high))])
+    return int(near[0] + np.argmin(deviation_before + deviation_after[-1] - deviation_after))
 
 
 def _fit_jump(times_ns: Floats, leads_ns: Floats, near: Indices) -> Correction | None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from polars.testing import assert_frame_equal
 
 from tracelens import load
-from tracelens.accounting import phases
+from tracelens.accounting import categories, phases
 from tracelens.conversion.messages import (
     CHECKSUM_KEY,
     END,
@@ -152,4 +152,4 @@ def assert_same(found: Trace, expected: Trace) -> None:
 def own_time(trace: Trace, rank: int) -> pl.DataFrame:
     """Return the own work of one rank, which no other rank's file can change."""
     times = phases.run(trace).times.filter(pl.col("rank") == rank)
-    return times.filter(pl.col("category").cast(pl.String).is_in(phases.OWN_CATEGORIES))
+    return times.filter(pl.col("category").cast(pl.String).is_in(categories.OWN_CATEGORIES))

@@ -10,7 +10,7 @@ TraceLensError
 ├── MissingExtra             an optional library is not installed                  (exit 4)
 └── GateFailed               a check that the user asked for did not hold          (exit 1)
 
-A message is one sentence: what was found, what was expected, what to do next.
+A message has one sentence: what was found, what was expected, what to do next.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ __all__ = ["Facts"]
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """A run, the partition of its time, and what follows from these."""
+    """A run, the partition of its time, and facts derived from both."""
 
     trace: Trace
     phases: Phases

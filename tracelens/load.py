@@ -72,7 +72,7 @@ def open(  # noqa: A001 - reads as tracelens.open
         progress: Called with (done, total) processes.
         map: For a table: what its columns and words are called in TraceLens (docs/tables.md).
         one_clock: For a table: all its times come from one clock.
-        rank_of: For profiles and other trace events in JSON: of which rank a file is that does not say
+        rank_of: For profiles and other trace events in JSON: the rank of a file that does not say
             so itself, by its name.
         executor: Reads the files of a folder; None = in threads of this process.
         memory: About how many bytes a report may take: a part of them keeps events that it asks for
@@ -165,10 +165,10 @@ def _select_sources(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Pat
 
 
 def local(path: str | os.PathLike[str], progress: Progress | None = None) -> Path:
-    """Return a path; of an address that of a copy of what is there now, which is fetched if need be.
+    """Return a path; for an address that of a fresh copy, fetched if needed.
 
     Raises:
-        TraceLensError: nothing is there, or it cannot be fetched.
+        TraceLensError: the address has no file, or it cannot be fetched.
     """
     if not is_remote(path):
         return Path(path)

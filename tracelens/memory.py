@@ -43,7 +43,7 @@ def keep_room() -> None:
 
 
 def give_back() -> None:
-    """Give back whatever is free; for the end of a pass. A small process keeps it: it is used again."""
+    """Give back all free memory; for the end of a pass. A small process keeps it: it is used again."""
     malloc_trim = getattr(_c_library(), "malloc_trim", None)
     if malloc_trim is not None and _most_so_far() > _SMALL:
         malloc_trim(0)
@@ -80,7 +80,7 @@ def last_results(method: Callable[[_Key], _Made], most: int) -> Callable[[_Key],
 
 @dataclass
 class _Entries:
-    """Results of one kind by key, and how many rows of arrays they stand for."""
+    """Results of one kind by key, and the number of array rows that they hold."""
 
     by_key: dict[Hashable, Any] = field(default_factory=dict)
     rows: int = 0
@@ -104,12 +104,12 @@ class BoundedCache:
         return BoundedCache, (self._most,)
 
     def get(self, kind: str, key: Hashable) -> Any:
-        """Return the result of a key; None if there is none, or it was dropped."""
+        """Return the result of a key; None if it was never kept, or was dropped."""
         entries = self._entries.get(kind)
         return entries and entries.by_key.get(key)
 
     def put(self, kind: str, key: Hashable, result: Any, rows: int) -> None:
-        """Keep a result that stands for so many rows, if there is room for it."""
+        """Keep a result of `rows` array rows, if there is room."""
         if rows > self._most:
             return
         entries = self._entries.setdefault(kind, _Entries())

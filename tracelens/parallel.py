@@ -1,6 +1,6 @@
 """Works on several items at a time: in threads of this process, or wherever an executor does.
 
-numpy, polars and pyarrow let threads run beside each other, but what Python does between their calls
+numpy, polars and pyarrow let threads run in parallel, but Python's own code between their calls
 runs one after the other: beyond a core or two, processes are faster, here or on other machines
 (docs/cluster.md). Whatever does the work, results come in the order of the items, so that reports are
 the same byte for byte.
@@ -60,7 +60,7 @@ def map_in_order(
         items: What can be sent there, too; made one after the other as they are handed out.
         executor: Where to work; None = in as many threads as there are cores.
         brief: Each item takes a millisecond or so, most of it in Python: threads would only wait for
-            each other, so without an executor there is one.
+            each other, so without an executor there is one thread.
 
     Raises:
         Exception: what `work` raises.

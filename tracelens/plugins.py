@@ -1,6 +1,6 @@
 """Readers and analyses of other distributions, which name them as entry points (docs/plugins.md).
 
-Nothing is imported to find out that there are none: files of installed distributions are looked through
+Nothing is imported to find out that none exist: files of installed distributions are looked through
 for the names of the groups, which takes a few milliseconds once a process.
 """
 

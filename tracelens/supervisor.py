@@ -1,9 +1,9 @@
 """The command `tracelens`: runs a verb, in a child process unless it reads recordings of this user.
 
-Libraries in C and Rust read files, and a bug of theirs ends a process at once. Recordings of the user
-are read in this process. For all other input (and with `--contained`) this process forks and waits. If
-the child is ended by what it reads (`containment.py`), each file is tried in a process of its own
-(`cli/trials.py`), and the verb runs again without the files that end theirs.
+Libraries in C and Rust read files, and a bug of theirs ends a process immediately. Recordings of the
+user are read in this process. For all other input (and with `--contained`) this process forks and
+waits. If the child is ended by what it reads (`containment.py`), each file is tried in a process of its
+own (`cli/trials.py`), and the verb runs again without the files that end theirs.
 
 A terminal sends its signals to both processes. Those that another process sends to this one alone are
 passed on to the child.
@@ -156,7 +156,7 @@ def _wait_for(child: int) -> int:
 
 
 def _become_child(parent: int, page: mmap) -> None:
-    """End with the parent, and write the paths of what is read to the page."""
+    """End with the parent, and write the paths of read files to the page."""
     import ctypes  # noqa: PLC0415 - in the child only
 
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)

@@ -19,7 +19,7 @@ _COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 def read_algorithms(trace: Trace) -> pl.DataFrame:
-    """Return `algorithm` by `communicator` and `seq`, of calls of which a rank recorded it."""
+    """Return `algorithm` by `communicator` and `seq`, for calls whose algorithm a rank recorded."""
     uids_of: dict[int, list[str]] = {}
     for grid in trace.calls:
         uids_of.setdefault(int(grid.processes[0]), []).append(grid.uid)

@@ -1,4 +1,4 @@
-"""What a worker's time can be, and the codes of what its spans say about it.
+"""Categories of a worker's time, and codes of its spans.
 
 `_sweep.c` goes by the same numbers.
 """

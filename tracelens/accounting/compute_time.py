@@ -51,7 +51,7 @@ class ComputeTime:
 
     `settled` says which rows (steps) statistics may use: not those of the warm-up, nor those that
     were extraordinarily long on every rank in the same phases. `parted`: other ranks were left out as
-    asked, so that it is not known who waits for whom. `stages` separates ranks that play different
+    asked, so waits cannot be assigned to ranks. `stages` separates ranks that play different
     parts; `server` (a column) is no peer of those whom it serves.
     """
 

@@ -48,7 +48,7 @@ MIN_WAIT_FOR_CORES_IF_BUSY: Final = 0.2
 
 @dataclass(frozen=True)
 class CoreWait:
-    """For what share of the time late ranks waited for a core, and what is `usual` beside that.
+    """Share of the time in which late ranks waited for a core, and the `usual` share.
 
     That is what peers did, or all ranks at other times. `explains` is the share of the delay that is
     gone without it, and `left` what is not, as a share of the usual work; null where times were read too
@@ -131,7 +131,7 @@ def measure_core_wait(
 def measure_core_wait_of_all(
     trace: Trace, times: ComputeTime, rows: Indices, extra_ns: float
 ) -> CoreWait | None:
-    """Measure how long all ranks waited for a core in some steps (rows), beside the whole run.
+    """Compare the waits of all ranks for a core in some steps (rows) with those of the whole run.
 
     In these they take `extra_ns` a step longer. None where it was not read. Of steps that are scattered
     over the run it is not known what was waited in them alone.
@@ -160,7 +160,7 @@ def measure_core_wait_of_all(
 
 
 def is_busy(core_wait: float) -> bool:
-    """Return True if ranks wait for cores so long that it is not known who computes slowly.
+    """Return True if ranks wait for cores too long to tell which one computes slowly.
 
     `core_wait` is that of the run, as a share of the time of steps.
     """
@@ -223,7 +223,7 @@ class _TimesInSteps:
 
     @property
     def resolved(self) -> bool:
-        """Whether these steps are by and large what was read."""
+        """Whether the readings cover mostly these steps."""
         return self.took >= MIN_SHARE_OF_TIME_READ * self.around
 
 

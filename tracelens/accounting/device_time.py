@@ -1,9 +1,9 @@
-"""What devices did: compute, communicate with nothing beside it, move memory, or nothing.
+"""Time of devices: computing, exposed communication, copies, idle.
 
 Each of these is a union of intervals, as in Holistic Trace Analysis (`get_temporal_breakdown`,
-`get_comm_comp_overlap`): what is exposed is communication that no computation ran beside, and copies
-are what neither ran beside. Time is that of the job, which in a profile lasts from the first to the last
-work of devices (`align/steps.py`).
+`get_comm_comp_overlap`): exposed is communication without computation at the same time, and copies
+are memory operations without either. Time is that of the job. In a profile it lasts from the first to
+the last work of devices (`align/steps.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DeviceTime:
     """What the devices of one rank did while the job lasted (`job_ns`); nanoseconds.
 
     `compute_ns` is the time in which kernels ran that do not communicate or move memory, `exposed_ns`
-    communication that no such kernel ran beside, `copies_ns` the time in which memory alone was moved.
+    communication without such a kernel, `copies_ns` the time of memory operations alone.
     """
 
     rank: int
@@ -63,7 +63,7 @@ class DeviceTime:
 
     @property
     def overlap(self) -> float | None:
-        """The share of communication that ran beside computation; None without any."""
+        """The share of communication that computation overlaps; None without any."""
         if not self.communication_ns:
             return None
         return 1 - self.exposed_ns / self.communication_ns

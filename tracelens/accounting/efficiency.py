@@ -50,7 +50,7 @@ assert {*CAUSES, *USEFUL_KINDS} == {*CATEGORIES, COPIES}
 def find_useful(phases: Phases, *, serves: bool) -> tuple[str, ...]:
     """Return the categories that compute the result.
 
-    What no span covers is one of them only in a program of which no computation is recorded, such as
+    Uncovered time is one of them only in a program without recorded computation, such as
     plain MPI: between communication its ranks are at work. So are they where a rank `serves` the others
     with tasks.
     """
@@ -103,7 +103,7 @@ def split_off_slow_hosts(efficiency: Efficiency, findings: Iterable[Finding]) ->
 def _measure_pop(
     phases: Phases, useful_ns: Ints, size: tuple[int, int], *, parted: bool
 ) -> dict[str, float]:
-    """Split parallel efficiency into POP's factors, of which it is the product.
+    """Split parallel efficiency into POP's factors; it is their product.
 
     `size` is the number of ranks and how long the job took, ns; `useful_ns` is the time of each worker.
     Without transfer a step would be shorter by what the rank transferred that came last, which of all

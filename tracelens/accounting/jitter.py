@@ -3,7 +3,7 @@
 Of n ranks some are always a little later than others: where all wait as long for one as for another, a
 step as for the next, nothing is wrong. Two things are no jitter: what they wait for one rank beyond what
 they wait for its peers and what chance explains, and what they wait in few steps. Of a loss in few steps
-chance can say nothing: whoever is late in them is late by so much as would explain itself.
+chance says nothing: a rank that is late in them would explain its own delay.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Waits:
 
 
 def find_few_outlying_steps(waited_ns: Floats) -> Flags:
-    """Return in which few steps so much was waited that each outweighs many of the others.
+    """Return the few steps in which ranks waited more than in many others together.
 
     Such a step has many times the mean wait of the others, and as much as a share of all their waits.
     At most a small share of all steps are such steps: more are not few. Of a single step, all is in it.

@@ -11,7 +11,7 @@ that were left out as asked is no step's time.
 
 Where work was timed on a device, what the device did counts, for the thread only queued it; and so does
 what threads of their own compute for a training thread that only directs them. One process is read at a
-time, so that the events of all are never needed at once. Beside the phases stands
+time, so that the events of all are never held together. The phases come with
 what they are shares of, the job's length (`job_ns`), and the transfer of each step that nothing hides.
 """
 
@@ -157,7 +157,7 @@ class Phases(DisplayMixin):
 
     @cached_property
     def _windows(self) -> Int32s:
-        """The window of each step and worker; -1 in the last row and column, which stand for none."""
+        """The window of each step and worker; -1 in the last row (no step) and column (no worker)."""
         worker_count = len(self.pieces)
         table = np.full((len(self.steps) + 1, worker_count + 1), -1, np.int32)
         owner = np.repeat(np.arange(worker_count), np.diff(self.pieces.begins))

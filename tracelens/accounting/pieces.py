@@ -137,7 +137,7 @@ class _Stored(NamedTuple):
 
 
 class PieceStore:
-    """The packed pieces of all workers: in memory up to so many bytes, the others in a file.
+    """The packed pieces of all workers: in memory up to a limit in bytes, the others in a file.
 
     The file has no name, so that it is gone with the process; it is where temporary files are (TMPDIR).
 
@@ -189,7 +189,7 @@ class PieceStore:
 class JoinedPieces:
     """The pieces of several workers on one line of time, each right behind those of the one before.
 
-    What is asked of arrays of some hundred pieces costs by the call, so it is asked of many at once.
+    Each numpy call costs time even for few pieces, so pieces of several steps are handled together.
 
     Args:
         processes: Of each worker.
@@ -352,7 +352,7 @@ def to_category_names(codes: Array) -> pl.Series:
 
 
 def _passed_before(bounds: Ints, is_counted: Flags, moments: Ints) -> Floats:
-    """Measure how much of touching pieces, of which some are counted, had passed at each moment, ns."""
+    """Measure how much of the counted pieces had passed at each moment, ns; pieces touch."""
     inside = np.concatenate([[False], is_counted, [False]])
     edges = bounds[np.flatnonzero(inside[1:] != inside[:-1])]  # begins and ends in turn
     return covered_before(edges[::2], edges[1::2], moments)

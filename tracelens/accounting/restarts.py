@@ -1,4 +1,4 @@
-"""Ranks of jobs that began again, as elastic launchers let them: who was left behind, who came back."""
+"""Ranks that were left behind or came back when an elastic launcher started a job again."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def find_differing_path(
         slow: How much of a step each stack took, for each rank that is slow; and
         normal: for each with which they are compared, the median of which counts. Without any, all that
             the slow ones spend is excess.
-        everything: The same of all that the slow do in these steps, whatever is slow.
+        everything: The same for all code of the slow ranks in these steps.
     """
     slow, normal, everything = (
         [_leave_out_recorder(spent) for spent in group] for group in (slow, normal, everything)

@@ -14,9 +14,9 @@ SERVICE_OPS: Final = (*PROCESSOR_OPS, "reply")
 
 
 def measure_link_time(begin: Ints | Floats, end: Ints | Floats, crowding: float = 0.0) -> Floats:
-    """Measure how much of a link's time each message had, if messages at once had equal shares of it.
+    """Measure each message's share of its link's time, if concurrent messages share it equally.
 
-    With `crowding` above 0, n messages at once get 1 / (1 + crowding (n - 1)) of the link together.
+    With `crowding` above 0, n concurrent messages get 1 / (1 + crowding (n - 1)) of the link.
     """
     edges = np.unique(np.concatenate([begin, end]))
     first_edge, last_edge = np.searchsorted(edges, begin), np.searchsorted(edges, end)

@@ -62,7 +62,7 @@ def _count_cores(limits: Iterable[tuple[str, float | None]]) -> float:
 
 
 def _parse_ranges(ranges: str) -> frozenset[int]:
-    """Return the numbers of ``0-3,8``; none of what is not written so."""
+    """Return the numbers of ``0-3,8``; nothing for another form."""
     numbers: set[int] = set()
     for part in ranges.split(","):
         first_core, _, last_core = part.partition("-")

@@ -1,4 +1,4 @@
-"""What a thread's time is cut by, spans and whatever goes on beside them, and what it is cut into."""
+"""Spans and calls in flight, which divide a thread's time, and the resulting pieces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Spans:
     """A thread's spans, [span]: begin and end, ns, what each means, and a number for its name.
 
-    `code` is a category, or one of the codes that stand beside them (`categories`).
+    `code` is a category, or another code of `categories`.
     """
 
     start: Ints
@@ -79,7 +79,7 @@ class Surroundings:
 
     @property
     def covers(self) -> tuple[Intervals, ...]:
-        """What may cover a moment, whatever the thread does."""
+        """Intervals that cover a moment for any activity of the thread."""
         return self.wait, self.queue, self.flying, self.stopped, self.cause
 
     def clip(self, first: int, last: int) -> Surroundings:

@@ -1,8 +1,9 @@
 """What the time of all workers was spent on: useful, or lost, by category.
 
-Where a device's work was timed, the device decides: useful is when it computes, whatever the host does
-meanwhile. What the partition of the host's time calls useful beyond that is lost to communication, to
-copies, or, while the device does nothing, to launching: then it waits until the host queues work.
+Where a device's work was timed, the device decides: time is useful when it computes, for any activity
+of the host meanwhile. What the partition of the host's time calls useful beyond that is lost to
+communication, to copies, or, while the device does nothing, to launching: then it waits until the host
+queues work.
 """
 
 from __future__ import annotations

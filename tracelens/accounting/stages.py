@@ -3,9 +3,9 @@
 Ranks that hand work on by messages form a chain. A communicator no two of whose ranks are in one chain
 joins ranks at the same place of different chains: replicas of a stage, or the ranks that share its
 layers. These are peers. Where no communicator does so, ranks are stages if messages pass through three
-of them or more, each of which receives before it sends; in an exchange of borders all send at once, and
+of them or more, each of which receives before it sends; in an exchange of borders all send together, and
 all are peers. Only a rank that alone all others exchange messages with, and that answers each of them
-before it takes the next one, is none: it serves them.
+before it takes the next one, has no stage: it serves them.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _join_by_communicators(trace: Trace, column_of: Mapping[int, int], chain: In
 
 
 def _find_components(count: int, links: Iterable[tuple[int, int]]) -> Ints:
-    """Return for each of some nodes the number of what it hangs together with."""
+    """Return the number of the connected component of each node."""
     parent = list(range(count))
 
     def root(node: int) -> int:

@@ -227,7 +227,7 @@ class _Graph:
         return cls(calls, number, ends, part)
 
     def find_ends(self) -> list[set[int]]:
-        """Return the ranks of each part that leads to no other; of most parts that is one rank."""
+        """Return the ranks of each component that waits for no other; mostly one rank."""
         begins, ends = self.part[self.edges.T]
         leads_on = set(begins[begins != ends].tolist())
         members: dict[int, set[int]] = {}

@@ -157,7 +157,7 @@ def _find_boundaries(
 
 
 def _sum_exactly(where: Array, values: Ints, size: int) -> Ints:
-    """Add values up by index, exactly: as two halves, of which floating point loses nothing."""
+    """Add values up by index, exactly: as two halves, which floating point holds exactly."""
     low = np.bincount(where, values & _HALF, minlength=size)
     if len(values) and int(values.max()) > _HALF:
         high = np.bincount(where, values >> _HALF_BITS, minlength=size)

@@ -78,9 +78,8 @@ class ThreadActivity:
     """Which events of a worker concern its training thread, by all columns but times: rows of them.
 
     `device_work` and `thread_spans` come with what each means. `flights` and `idle_causes` are spans
-    beside the training thread, and of such on the device; `unshown_flights` are those for which no span
-    of the thread shows that it waits. Updates and passes are those of the training thread, `forward` is
-    that of any thread.
+    beside the training thread, also on the device; no span of the thread shows waits for the
+    `unshown_flights`. Updates and passes are those of the training thread, `forward` of any thread.
     """
 
     device_work: tuple[Indices, Array]

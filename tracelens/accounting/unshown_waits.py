@@ -1,7 +1,7 @@
 """Where a thread waits for communication in flight, and no span of its own says so.
 
 A thread that waits for a call goes on when the call is over. So in a stretch without a span, it can have
-waited until the last end of a call there, and what follows is its own work. Stretches before the same
+waited until the last end of a call there; later time is its own work. Stretches before the same
 span are judged together. The thread does not wait there if it goes on while calls are in flight. Where
 it goes on later than calls are over, lengths tell: waiting lengthens a stretch by as much as calls end
 later, work does not. If that is not clear, a thread that elsewhere goes on as soon as calls are over did

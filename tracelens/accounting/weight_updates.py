@@ -69,7 +69,7 @@ class Updates:
     ) -> Self:
         """Read when a worker updated weights, and used them.
 
-        `cache` is that of the pass over all workers, most of which update in the same order.
+        `cache` belongs to the pass over all workers; most of them update in the same order.
         """
         updates = activity.updates
         is_open = columns.number("end_ns")[updates] == FOREVER
@@ -155,7 +155,7 @@ def _read_uses(
 class WeightUpdates:
     """Those of all workers, by process: `updates` in `UPDATE_COLUMNS`, `used` in `USED_COLUMNS`.
 
-    Of the gaps there is one for each update, so that they are kept as arrays of each worker.
+    There is one gap for each update, so gaps are kept as arrays of each worker.
     """
 
     ranks: tuple[int, ...]

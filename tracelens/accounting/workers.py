@@ -53,7 +53,7 @@ class Account:
 class Task:
     """What accounts for one worker's time: its events, and what is known of the other ranks'.
 
-    `windows` are the bounds of its steps, of which `gaps` are none: there steps were left out as asked.
+    `windows` are the bounds of its steps; in `gaps` steps were left out as asked.
     Of every `every`-th step updates are followed.
     """
 

@@ -4,7 +4,7 @@ A step begins where the call returns that is followed by the work of the next st
 comes after a long stretch without calls, and that comes back regularly. A call is known by what it is,
 or by that and by what the call before it was, which tells the first of many equal calls in a row. Of
 several such calls the one counts that comes often and after long stretches: a machine that disturbs
-every so many calls makes short ones, and evaluation now and then makes few. What was done before its
+a call at regular intervals makes short ones, and rare evaluation makes few. What was done before its
 second time is start-up. Where no call is of all processes, those of their groups are looked through as
 messages are (`repeated_messages.py`).
 """

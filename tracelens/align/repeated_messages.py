@@ -3,8 +3,8 @@
 Of a rank the messages repeat with the shortest period after which most of them are equal (other rank,
 tag, bytes, and whether a long time without messages was before). A step begins where the message before
 the first one of a period ends. All ranks must repeat equally often. One whose messages are in no order,
-as a server takes them from whoever is first, or in an order of its own, as of a server whose workers
-differ, repeats one of its messages as often; if there is one, the others may repeat at their own pace.
+as a server takes them in order of arrival, or in an order of its own, as of a server whose workers
+differ, repeats one of its messages as often; if it exists, the others may repeat at their own pace.
 What was done before the second time is start-up.
 """
 
@@ -39,7 +39,7 @@ _FACTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())
 class _Sent:
     """The messages of a process in order of their begins, [message]; `kind` numbers equal ones.
 
-    `plain_kind` does so whatever time was before them; `peers` is with how many ranks they are.
+    `plain_kind` ignores the time before them; `peers` is the number of ranks that they are with.
     """
 
     start_ns: Ints
@@ -133,7 +133,7 @@ def _find_centre(sent: dict[int, _Sent]) -> list[int]:
 
 
 def _find_periods(sent: _Sent) -> Indices:
-    """Find where each period begins; nothing if there is none.
+    """Find the begin of each period; nothing without periods.
 
     Where it is the same without times, these do not count: at first all takes longer.
     """
@@ -170,7 +170,7 @@ def _find_first_run(different: Indices, count: int, period: int) -> int:
 
 
 def _find_repeated_message(kind: Ints, times: int) -> Indices:
-    """Return the rows of the first message that comes so many times; nothing if none does."""
+    """Return the rows of the first message that comes `count` times; nothing if none does."""
     number, first, count = np.unique(kind, return_index=True, return_counts=True)
     fitting = np.flatnonzero(count == times)
     if not len(fitting):

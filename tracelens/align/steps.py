@@ -1,6 +1,6 @@
 """Divides every worker's time into steps, and assigns each event to its step.
 
-A step lasts from the begin of its step span to the begin of the next: so whatever happens between two
+A step lasts from the begin of its step span to the begin of the next: so all that happens between two
 step spans (often data loading) is in a step too. The last one ends with its own span, for what follows
 is no training; if that never ended, with the training thread's last event. In a profile of devices,
 which do their work after it was queued, the first step begins and the last one ends with what devices

@@ -1,4 +1,4 @@
-"""The last handler of errors: whatever reaches it is a bug of ours, and is reported as one."""
+"""The last handler of errors: what reaches it is a bug of ours, and is reported as a bug."""
 
 from __future__ import annotations
 

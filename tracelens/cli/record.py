@@ -1,6 +1,6 @@
 """`tracelens record`: run a training command and record its ranks, without a change to its script.
 
-The command runs as if nothing stood between it and whoever started us: it gets our terminal, our
+The command runs as if started directly: it gets our terminal, our
 open files (an MPI launcher talks to its ranks through one) and the signals that are sent to us.
 """
 

@@ -313,7 +313,7 @@ def _parse_ranks(texts: Sequence[str]) -> dict[str, int]:
 def import_libraries() -> None:
     """Import NumPy and polars so that they start no threads in vain, and free what they do not use.
 
-    What whoever calls us has set stays as it is. What they consist of stays to the end, so that the
+    Settings of the caller stay. The names of the runs stay to the end, so that the
     garbage collector need not look for it, neither now nor later; and it looks for cycles less often,
     as a run of thousands of files is hundreds of thousands of small objects without any. Once: what a
     server that reads one run after the other has left by then is not to stay as well.
@@ -347,7 +347,7 @@ def write_name(place: Place) -> str:
 def match_paths(paths: Sequence[Place]) -> list[Path]:
     """Return the existing paths, and the matches of patterns in order of name.
 
-    One that neither is there nor matches stays, to be complained about by whoever opens it. Of
+    A name that neither exists nor matches stays, and opening it raises the error. Of
     addresses the places are those of copies, as `local` says.
     """
     matches: list[Path] = []

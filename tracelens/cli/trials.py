@@ -1,4 +1,4 @@
-"""Tries each file of a run in a process of its own, with limits: which would end whoever reads them?
+"""Tries each file of a run in a process of its own, with limits, to find files that crash the reader.
 
 A file is explained alone, as `tracelens analyze FILE` does. One process tries them one after the other,
 and when it is ended, another one goes on with the next: a trial costs what reading costs.

@@ -230,7 +230,7 @@ def _check_names(schema: pa.Schema) -> None:
     """Refuse lists whose inner field has a name that is no text: no comparison sees it, polars panics.
 
     Raises:
-        UnicodeDecodeError: there is one.
+        UnicodeDecodeError: it is no UTF-8.
     """
     for field in schema:
         if isinstance(field.type, pa.ListType):

@@ -37,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Meanings:
-    """Sound definitions by row, in the order in which they were made; row 0 stands for no definition.
+    """Sound definitions by row, in the order in which they were made; row 0 means no definition.
 
     Words keep their codes when definitions are added, so that what was written with fewer of them
     stays true.

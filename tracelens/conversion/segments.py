@@ -142,7 +142,7 @@ def _cleared(path: Path, folder: Path, arrow_file: Path) -> Path:
     """Remove what a file was made of; return the file.
 
     The side file goes first: who reads the folder meanwhile reads it last, so either nothing was gone
-    before, or it is known that the whole file is there.
+    before, or the whole file is known to be complete.
     """
     (folder / SIDE_FILE).unlink(missing_ok=True)
     names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", MARKER_FILE)

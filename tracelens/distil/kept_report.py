@@ -1,4 +1,4 @@
-"""A report kept beside its trace, so that asking a second time costs next to nothing.
+"""A report kept with its trace, so that a second question costs next to nothing.
 
 It is found only if the trace is as it was, if it was made by this very code, and if it is of the same
 part of the run: what one version says is never shown by another, nor the report of a part for that of

@@ -1,7 +1,7 @@
 """The first pass over one process: its steps, its calls, and what little else all ranks must know.
 
 Clocks are tied, steps are divided and calls are matched by outlines alone, so that no more of a run than
-those is held at once. Times are those of the process's own clock, steps as they were recorded.
+those is held at a time. Times are those of the process's own clock, steps as they were recorded.
 """
 
 from __future__ import annotations

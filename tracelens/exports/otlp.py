@@ -1,7 +1,7 @@
 """OpenTelemetry's spans as OTLP/JSON lines, as its file exporter writes them and collectors read them.
 
-A run is one trace. A process is a resource, a thread a scope; a span's parent is the one around it on
-its thread, and of a parameter server's spans the request that they serve. What is still open ends with
+A run becomes one trace. A process is a resource, a thread a scope. A span's parent is the span around
+it on its thread; spans of a parameter server have the request that they serve. An open span ends with
 the last event of its process. Instants are spans without length, and readings of counters events of the
 span around or before them. Attributes that begin with `tracelens.` say the rest, by which
 `tracelens.readers.otlp` reads the run back; stacks are left out.

@@ -1,6 +1,6 @@
-"""New files and folders that are there whole or not at all; nothing that exists is written to.
+"""New files and folders that are complete or absent; existing ones are never changed.
 
-What is written is called by its name when all of it is there, and removed if that fails.
+The output gets its name when it is complete, and is removed after a failure.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ first event on. The format lets events of one thread only nest, so spans that ov
 flight) go onto further threads, which are numbered, as are several threads of one name. Spans that were
 open when the recording ended begin and do not end. Counters and sampled stacks are tracks, and arrows
 lead from call to call of a collective, and from a request to its server and back (`flows`). What the
-format has no place for stands in members that viewers pass over, called `tracelens`, by which
+format has no field for is in members `tracelens`, which viewers ignore, and by which
 `tracelens.readers.exported_events` reads the run back.
 """
 

@@ -119,7 +119,7 @@ def load_array(file: Path, mode: Literal["r"] | None = None) -> Array:
     """Read an array file, or map it.
 
     Its header is a Python expression, and before 3.11.8 Python counts the depth of all threads' syntax
-    trees together, so that one that parses beside another can fail (python/cpython#106905).
+    trees together, so that two that parse concurrently can fail (python/cpython#106905).
     """
     with _PARSING:
         array: Array = np.load(file, mmap_mode=mode, allow_pickle=False)

@@ -160,7 +160,7 @@ def _table(folder: Path, name: str) -> Path:
 
 
 def _describe_clock_maps(clock_maps: Mapping[int, ClockMap]) -> dict[str, Any]:
-    """Describe the clock maps of processes, of which many share one."""
+    """Describe the clock maps of processes; many share one."""
     distinct = {id(clock): clock for clock in clock_maps.values()}
     index_of_map = {key: index for index, key in enumerate(distinct)}
     rows = [clock.row for clock in distinct.values()]

@@ -114,7 +114,7 @@ class Band:
     """A strip of pixels, `top` to `top + height`, and the lanes that share it.
 
     `group` is set where it is the row of a group: of an opened one in the section ``groups``, of a
-    closed one, which stands for its workers, in theirs.
+    closed one, which represents its workers, in theirs.
     """
 
     section: Section

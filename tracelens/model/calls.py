@@ -353,7 +353,7 @@ def alone_ns(start_ns: Ints) -> Ints:
 
 
 def is_uniform(cells: Array) -> bool:
-    """Return True if a matrix is one column, repeated."""
+    """Return True if a matrix repeats a single column."""
     return cells.strides[1] == 0 if cells.ndim == 2 and cells.shape[1] > 1 else True
 
 

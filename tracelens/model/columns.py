@@ -257,7 +257,7 @@ def _words_of(column: pa.ChunkedArray[Any]) -> Words:
 def _words_of_frame(column: pl.Series) -> Words:
     """Number the words of a column of a frame from 0 on.
 
-    A frame of each process is asked, of some hundred rows often: of what has codes already, only the few
+    Frames of processes often have some hundred rows: of columns with codes, only the few
     words that there are become text, in place of a search and a sort of the whole column.
     """
     if column.dtype.is_(pl.String):

@@ -1,6 +1,6 @@
 """How values show themselves: a line of text each, a page in a notebook, frames of pandas.
 
-Code that draws them lies in upper layers, which are imported when a value is first drawn.
+Code that draws them belongs to upper layers, which are imported when a value is first drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def upper_layers() -> Any:
 
 
 class DisplayMixin:
-    """A result of an analysis: its `repr` is one line, a notebook shows its findings and tables."""
+    """A result of an analysis: its `repr` fits on a line, a notebook shows its findings and tables."""
 
     def __init_subclass__(cls) -> None:
         """Set the `repr` before a dataclass would, which prints whole tables."""

@@ -61,7 +61,7 @@ class Details(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A fault, an opportunity, or a limit of what the trace can show.
+    """A fault, an opportunity, or a limitation of the trace.
 
     `cost` is the others' summed waiting / (ranks x job time); `saving` the share of job time that
     fixing it would save (counterfactual), with `interval` its 95 % interval; null = not measurable.
@@ -190,10 +190,10 @@ def subject(finding: Finding) -> str:
 
 
 def predicted(saving: float, interval: tuple[float, float]) -> tuple[float, float]:
-    """Return the 95 % interval of what fixing something saves, from that which the run's noise leaves.
+    """Return the 95 % interval of a saving, from the interval of the run's noise.
 
     A saving is what a run that was not made would take less. Where fixes were really made, what came of
-    them differed from what was predicted by more than noise explains: whoever is not late any more
+    them differed from what was predicted by more than noise explains: a rank that is no longer late
     finds caches and cores otherwise. Both are shares, or both are of one unit.
     """
     low, high = interval

@@ -21,7 +21,7 @@ class Intervals:
     end: Ints
 
     def __reduce__(self) -> tuple[Callable[..., Intervals], tuple[int, Array, Array]]:
-        """Send differences and lengths, of which 32 bits mostly are all that is needed."""
+        """Send differences and lengths, which mostly fit into 32 bits."""
         first = int(self.start[0]) if len(self.start) else 0
         steps = np.diff(self.start, prepend=first)
         return self._from_lengths, (first, _shrink(steps), _shrink(self.end - self.start))

@@ -87,7 +87,7 @@ def looks_like_events(path: Path) -> bool:
 
 @dataclass
 class EventStream:
-    """The events of one file; what is beside them is complete when all have been read.
+    """The events of one file; its other members are complete when all events have been read.
 
     `facts` are the other members of the object. `lost` counts events that could not be parsed, `cut`
     says that the file ends before its list does, `damage` is the first reason for either. With `lines`
@@ -178,7 +178,7 @@ class EventStream:
         )
 
     def _learn(self, text: bytes) -> None:
-        """Take the members of an object beside its events."""
+        """Take the members of an object other than its events."""
         try:
             members = orjson.loads(text)
         except orjson.JSONDecodeError:
@@ -221,7 +221,7 @@ class EventStream:
         return whole_events + events, behind
 
     def _parse_last_event(self, text: bytes) -> tuple[list[Event], bytes]:
-        """Return the last event, and what stands behind the end of the list if that is there."""
+        """Return the last event, and the text after the end of the list, if any."""
         events, ended = _parsed_list(text) if text.strip() else ([], None)
         if events is None:
             events, ended = _repaired_to_its_end(text)
@@ -269,7 +269,7 @@ class EventStream:
         return parsed_events
 
     def _lose(self, reason: str, text: bytes) -> None:
-        """Count the events in a text that cannot be parsed, of which each has a phase."""
+        """Count the events in a text that cannot be parsed; each has a phase."""
         self.lost += max(1, text.count(_PHASE))
         self._note(reason)
 

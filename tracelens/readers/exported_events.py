@@ -1,6 +1,6 @@
 """Reads the trace events that TraceLens wrote for ui.perfetto.dev: the run comes back as it was.
 
-Only of what TraceLens wrote itself: kinds, facts and numbers are believed. What is drawn a second time,
+Reads only files of TraceLens: kinds, facts and numbers are trusted. What is drawn a second time,
 and what is drawn for people alone (arrows, names of tracks, sampled stacks), is passed over. Of a part
 that the dashboard wrote it is not known how many ranks the run has.
 """
@@ -78,7 +78,7 @@ def events_of(path: Path) -> Exported:
 
 
 def _row(event: Event | object, export: Exported) -> dict[str, Any]:
-    """Return an event as a row, empty if it is none."""
+    """Return an event as a row, empty for other members."""
     if not isinstance(event, dict):
         export.unusable += 1
         return {}

@@ -29,7 +29,7 @@ def check_inside(path: Path, trace: Path) -> None:
     """Refuse a file or folder of a trace that is, or is reached through, a link to outside of it.
 
     Raises:
-        NotATrace: it is one, or a link that leads nowhere.
+        NotATrace: it is a link, also one that leads nowhere.
     """
     if path.parent == trace and not path.is_symlink():
         return

@@ -119,7 +119,7 @@ def calls_of(path: Path) -> Calls:
 
 
 def _row(record: dict[str, Any], calls: Calls) -> dict[str, Any]:
-    """Return a call as a row, empty if the record is none or says too little."""
+    """Return a call as a row, empty for another record, or one that says too little."""
     header, metadata = (as_object(record.get(name)) for name in ("header", "metadata"))
     group = as_text(header.get("id"))
     side = next(
@@ -212,7 +212,7 @@ def _fraction(value: object) -> float | None:
 
 
 def _ns(value: object) -> int | None:
-    """Return whole microseconds as nanoseconds; None if they are none, or beyond all times."""
+    """Return whole microseconds as nanoseconds; None for another value, or one beyond all times."""
     number = as_number(value, MOST_US)
     return None if number is None else number * 1_000
 

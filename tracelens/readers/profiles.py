@@ -110,7 +110,7 @@ class ProfilesReader(FilesReader[Profile]):
 
 
 def _keep_sound_steps(profiles: Mapping[str, CheckedFile], ranks: Mapping[str, int]) -> list[Note]:
-    """Leave out the steps of which kernels are lost on some rank, and note that."""
+    """Leave out steps with lost kernels on some rank, and note that."""
     lossy = [
         (ranks[name], step) for name, file in profiles.items() for step in file.lost_kernels.steps
     ]

@@ -1,7 +1,7 @@
 """Checks records of devices: what cannot be is left out, what is missing is reported, with its share.
 
 A stream does one kernel after the other, so none outlasts several of its successors. A launch has a
-kernel, unless the profiler lost it. Events lie near each other in time. Steps of which too many kernels
+kernel, unless the profiler lost it. Events are near each other in time. Steps with too many lost kernels
 are lost are not judged.
 """
 
@@ -230,12 +230,12 @@ def gaps_of_records(
 def keep_common_steps(
     rows: pl.DataFrame, lossy: Collection[tuple[int, int]]
 ) -> tuple[pl.DataFrame, list[Note]]:
-    """Leave out the steps that not all ranks recorded, or of which kernels are lost, and note it.
+    """Leave out the steps that not all ranks recorded, or that lost kernels, and note it.
 
     Args:
         rows: With `rank`, `kind`, `step`, `start_ns` and `issued_ns`. Work of a device belongs to the
             step in which it was issued.
-        lossy: Ranks and steps of which too many kernels are lost.
+        lossy: Ranks and steps with too many lost kernels.
     """
     bounds = _longest_stretch(rows, lossy)
     if bounds is None:

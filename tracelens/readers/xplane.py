@@ -96,7 +96,7 @@ def parsed(content: bytes) -> Any:
     """Return the outermost message of a file's content.
 
     Raises:
-        NotATrace: it is none.
+        NotATrace: it is another file.
         MissingExtra: protobuf's library is not installed.
     """
     space_of = space()
@@ -156,7 +156,7 @@ def profile_of(path: Path) -> Profile:
     """Translate a file.
 
     Raises:
-        NotATrace: it is none, or damaged.
+        NotATrace: it is another file, or damaged.
         MissingExtra: protobuf's library is not installed.
         OSError: it cannot be read.
     """

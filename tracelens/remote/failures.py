@@ -1,7 +1,7 @@
 """What servers and networks do to a reader, as one sentence each; no password, key or token is in one.
 
 Each protocol has its own library, with errors of its own: they are distinguished by their names, and by
-those of what caused them.
+those of their causes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A run has a folder of its own there, with a marker (`tracelens.schema.ownership`): readers, kept reports
 and indexes find in it what they find in any trace folder. A file appears under its name when all of it
-is there. Where the end of a file is enough, only that is fetched: the copy is as long as the file, and
+exists. Where the end of a file is enough, only that is fetched: the copy is as long as the file, and
 a hole elsewhere.
 """
 

@@ -66,7 +66,7 @@ def price_delay(
 
     Where the run cannot be replayed, it is what the slowest rank takes less. Then ranks must be seen to
     wait, or only the end of the run moves. Of a part of all ranks, others may be as late: they are taken
-    to meet in every step, and the saving is one at best.
+    to meet in every step, and the saving is an upper bound.
 
     Args:
         compute_time: Compute time of all workers.

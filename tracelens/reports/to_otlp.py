@@ -1,6 +1,6 @@
 """The report as OpenTelemetry's metrics: a line of OTLP/JSON, as collectors read and exporters send it.
 
-The gauges are those of the Prometheus text. Their names have no unit in them, which stands beside: a
+The gauges are those of the Prometheus text. Their unit is a field of its own and not in their name: a
 collector that writes them for Prometheus puts it back. Their time is that of writing, as a report has
 no date; a value that was not measured has no point. Sentences are metadata of the verdict, which tells
 series apart nowhere.

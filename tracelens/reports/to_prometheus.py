@@ -1,7 +1,7 @@
 """The report as Prometheus' text format, for a node exporter's folder of text files or a push gateway.
 
 Gauges are named after what the JSON report calls them (docs/report.md). A value that was not measured
-has no line; sentences stand in comments.
+has no line; sentences are comments.
 """
 
 from __future__ import annotations

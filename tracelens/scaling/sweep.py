@@ -1,7 +1,7 @@
 """Many runs of one scenario, simulated and measured: every combination of some values.
 
 Nothing of a run stays but its numbers, so that hundreds fit into memory; on several cores they are made
-beside each other.
+side by side.
 """
 
 from __future__ import annotations

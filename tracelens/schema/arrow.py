@@ -1,7 +1,7 @@
-"""The files as Arrow: the event table of a process, and samples of call stacks beside it.
+"""The files as Arrow: the event table of a process, and samples of call stacks.
 
 Events are one Arrow IPC file a process (zstd, batches of up to 64 Ki rows, sorted by `start_ns`);
-the side tables stand in the schema metadata. Columns that do not apply are null. Two more columns are
+the side tables are in the schema metadata. Columns that do not apply are null. Two more columns are
 the same in all rows of a file, so that rows of several files can be told apart. The file is described
 for other tools in docs/format.md.
 

@@ -1,7 +1,7 @@
 """The gate through which every file of a trace is opened: regular files only, none beyond its limit.
 
 A trace may come from a stranger. A named pipe would be waited for without end, a device read until
-memory is used up, and a file of some kilobytes may claim to become gigabytes. So whoever reads a file
+memory is used up, and a file of some kilobytes may claim to become gigabytes. So a reader
 opens it here, and asks here how much it may hold, before anything is allocated for it.
 """
 

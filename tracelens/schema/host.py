@@ -2,7 +2,7 @@
 
 And a note in the trace folder that names the host of a process's live segments: where the
 trace folder is on a network file system, segments are recorded on a disk of the host, and only the
-Arrow file is written to the trace folder, when recording has ended. The note is one JSON object.
+Arrow file is written to the trace folder, when recording has ended. The note holds a JSON object.
 """
 
 from __future__ import annotations

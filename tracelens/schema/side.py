@@ -1,9 +1,9 @@
 """Side tables: what a process says once, instead of in every event.
 
-While training runs they are lines of JSON in ``side.jsonl`` beside the segments, each appended by one
+While training runs they are lines of JSON in ``side.jsonl`` with the segments, each appended by one
 `write`, so that a killed process leaves whole lines. In the Arrow file they stand as JSON in the schema
 metadata, the communicators apart, which may name thousands of ranks and are mostly the same in all
-files. Either way they are read back into `SideTables`. At a file's end a `Summary` stands beside them.
+files. Either way they are read back into `SideTables`. At a file's end a `Summary` follows them.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class Definition:
 class Thread:
     """A row of the thread table.
 
-    `in_flight` marks a track that is no thread: operations that run beside the code (non-blocking
+    `in_flight` marks a track that is no thread: operations in flight (non-blocking
     collectives, gradient buckets), which may overlap each other and everything else. `device` is the
-    number of the device whose stream this row stands for.
+    number of the device whose stream this row is.
     """
 
     index: int

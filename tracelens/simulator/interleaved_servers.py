@@ -1,4 +1,4 @@
-"""Simulates synchronous training with parameter servers whose transfers go on beside compute.
+"""Simulates synchronous training with parameter servers whose transfers overlap compute.
 
 At a step's begin a worker asks for all variables. Answers share the shard's link evenly, or go one
 after the other in forward order. Forward of a variable starts when the one before it is through and

@@ -1,7 +1,7 @@
 """Simulates synchronous training with parameter servers: shards with a first-in-first-out queue.
 
 Each step a worker pushes its gradient's part (or, of `variables`, each one's gradient) to every
-shard at once and then pulls the new weights. What pushes share of a shard's link is up to the
+shard together and then pulls the new weights. How pushes share a shard's link is up to the
 scenario: all on it get equal parts, and less gets done the more it has. A shard adds the pushes up
 in order of arrival, applies them after the last one, and then answers the pulls in order of
 arrival. Requests carry ids, so both sides of each are known.
@@ -69,7 +69,7 @@ class Exchange:
         return np.int64(self._applied_ns[step, :, 1].max() + self._latency_ns)
 
     def pull(self, step: int, now_ns: Ints) -> Ints:
-        """Ask for all pieces at `now_ns`, [rank]; return when each is there, ns, [rank, piece]."""
+        """Ask for all pieces at `now_ns`, [rank]; return when each has arrived, ns, [rank, piece]."""
         times, beside_compute = self._times_of_step(step), self._scenario.beside_compute
         times["pull"][:], times["asked"][:] = now_ns[:, None], now_ns[:, None] + self._latency_ns
         for shard, (rows, sizes) in self._pieces.items():
@@ -91,7 +91,7 @@ class Exchange:
     def _share_link(self, asked_ns: Ints, wire_ns: Ints) -> tuple[Ints, Ints]:
         """Return begin and end of the replies, ns, [rank, piece], on a link that workers share evenly.
 
-        All ask at once, as a token starts all of them; each has its pieces in forward order.
+        All ask together, as a token starts all of them; each has its pieces in forward order.
         """
         others = self._scenario.ranks - 1
         incast = 1 + self._scenario.incast * others

@@ -73,7 +73,7 @@ class Scenario:
 
     `noise` is the relative deviation from step to step (with `correlation` between neighbours),
     `spread` the lasting relative difference between ranks, `common` noise shared by all ranks.
-    `overlap` reduces buckets beside backprop, as DDP does; else one blocking call a bucket.
+    `overlap` reduces buckets during backprop, as DDP does; else one blocking call a bucket.
     A bucket of mean size is `transfer_ms` on the wire, and every message `message_ms` more, however
     small; `bucket_sizes` (bytes) are `bucket_bytes` each if not given, and a bucket is full when
     `bucket_ready` of backprop is done, else when its share of all bytes is.

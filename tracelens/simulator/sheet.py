@@ -17,10 +17,10 @@ WORLD_UID = "simulated-world"
 
 
 class Sheet:
-    """A pile of event blocks; a block is one kind of span for many steps and processes at once.
+    """A pile of event blocks; a block holds one kind of span for many steps and processes.
 
     Array values have the shape of `start_ns` or broadcast to it. Rows are made one process at a time,
-    so a large run never needs all of them at once.
+    so a large run never needs all of them together.
     """
 
     def __init__(self) -> None:

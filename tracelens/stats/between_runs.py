@@ -1,8 +1,8 @@
 """What a run measures, and whether it differs from others by more than they differ among themselves.
 
-A run is one sample: its steps share a machine, a placement and a time of day, so many steps make its own
-median certain and say nothing about the next run. With several baselines their spread is the null
-model; with one, only the noise within the runs is known.
+A run counts as one sample: its steps share a machine, a placement and a time of day. Many steps make
+its own median certain and say nothing about the next run. With several baselines their spread is the
+null model; with one, only the noise within the runs is known.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Course:
 
     @property
     def stalls(self) -> bool:
-        """Whether most of the delay is in short runs, of which there are several."""
+        """Whether most of the delay is in several short runs."""
         lengths = np.array([last - first + 1 for first, last in self.runs])
         return len(lengths) > 1 and bool(
             lengths[lengths < MIN_STEPS_IF_NO_STALL].sum() > lengths.sum() / 2
@@ -179,7 +179,7 @@ def _fit_two_levels(residuals: Floats, is_inside: Flags, shortest: int | None = 
 
 
 def _price_of_edge(residuals: Floats, is_inside: Flags) -> float:
-    """Return the gain that an edge must be worth: two levels are so many times likelier by them."""
+    """Return the gain in log-likelihood that an edge must be worth."""
     lower, upper = _measure_levels(residuals, is_inside)
     if upper <= lower:
         return 0.0

@@ -43,7 +43,7 @@ class CostModel:
     largest: int
 
     def predicted(self, nbytes: float) -> float:
-        """Predict the duration of a call of so many bytes, ns."""
+        """Predict the duration of a call by its bytes, ns."""
         return self.latency_ns + nbytes * self.ns_per_byte
 
     @property

@@ -1,4 +1,4 @@
-"""The null model, learnt from peers: how blocks of steps vary, and how equal ranks differ for good.
+"""The null model, learnt from peers: how blocks of steps vary, and how equal ranks differ permanently.
 
 Every rank is compared with the median of its peers, and so is every peer with that of the other ones:
 what these differ by is noise (an AR(1) process, learnt from all blocks) and the spread between equal
@@ -64,7 +64,7 @@ def median_of_others(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class NullModel:
-    """The noise of a rank against its peers, and the variance between ranks for good.
+    """The noise of a rank against its peers, and the permanent variance between ranks.
 
     `wider` is by what a rank's variance against all `ranks` peers differs from that of a peer against
     the other ones.
@@ -89,7 +89,7 @@ class NullModel:
         """Predict the share of a rank's mean outside of a window that is in it, too.
 
         That is the best linear prediction from noise outside and spread between ranks (Henderson 1975):
-        all if ranks differ for good, nothing if they hardly do.
+        all if ranks differ permanently, nothing if they hardly do.
         """
         if length > MAX_SHARE_OF_RUN_WITH_OUTSIDE * self.blocks:
             return 0.0
@@ -130,7 +130,7 @@ class NullModel:
 
 
 def _variance(values: Floats) -> float:
-    """Return the variance of values around 0, some of which may be far out."""
+    """Return a robust variance of values around 0."""
     limit = Z_SCORE_TO_CLIP_MEANS * measure_deviation(values)
     clipped = float(np.mean(np.clip(values, -limit, limit) ** 2))
     return clipped / _clipped_variance(Z_SCORE_TO_CLIP_MEANS)
@@ -145,7 +145,7 @@ def _clipped_variance(limit: float) -> float:
 
 
 def _variance_of_median(count: int) -> float:
-    """Return the variance of the median of so many normal numbers."""
+    """Return the variance of the median of `count` normal numbers."""
     return _MEDIANS[count] if count < len(_MEDIANS) else np.pi / 2 / (count + np.pi / 2 - 1)
 
 
@@ -157,7 +157,7 @@ def _freedom(*parts: tuple[float, float]) -> float:
 
 @dataclass(frozen=True)
 class Noise:
-    """How blocks of a rank vary: as an AR(1) process, of which neighbours are alike."""
+    """How blocks of a rank vary: as an AR(1) process, whose neighbours are alike."""
 
     level: float  # variance
     alike: float  # correlation
@@ -181,7 +181,7 @@ class Noise:
         return cls(variance_ratio * max(variance - covariance, 0.0) / (1 - rho), rho)
 
     def variance(self, length: int) -> float:
-        """Return the variance of the mean of so many blocks."""
+        """Return the variance of the mean of `count` blocks."""
         distance = np.arange(1, length)
         inflation = 1 + 2 * float(((1 - distance / length) * self.alike**distance).sum())
         return self.level * inflation / length

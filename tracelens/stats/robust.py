@@ -1,4 +1,4 @@
-"""Robust summaries of what was measured step by step: deviations, blocks, bootstrap.
+"""Robust summaries of series by step: deviations, blocks, bootstrap.
 
 A normal distribution's deviation is 1.4826 times its median absolute deviation (Hampel 1974).
 Neighbouring steps are correlated, so levels and intervals are taken from blocks of steps.
@@ -42,7 +42,7 @@ def measure_deviation(values: Floats) -> float:
 
 
 def measure_step_deviation(values: Floats) -> float:
-    """Return the deviation of a row from step to step, whatever lasts."""
+    """Return the deviation of a row from step to step, without lasting changes."""
     return measure_deviation(np.diff(values)) / 2**0.5 if len(values) > 1 else 0.0
 
 

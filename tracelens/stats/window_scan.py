@@ -2,7 +2,7 @@
 
 Of many ranks each step is compared across ranks (so what all share cancels), blocks of steps are
 condensed to a robust mean (so single spikes cancel), and windows of all lengths and places are scanned.
-A window is compared with the peers meanwhile and, as far as ranks differ for good, with the same rank
+A window is compared with the peers meanwhile and, as far as ranks differ permanently, with the same rank
 outside. The null model is learnt from the peers alone, and the p-value pays for every window tried. A
 sign test guards against noise with heavy tails: in a late window nearly every step is late.
 
@@ -153,7 +153,7 @@ def scan_ranks(residuals: Floats, is_straggler: Flags | None = None) -> Scan:
 
 
 def _windows(residuals: Floats, peers: Flags) -> Windows:
-    """Judge every rank by its peers; among many it is one of these itself, which hardly matters."""
+    """Judge every rank by its peers; among many ranks it may count as its own peer."""
     edges = block_edges(len(residuals))
     blocks = block_levels(residuals, edges)
     ranks = np.arange(residuals.shape[1])
@@ -284,7 +284,7 @@ def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.i
 
 
 def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
-    """Measure how likely so many steps are above `level`, judged by the rank outside and its peers."""
+    """Measure the probability of that many steps above `level`, by the rank outside and its peers."""
     rank_steps = steps.residuals[:, rank]  # a few neighbours count as one: they are correlated
     window_steps = rank_steps[window]
     count_above = np.count_nonzero(window_steps > level)

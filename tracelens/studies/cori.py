@@ -6,7 +6,7 @@ an algorithm that wastes bandwidth, and gRPC on the Aries network as causes. Eac
 fitted to 23 %; what it then says of 128 workers is compared with the other number. With T the compute of
 a step, W workers, b the bytes of the fullest server and B its bandwidth: *additive* T + 2 W b / B,
 *overlap* max(T, 2 W b / B), *incast* T + g W^2 b (no overlap; a link does less the more workers send at
-once), and *event*: the simulator, in which transfers go on beside compute as the order of variables lets
+once), and *event*: the simulator, in which transfers overlap compute as the order of variables lets
 them.
 """
 

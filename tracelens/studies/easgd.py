@@ -1,8 +1,8 @@
 """You, Buluc & Demmel 2017 (arXiv:1708.02983, SC'17): what the methods of the EASGD family communicate.
 
 The original serves its P workers in turn: a pass takes P (c + m), with c computing and m communicating
-of an iteration. Sync EASGD 1 has all compute at once and joins them in a tree: c + log2(P) m. It
-says 87 % communication for the original, 14 % for Sync 3 and a speedup of 5.3, of which Sync 1, 2 and 3
+of an iteration. Sync EASGD 1 has all compute together and joins them in a tree: c + log2(P) m. It
+says 87 % communication for the original, 14 % for Sync 3 and a speedup of 5.3; of these Sync 1, 2 and 3
 bring 3.7, 1.3 and 1.1.
 """
 

@@ -1,6 +1,6 @@
 """Li et al. 2019 (hal-02570148): Horovod at fine grain, ResNet-50 and CANDLE NT3 on 64 workers.
 
-The authors ask what is reduced beside backprop, what of a straggler's delay the pipeline of reductions
+The authors ask what is reduced during backprop, what of a straggler's delay the pipeline of reductions
 absorbs ("only partially"), and how long the gaps between weight updates are. One thread reduces buckets
 one after the other. So a pause costs nothing while reductions are behind anyway, and what is longer than
 their tail after backprop is lost: at most min(1, tail / pause) is absorbed. Where reductions keep up, or

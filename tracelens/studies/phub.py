@@ -3,7 +3,7 @@
 What a step has to move over the busiest link, M bytes of gradients and N workers: N M with one server of
 its own, (N - 1) M if a worker's machine holds it, M if N servers of their own share the variables, and
 2 (N - 1) M / N if each worker's machine holds one, as of a ring. A pipeline of chunks moves both ways at
-once and beside compute; without it a step is compute, then pushes, then pulls, at the share of the link
+once and during compute; without it a step is compute, then pushes, then pulls, at the share of the link
 that the software reaches.
 """
 

@@ -240,7 +240,7 @@ def _describe_slow_tasks(tasks: Tasks) -> str:
 
 
 def _find_core_waits(findings: Sequence[Finding]) -> tuple[str, str, str] | None:
-    """Find who is late because it waited for a core more than its peers, which did so, too."""
+    """Find a rank that is late because it waited for a core more than its peers."""
     core_wait_findings = [
         one for one in findings if (one.evidence.get("core_wait") or {}).get("is_cause")
     ]
@@ -260,7 +260,7 @@ def _find_core_waits(findings: Sequence[Finding]) -> tuple[str, str, str] | None
 
 
 def _find_busy_machine(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | None:
-    """Return that ranks waited for cores for so long that it is not known who computes slowly."""
+    """Return the verdict that ranks waited for cores too long to tell which one is slow."""
     waited = _waited_for_cores(facts)
     if waited is None:
         return None
@@ -307,7 +307,7 @@ def _name_fault(finding: Finding) -> str:
 
 
 def _explain(finding: Finding) -> str:
-    """Hold the culprit beside its peers, where both are known, else give the finding's own words."""
+    """Compare the culprit with its peers if both are known, else use the finding's own words."""
     culprit_ns, peers_ns = (finding.evidence.get(name) for name in ("phase_ns", "peers_phase_ns"))
     if culprit_ns is None or peers_ns is None or not finding.phase:
         return first_sentence(finding)
@@ -319,7 +319,7 @@ def _explain(finding: Finding) -> str:
 
 
 def _describe_larger_gain(fault: Finding, findings: Sequence[Finding]) -> str:
-    """Name the opportunity that saves much more than the fault; empty if there is none."""
+    """Name the opportunity that saves much more than the fault; empty without one."""
     opportunities = [finding for finding in findings if finding.category == "opportunity"]
     best = max(opportunities, key=lambda finding: finding.saving or 0.0, default=None)
     if best is None or not best.saving or fault.saving is None:

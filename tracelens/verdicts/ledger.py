@@ -1,12 +1,12 @@
 """The ledger of losses: what of ranks x job time no rank computed in, and which finding explains it.
 
-Findings claim losses in the order of the report, each at most what it costs; of what is left, some
+Findings claim losses in the order of the report, each at most its cost; of the rest, some
 categories speak for themselves. Waiting does not: what stages of a pipeline wait for each other if all
 are alike is its bubble (`stage_imbalance.py`); a rank that serves the others waits until they ask; where
 ranks wait now for one rank, now for another, as much for each and in many steps, it is jitter
 (`jitter.py`); what they wait for one rank beyond that, or in few steps, is unexplained. Where time in
 code that no span covers is a loss, it is uncovered, and what ranks have of it beyond their peers is
-unexplained. It is none where no computation is recorded, or whoever is free takes the next task of a
+unexplained. It is no loss where no computation is recorded, or a free rank takes the next task of a
 rank that hands them out (`efficiency.find_useful`).
 
 Of queues at parameter servers, a finding that names shards claims what workers were queued while these
@@ -147,7 +147,7 @@ class _Account:
     beyond_peers: float
 
     def book(self, category: str, share: float, cause: Cause) -> None:
-        """Explain a share of a category's loss, as far as there is so much of it."""
+        """Attribute up to `share` of a category's remaining loss to a cause."""
         booked = min(share, self.left[category])
         self.left[category] -= booked
         self.losses.append(Loss(category, booked, cause))
@@ -220,7 +220,7 @@ def _measure_unasked_ns(phases: Phases, server: int | None) -> float:
 def _find_peer_groups(trace: Trace, roles: Roles) -> dict[int, int]:
     """Find which part each rank plays: its stage, or the same one for all who have no peer.
 
-    A rank that serves the others is none of theirs.
+    A rank that serves the others is not their peer.
     """
     ranks, stages = trace.workers["rank"].to_list(), roles.stages
     groups = [-1 if rank == roles.server else 0 for rank in ranks]

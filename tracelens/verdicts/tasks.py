@@ -1,6 +1,6 @@
 """Tasks that one rank hands out to the others by messages, and who takes how long for them.
 
-Where a rank serves the others (`accounting/stages.py`), whoever is free takes the next task. Who is slow
+Where a rank serves the others (`accounting/stages.py`), a free rank takes the next task. A slow rank
 makes fewer of them, and no other has to wait for it: time per step shows little, time per task does.
 A worker holds a task from the end of its receive to the begin of its next send, but for times in which
 it made a collective call: others hold it up there. That a worker takes longer than the others together
@@ -36,7 +36,7 @@ MAX_P_VALUE_OF_SLOW_TASKS: Final = 0.003
 class Tasks:
     """How long each worker held each of its tasks, ns; at least two workers have some.
 
-    `server` hands them out, and waits a share `waiting` of the job for whoever asks.
+    `server` hands them out, and waits for requests for a share `waiting` of the job.
     """
 
     server: int
@@ -66,7 +66,7 @@ class Tasks:
 
     @property
     def text(self) -> str:
-        """Who holds tasks longest beside the others, and how long the one who hands them out waits."""
+        """The rank that holds tasks longest, and how long the rank that hands them out waits."""
         slowest_ns, others_ns = self.held_ns[self.slowest], self._others
         waiting = fmt.percent(self.waiting)
         return (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def whatif(trace: Trace, *edits: str, phases: Phases | None = None) -> WhatIf:
     """Answer edits that are made together; with ``all``, every single one that is known.
 
-    ``fix:N`` stands for the fix of finding N of the run's report, which is made then.
+    ``fix:N`` applies the fix of finding N of the run's report, which is made for it.
 
     Args:
         trace: As `tracelens.open` returns it.
@@ -24,7 +24,7 @@ def whatif(trace: Trace, *edits: str, phases: Phases | None = None) -> WhatIf:
         phases: The partition of its time, if that was made before.
 
     Raises:
-        InvalidArgument: an edit is none, or one that this trace cannot answer; or it has no steps.
+        InvalidArgument: no edit, an edit that this trace cannot answer, or no steps.
     """
     if any(edit == EVERY or edit.strip().startswith("fix:") for edit in edits):
         return replay_with_fixes(trace).answer(*edits)

@@ -1,4 +1,4 @@
-"""The glossary as a page: docs/glossary.md, which lies beside the package where that is installed."""
+"""The glossary as a page: docs/glossary.md, which an installed package contains."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _is_own_page(origin: str | None) -> bool:
 
 
 def _check_token(token: str) -> Response | None:
-    """Let in who has the cookie; who brings the token gets it; all others learn what is missing."""
+    """Let in requests with the cookie; set it for the token; tell all others what is missing."""
     if _equal(request.cookies.get(_cookie(), ""), token):
         return None
     if request.method == "GET" and _equal(request.args.get("token", ""), token):

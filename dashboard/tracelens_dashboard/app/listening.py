@@ -1,8 +1,8 @@
 """Listens for requests: at which address, on how many connections, and for how long one may arrive.
 
-The server itself is waitress. What it lacks: whoever keeps connections open without a whole request on
-them would keep out all others once there are as many as it accepts. Of too many connections one of the
-address that has most gives way.
+The server itself is waitress. What it lacks: a client that keeps connections open without a whole
+request on them would keep out all others once there are as many as it accepts. Of too many connections
+one of the address that has most gives way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands in a page's place: the page of the run that is asked, or why it is not there yet."""
+"""The page of the requested run, or the reason why it is not ready yet."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STAGES: Final = {
 
 
 def lay_out_page(page: Page, runs: Runs, view: ViewState) -> Component:
-    """Return a page, or what stands in its place until there is one."""
+    """Return a page, or its placeholder until it is ready."""
     return html.Div(_content(page, runs, view), id=ids.BODY)
 
 

@@ -41,7 +41,7 @@ _SCALAR: Final = (str, int, float)
 
 
 def check(app: Dash) -> None:
-    """Answer a request with 400 if its body is none of a callback's."""
+    """Answer a request with 400 if its body belongs to no callback."""
     if request.path != PATH or request.method != "POST":
         return
     try:

@@ -89,7 +89,7 @@ class Row:
 
 
 def _measure(row: Row, measure: Callable[[Glance], float | None]) -> float:
-    """Measure a run; those of which nothing is known are the last."""
+    """Return the sort key of a run; unknown runs come last."""
     value = measure(row.glance) if row.glance else None
     return math.inf if value is None else value
 

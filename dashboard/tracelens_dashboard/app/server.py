@@ -149,7 +149,7 @@ def serve(
     """Serve several runs, or one, opened or to be opened; returns on Ctrl-C, or on SIGTERM.
 
     Visitors show a token, which is part of the address: others have accounts on this machine, too.
-    Without one (`token`), whoever has an account here sees the run. `port` 0 picks a free one;
+    Without one (`token`), every account on this machine sees the run. `port` 0 picks a free one;
     `ready` is called with the address once requests are accepted.
 
     Raises:

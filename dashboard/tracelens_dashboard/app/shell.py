@@ -200,7 +200,7 @@ def _header(runs: Runs) -> Component:
 
 
 def _picker(runs: Runs) -> Component:
-    """Return the choice of a run; there is none where one is served alone."""
+    """Return the menu of runs; None if only one is served."""
     options = {"placeholder": "Choose a run", "searchable": True, "limit": 50}
     picker = dmc.Select(
         id=ids.PICKER, data=[], allowDeselect=False, size="xs", className="picker", **options,
@@ -210,7 +210,7 @@ def _picker(runs: Runs) -> Component:
 
 
 def _copy_link() -> Component:
-    """Return the button that copies the address of what is shown; assets/copying.js makes it work."""
+    """Return the button that copies the address of the view; assets/copying.js makes it work."""
     return dmc.Button(
         "Copy link",
         variant="default",

@@ -41,7 +41,7 @@ STATIC: Final = ("/assets/", "/_dash-component-suites/", LIBRARY_PATH)
 
 
 def register(app: Dash) -> None:
-    """Serve the library that draws charts, and compress whatever is sent."""
+    """Serve the library that draws charts, and compress all answers."""
     app.server.add_url_rule(LIBRARY_PATH, "plotly", _library)
     _compress(app.server)
 

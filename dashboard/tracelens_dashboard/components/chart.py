@@ -41,11 +41,11 @@ HALF_FROM_MEDIUM: Final = {"base": 12, "md": 6}
 
 @dataclass(frozen=True, kw_only=True)
 class ChartCard:
-    """A chart of a page as data: its texts, its size, how it is drawn, and where clicks lead.
+    """A chart of a page as data: its texts, its size, its drawing, and the target of clicks.
 
     `draw(store, theme, *values)` gets the values of `inputs`; all of these have defaults, with which the
     report draws it. `link_from_mark(store, point, *values)`, with the values of `link_states`, and
-    `link_from_row(store, row_index)` return an address or None. `choice` stands beside the title. In a
+    `link_from_row(store, row_index)` return an address or None. `choice` is next to the title. In a
     narrow window a plot may be wider than its card (`scrolls`): the keyboard reaches it, too.
     """
 

@@ -76,7 +76,7 @@ def titled_cards(
 
 
 def card(store: Store, finding: Finding) -> Component:
-    """Return the card; all of it is one link, the worst step a second one."""
+    """Return the card; all of it links to one place, the worst step to a second one."""
     points, colour = amount(finding)
     return dmc.Card(
         dmc.Group(

@@ -1,6 +1,6 @@
 """Pages of a run that is still recorded: how old what they show is, and what is drawn anew.
 
-Charts are drawn anew when the run that a page shows gets another edition; what stands beside them is
+Charts are drawn anew when the run that a page shows gets another edition; other parts of the page are
 made anew where a page says so (`section`).
 """
 
@@ -65,7 +65,7 @@ def shape(store: Store) -> str:
 
 
 def layout() -> Component:
-    """Draw the line beside the selection, if a run is still recorded, or its folder changed."""
+    """Draw the line next to the selection, if a run is still recorded, or its folder changed."""
     return html.Div(
         [
             dcc.Interval(id=POLL, interval=POLL_MS),

@@ -66,7 +66,7 @@ TIMELINE: Final = ChartCard(
 class ReportChart:
     """A page's card in the report, and the groups of findings that it supports.
 
-    One that is `deep` is there only for such findings. The card is left out where it has nothing to
+    A `deep` chart is exported for such findings only. The card is left out where it has nothing to
     draw, or where `applies` refuses the run.
     """
 

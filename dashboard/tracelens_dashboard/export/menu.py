@@ -92,7 +92,7 @@ def _offers(store: Store, view: ViewState) -> list[Component]:
 
 
 def _selected(store: Store, view: ViewState) -> list[Component]:
-    """Return the size of the selection and its download, or why there is none."""
+    """Return the size of the selection and its download, or the reason for no download."""
     selection = downloads.selection_of(store, view)
     size = downloads.measure(store, selection)
     if isinstance(size, str):

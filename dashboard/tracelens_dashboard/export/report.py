@@ -85,7 +85,7 @@ def render(store: Store, max_bytes: int = LARGEST) -> str:
 
 
 def _draw_charts(store: Store, room_bytes: int) -> tuple[list[str], list[str], list[str]]:
-    """Draw what there is room for: sections, figures as JSON, and the titles of what is left out."""
+    """Draw charts within the size: sections, figures as JSON, and the titles of omitted charts."""
     sections: list[str] = []
     figures: list[str] = []
     left_out: list[str] = []

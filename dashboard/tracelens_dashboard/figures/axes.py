@@ -54,7 +54,7 @@ def rows_downwards(theme: Theme) -> Axis:
 
 
 def rows_of(count: int, theme: Theme, **options: Any) -> Axis:
-    """Return an axis of so many rows, the first on top."""
+    """Return an axis of `row_count` rows, the first on top."""
     rows = {"range": [count - 0.5, -0.5], "fixedrange": True, "tickfont": {"color": theme.text}}
     return rows | options
 

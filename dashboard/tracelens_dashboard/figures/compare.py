@@ -227,7 +227,7 @@ def _leading_digit(tick: float) -> float:
 
 
 def _interval(metric: Metric) -> tuple[float, float]:
-    """Return the ends of a ratio's interval; the ratio itself where there is none."""
+    """Return the ends of a ratio's interval; the ratio itself without an interval."""
     change = metric.change
     ends = (change.low, change.high)
     low, high = (change.delta if end is None else end for end in ends)

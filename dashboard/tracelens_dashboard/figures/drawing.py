@@ -25,7 +25,7 @@ Rows = list[dict[str, Any]]
 class Drawing:
     """A figure, the sentence that says what it shows, and its table, or what makes it.
 
-    A table of what a long run holds is made only when it is asked for.
+    A table of a long run is made only when a user opens it.
     """
 
     figure: go.Figure
@@ -39,7 +39,7 @@ class Drawing:
 
 
 def empty(theme: Theme, sentence: str) -> Drawing:
-    """Return, in a figure's place, why there is none."""
+    """Return, in a figure's place, the reason for its absence."""
     note = {
         "text": "<br>".join(textwrap.wrap(sentence, LINE_LETTERS, break_on_hyphens=False)),
         "showarrow": False,

@@ -69,7 +69,7 @@ def from_table(
 
 
 def quantile(table: pl.DataFrame, share: float) -> float:
-    """Return a quantile of what is counted: the middle of its bin."""
+    """Return a quantile of counted values: the middle of its bin."""
     ordered = table.sort("from_ns")
     shares_below = ordered["count"].cum_sum().to_numpy() / max(int(table["count"].sum()), 1)
     index = min(int(np.searchsorted(shares_below, share)), table.height - 1)

@@ -56,7 +56,7 @@ Columns = Mapping[str, str | tuple[str, Callable[[Any], Any]]]
 
 
 def rounded(digits: int, factor: float = 1.0) -> Callable[[float | None], float | None]:
-    """Show a number in units of `factor`, with so many digits."""
+    """Show a number in units of `factor`, with `digits` digits."""
     return lambda value: None if value is None else round(value / factor, digits)
 
 

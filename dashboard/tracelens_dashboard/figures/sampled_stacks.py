@@ -93,7 +93,7 @@ def icicle(calls: pl.DataFrame, rank: int, peers: int, theme: Theme) -> Drawing:
 
 
 def short(frame: str, most: int = 80) -> str:
-    """Name a frame without the folders of its file, in at most so many letters."""
+    """Name a frame without the folders of its file, in at most `length` letters."""
     match = FRAME.match(frame)
     name = frame
     if match:

@@ -155,7 +155,7 @@ def traffic(requests: pl.DataFrame, theme: Theme) -> Drawing:
 def tensor_bars(
     tensors: pl.DataFrame, shard: int, mean_bytes: float | None, theme: Theme
 ) -> Drawing:
-    """Draw a bar a tensor, largest first (LPT); red is one that alone outweighs the mean shard.
+    """Draw a bar a tensor, largest first (LPT); red if it alone outweighs the mean shard.
 
     `tensors` as in `analyses.shards`; `mean_bytes` is what a worker moves one way to the mean shard in
     a step.

@@ -34,7 +34,7 @@ MAP_EXPLANATION: Final = (
 
 
 def by_rank(residuals: Residuals, theme: Theme, marked: tuple[int, int] | None = None) -> Drawing:
-    """Draw a row a rank; beyond 160 ranks the worst of some neighbours stands for them."""
+    """Draw a row a rank; beyond 160 ranks the worst of some neighbours represents them."""
     if not residuals.steps:
         return empty(theme, NO_STEPS)
     count = len(residuals.ranks)

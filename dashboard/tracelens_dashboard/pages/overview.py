@@ -64,7 +64,7 @@ def _link_to_cell(store: Store, point: dict[str, Any]) -> str:
 
 
 def _find_rows(store: Store, label: str) -> list[int]:
-    """Return the row indexes of the ranks that a row of the map stands for, by its label."""
+    """Return the row indexes of the ranks that a row of the map represents, by its label."""
     ranks = store.residuals.ranks
     if _has_rank_rows(store):
         return [ranks.index(axes.first_rank(label))]
@@ -121,7 +121,7 @@ CARDS: Final[tuple[ChartCard, ...]] = (WATERFALL, RESIDUALS, STEPS)
 
 
 def layout(store: Store, view: ViewState) -> Component:
-    """Return the page; few findings leave room for the map beside the waterfall."""
+    """Return the page; few findings leave room for the map next to the waterfall."""
     residuals = RESIDUALS if _has_rank_rows(store) else RESIDUALS_BY_HOST
     map_column = residuals.lay_out(store, view)
     findings, rows = _lay_out_findings(store, view), []

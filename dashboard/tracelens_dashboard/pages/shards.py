@@ -198,7 +198,7 @@ def layout(store: Store, view: ViewState) -> Component:
 
 
 def _select_cards(store: Store) -> list[ChartCard]:
-    """Choose the cards of what the run has: requests, tensors that they name, asynchronous workers."""
+    """Choose the cards by the data of the run: requests, named tensors, asynchronous workers."""
     cards: list[ChartCard] = []
     if not store.run.loads.is_empty():
         if store.table("tensors").is_empty():

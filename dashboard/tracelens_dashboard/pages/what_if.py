@@ -188,7 +188,7 @@ def _read_controls(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def edits_of(values: Mapping[str, Any]) -> list[str]:
-    """Return the edits that the values of controls stand for, by the controls' names."""
+    """Return the edits of the controls' values, by the controls' names."""
     ranks = values.get(RANKS)
     rank_texts = ranks if isinstance(ranks, list) else []
     edits = [f"rank:{rank}=median" for rank in rank_texts if str(rank).isdecimal()]
@@ -215,7 +215,7 @@ def _suggest_edits(store: Store) -> tuple[str, ...]:
 
 
 def _lay_out_controls(store: Store, edits: Sequence[str]) -> Component:
-    """Return the controls; edits for which there is none, or that a link names, are in the text."""
+    """Return the controls; edits without a control, or from a link, are in the text."""
     ranks = {f"rank:{rank}=median": str(rank) for rank in store.ranks}
     fast_ranks = dmc.MultiSelect(
         id={CONTROL: RANKS},
@@ -339,7 +339,7 @@ def sentence(answer: Answer) -> str:
 
 
 def _find_step(replay: Replay, edits: Sequence[str], step: Any) -> int:
-    """Return the row of a step that was asked for, else of the one with the median of what changes."""
+    """Return the row of a step that was asked for, else of the step with the median change."""
     steps = replay.graph.steps.tolist()
     if step in steps:
         return steps.index(step)

@@ -1,6 +1,6 @@
 """The runs that are served: listed by ids that reveal nothing, opened on demand, a few kept open.
 
-A run with an index opens at once. Others are read and analyzed one after the other, in the
+A run with an index opens immediately. Others are read and analyzed one after the other, in the
 background, so that a page can show meanwhile how far that is; those that no page waits for, too, so
 that a list of runs has a verdict of each (`survey`).
 """
@@ -180,7 +180,7 @@ class Runs:
         return served
 
     def look(self) -> list[Entry]:
-        """List the runs that are there now."""
+        """List the present runs."""
         paths = list(dict.fromkeys(run for place in self._places for run in runs_in(place)))
         with self._lock:
             entries = {}
@@ -192,7 +192,7 @@ class Runs:
 
     @staticmethod
     def folders(entries: Sequence[Entry]) -> dict[str, str]:
-        """Return the folder that each run lies in, by id, by the shortest ends that distinguish them."""
+        """Return the folder of each run, by id, by the shortest ends that distinguish them."""
         parents = [entry.path.resolve().parent for entry in entries]
         unlike = list(dict.fromkeys(parents))
         names = dict(zip(unlike, short_names(unlike), strict=True))
@@ -356,7 +356,7 @@ class Runs:
         return len(self._open) > MOST_OPEN or held > self._most_held
 
     def _settle(self, entry: Entry) -> None:
-        """Read and analyze a run when its turn comes; whatever fails, the others are served."""
+        """Read and analyze a run when its turn comes; after a failure, the others are served."""
         try:
             if not entry.choice.is_all:
                 self._narrow(entry)

@@ -24,7 +24,7 @@ BEFORE_EDITION: Final = "@"  # in what pages hand back, behind the run's id
 
 
 def run_id_of(run: Any) -> str:
-    """Return the id of a run that a page shows, whatever its edition."""
+    """Return the id of a run that a page shows, for any edition."""
     return run.partition(BEFORE_EDITION)[0] if isinstance(run, str) else ""
 
 

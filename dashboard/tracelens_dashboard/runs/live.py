@@ -31,7 +31,7 @@ class Standing:
     """How what is shown stands to what is on disk.
 
     `edition` counts how often it was read again, `age_s` is since when the last reading began, null for
-    a run that is not recorded any more. `missing`: nothing is there now; `replaced`: other files are,
+    a run that is not recorded any more. `missing`: the folder is gone; `replaced`: it holds other files,
     `unreadable` if these cannot be read.
     """
 
@@ -59,12 +59,12 @@ class Followed:
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        """Note what is there."""
+        """Note the present files."""
         self.recorded = is_recorded(self.path)
         self.digest = self._now = fingerprint(self.path)
 
     def look(self, read_again: Callable[[], None], *, paused: bool) -> Standing:
-        """Describe its state; what is still recorded is read again beside, unless `paused`."""
+        """Describe its state; read a growing run again in the background, unless `paused`."""
         if not self.path.exists():
             return Standing(self.edition, missing=True)
         with self._lock:

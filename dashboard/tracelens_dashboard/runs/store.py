@@ -93,7 +93,7 @@ class Store:
 
     @classmethod
     def indexed(cls, path: Path, run_id: str | None = None) -> Store | None:
-        """Open a trace by its index; None if there is none."""
+        """Open a trace by its index; None without one."""
         run = opening.indexed(path)
         return cls(run, path, run_id) if run else None
 
@@ -116,7 +116,7 @@ class Store:
 
     @property
     def held_bytes(self) -> int:
-        """Estimate what it keeps in memory, beside mapped files and decoded blocks."""
+        """Estimate its memory in bytes, without mapped files and decoded blocks."""
         spans = 0 if isinstance(self.source, Path) else self.report.summary.spans * _SPAN_BYTES
         residual = _CELL_BYTES * len(self.times.ranks) * len(self.times.steps)
         return spans + residual + _estimate_bytes(self.run)
@@ -297,7 +297,7 @@ class Store:
         return self._recorded.events_of(process)
 
     def event_at(self, row: int, track: int, at_ns: int) -> dict[str, Any] | None:
-        """Return the event of a span in a track of an opened process; None where there is none."""
+        """Return the event of a span in a track of an opened process; None without one."""
         number = self.event_row(row, track, at_ns)
         if number < 0:
             return None
@@ -305,7 +305,7 @@ class Store:
         return events.row(number, named=True)
 
     def event_row(self, row: int, track: int, at_ns: int) -> int:
-        """Number a track's span among the events of its process; -1 where there is none."""
+        """Number a track's span among the events of its process; -1 without an event."""
         group = self.opened(row)
         lanes = group.scene.lanes
         items = lanes.items_between(track, at_ns, at_ns + 1) if track < len(lanes) else slice(0, 0)

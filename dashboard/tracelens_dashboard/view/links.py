@@ -108,13 +108,13 @@ def _view_of(store: Store, finding: Finding) -> ViewState:
 
 
 def to_span(store: Store, item: int, ranks: tuple[int, ...]) -> str:
-    """Show one span of the timeline, with some of what is beside it."""
+    """Show one span of the timeline, with some time around it."""
     lanes = store.scene.lanes
     return to_moment(store, Window(int(lanes.starts[item]), int(lanes.ends[item])), ranks)
 
 
 def to_moment(store: Store, window: Window, ranks: tuple[int, ...] = ()) -> str:
-    """Show a stretch of time, with some of what is beside it, and some ranks pinned."""
+    """Show a stretch of time, with some time around it, and some ranks pinned."""
     return _frame(store, ViewState(pins=ranks[:MOST_PINS]), _widen(window)).link(TIMELINE)
 
 

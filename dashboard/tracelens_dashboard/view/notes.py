@@ -42,7 +42,7 @@ def of_browser(value: object) -> tuple[Note, ...]:
 
 
 def for_browser(notes: Iterable[Note]) -> list[str]:
-    """Return each note as it stands in an address; assets/clientside.js joins them."""
+    """Return the text of each note in an address; assets/clientside.js joins them."""
     return list(map(_write_note, notes))
 
 
@@ -52,7 +52,7 @@ def write(notes: Iterable[Note]) -> str:
 
 
 def fits(notes: Iterable[Note]) -> bool:
-    """Return True if an address has room for so many notes with such texts."""
+    """Return True if an address has room for these notes."""
     texts = for_browser(notes)
     value = BETWEEN.join(texts)
     is_short = len(value) <= LONGEST_VALUE and len(quote_plus(value)) <= LONGEST_IN_LINK

@@ -1,4 +1,4 @@
-"""The stacks of a rank beside those of its peers: whose, in which phase, in which part of the run."""
+"""Stacks of a rank and of its peers, in a phase and a part of the run."""
 
 from __future__ import annotations
 
@@ -78,6 +78,6 @@ def _time_by_stack(store: Store, comparison: Comparison, rank: int) -> Mapping[S
 def stacks_of(
     store: Store, comparison: Comparison
 ) -> tuple[Mapping[Stack, float], list[Mapping[Stack, float]]]:
-    """Return the stacks of the rank, and of those peers of which enough was seen."""
+    """Return the stacks of the rank, and of peers with enough samples."""
     peers = (_time_by_stack(store, comparison, peer) for peer in comparison.peers)
     return _time_by_stack(store, comparison, comparison.rank), list(filter(None, peers))

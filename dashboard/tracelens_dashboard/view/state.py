@@ -41,8 +41,8 @@ class ViewState:
     """What is looked at: a window in ns since the run's start, pinned ranks, marked steps, a shard.
 
     `selected` is a row of the timeline and the moment of a click, in ns since the start, and then of
-    which track, if it was one of an opened process; `run` says of which run, where several are served,
-    or of which part of one (`runs.selection`), and `compare` with which others; `path` whether the
+    which track, if it was one of an opened process; `run` names the run, where several are served,
+    or a part of one (`runs.selection`), and `compare` the others; `path` whether the
     critical path is drawn. `opened` are the processes whose tracks are shown, by rank, shards as
     ``ps0``, and the groups of ranks whose rows are, as ``g`` and their lowest rank; null = as many as
     there is room for. `row_px` is the height of rows that was asked for; `find` what is looked for

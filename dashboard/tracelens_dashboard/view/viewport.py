@@ -59,7 +59,7 @@ class Controls(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A row of the scene and a moment; `track` is the row within the process, if it is one of those."""
+    """A row of the scene and a moment; `track` is the row within the process, or None."""
 
     lane: int
     at_ns: int
@@ -101,7 +101,7 @@ def frame(store: Store, controls: Controls) -> Frame:
 
 
 def _lay_out(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened, ...]]:
-    """Assign rows to all lanes, and to the tracks of what is opened, in the order of rows."""
+    """Assign rows to all lanes, and to the tracks of opened processes, in the order of rows."""
     px = row_height(controls.row_px)
     tall_px = min(_read_natural(controls.tall_px) or 0, MOST_TALL_PX)
     pinned, keys = _pinned_lanes(store, controls.pins), opened_in(store, controls)
@@ -208,7 +208,7 @@ def read_position(store: Store, selected: Any) -> Position | None:
 
 
 def picture(shown: Frame) -> Picture:
-    """Draw the rows of a frame, and the tracks of what is opened, as pixels and spans."""
+    """Draw the rows of a frame, and the tracks of opened processes, as pixels and spans."""
     most_bars = query.MOST_BARS // (1 + len(shown.opened))
     process_pictures = tuple(
         query.look(process.group.scene, shown.seen, process.plan, shown.columns, most_bars)
@@ -219,7 +219,7 @@ def picture(shown: Frame) -> Picture:
 
 
 def find_position(store: Store, shown: Frame, click: Any) -> Position | None:
-    """Return the row and the moment that a click meant; None beside the rows."""
+    """Return the row and the moment of a click; None outside the rows."""
     point = read_mouse(click)
     if point is None:
         return None

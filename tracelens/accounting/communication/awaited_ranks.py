@@ -1,10 +1,9 @@
 """For whom others waited in collectives and messages, and for how long it was for that rank alone.
 
-Of the wait that a rank caused alone, moments count once, however many calls wait in them: who is delayed
-is so for all calls that follow, as long as nothing brings the ranks together. And who is delayed because
-it was blocked itself, in a call of other ranks, did not cause that: there, another rank was waited for.
-So blame goes back along chains of messages, too: in each, one rank waits for another, who caused of it
-what it was not blocked itself.
+Time that several calls wait for a rank counts once: a rank that is delayed is delayed for all later
+calls, until the ranks meet. A rank that was blocked itself, in a call of other ranks, did not cause
+that delay. So the cause is followed back along chains of messages: a rank caused the wait for it, minus
+the time in which it was blocked itself.
 """
 
 from __future__ import annotations

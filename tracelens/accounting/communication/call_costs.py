@@ -215,7 +215,7 @@ def _measure_best_link(messages: pl.DataFrame) -> float:
 def bound_cost(
     carried: Floats, ns: Ints, best_bandwidth: float, barrier_ns: float = 0.0
 ) -> CostModel | None:
-    """Bound the latency of calls that take `ns` and carry so many bytes over each link.
+    """Bound the latency of calls that take `ns` and carry `bytes` over each link.
 
     What is not known to be latency is taken for what bytes need.
 

@@ -5,12 +5,12 @@ two clocks are compared: ``wire_ns`` is the shortest duration among the ranks, c
 the call before where that one still held the wire. Where ranks need not all wait for each other
 (broadcast, reduce and the like) it is the median rank's transfer.
 
-A message can go when both ends are there and is through before either end goes on, so it takes from the
-later of the two begins to the earlier of the two ends at most, whatever else the calls waited for: a
-late rank makes its partners wait, not its links slow. A send that ends before its receiver is there was
+A message starts when both ends have begun and is over before either end goes on, so it takes from the
+later of the two begins to the earlier of the two ends at most, for any other reason to wait: a
+late rank makes its partners wait, not its links slow. A send that ends before its receive begins was
 buffered: its message goes as soon as the one before is through, and may be there before it is waited
 for. So are sends of a size for which receivers wait until long after the sends are over. A call that
-sends and receives at once (Sendrecv in a ring) ends with the last of its messages: that with the rank
+sends and receives together (Sendrecv in a ring) ends with the last of its messages: that with the rank
 that was ready last. Others tell nothing and are left out. Where only sends were recorded it is the
 send's duration.
 """

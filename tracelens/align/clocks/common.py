@@ -3,7 +3,7 @@
 Processes that share a monotonic clock need nothing. Else hosts are tied together by the exits of the
 collectives in which they all took part (see `tracelens.align.clocks.exits`); a host without any by
 ping-pong with another, by requests to parameter servers, or at last by its wall clock. How sure each
-is stands in `Trace.alignment`. Clocks are numbered, 0 is the first host's.
+is in `Trace.alignment`. Clocks are numbered, 0 is the first host's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Aligns a clock by what was read of it: ping-pong, the wall clock, a device's anchors.
 
-Each reading says that the offset lay in a window. Clocks keep their pace, so beside the straight
+Each reading says that the offset lay in a window. Clocks keep their pace, so in addition to the straight
 line through the sharpest readings an offset cannot have moved far since the last reading, nor until
 the next: all windows together, each widened with the distance in time, leave an interval. Its
 middle is the estimate, half its width the uncertainty, which holds as long as no clock wanders
@@ -63,7 +63,7 @@ def map_if_consistent(readings: Readings) -> ClockMap | None:
 
 @dataclass(frozen=True, eq=False)
 class _Bounds:
-    """Bounds of the offset beside a line, [reading], at times of the read clock since `base_ns`.
+    """Bounds of the offset relative to a line, [reading], at times of the read clock since `base_ns`.
 
     `pace` is how fast the offset can leave the line.
     """

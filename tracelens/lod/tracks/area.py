@@ -65,7 +65,7 @@ def sums(spans: pl.DataFrame, window: Window) -> pl.DataFrame:
         window: What is looked at.
 
     Returns:
-        A row for each name and kind: `count`; `total_ns`, the time within the window, of which `share`
+        A row for each name and kind: `count`; `total_ns`, the time within the window; `share`
         is the part; `mean_ns` and `p95_ns` of whole spans, null where all are still open. Spans that
         hold others, or overlap, have shares that add up to more than 1.
     """

@@ -1,4 +1,4 @@
-"""Reads the dumps of PyTorch's Flight Recorder, one a rank: which call of which group hangs.
+"""Reads the dumps of PyTorch's Flight Recorder, one per rank: the call and the group that hang.
 
 `unpickle` runs as a process of its own, `dump` translates one file, `hangs` compares ranks, and `reader`
 hands all to `tracelens.readers.spans` (docs/formats.md).

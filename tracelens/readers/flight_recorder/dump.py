@@ -96,7 +96,7 @@ def dump_of(path: Path, trace: Path) -> Dump:
     """Read a dump of a trace in a process of its own.
 
     Raises:
-        NotATrace: it is none, damaged, or a link out of the trace.
+        NotATrace: it is another file, damaged, or a link out of the trace.
     """
     return translated(_plain(path, trace), path)
 
@@ -105,7 +105,7 @@ def translated(value: Any, path: Path) -> Dump:
     """Translate the plain value of a dump.
 
     Raises:
-        NotATrace: it is none.
+        NotATrace: it is another file.
     """
     content = value if isinstance(value, dict) and "version" in value else {}
     # PyTorch leaves the entries out of a dump as JSON, where there are none.
@@ -170,7 +170,7 @@ def _is_count(value: object) -> bool:
 
 
 def _row(entry: Any, members: Mapping[str, Sequence[int]]) -> tuple[Any, ...] | None:
-    """Return a call; None for what is none, or has no time."""
+    """Return a call; None for other entries, or without a time."""
     if not isinstance(entry, dict):
         return None
     created = _time(entry.get("time_created_ns"))

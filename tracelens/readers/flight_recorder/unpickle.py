@@ -33,7 +33,7 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def main() -> int:
-    """Print the value, or, with 1, the reason why there is none."""
+    """Print the value, or, with 1, the reason why it cannot be loaded."""
     try:
         import resource  # noqa: PLC0415 - not on every system
 

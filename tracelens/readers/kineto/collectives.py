@@ -1,7 +1,7 @@
 """The communication in a rank's file: what, by which group, how many bytes, and which call of the group.
 
 A collective is a kernel of NCCL or RCCL on its stream, or a span of gloo, MPI or UCC on a thread of
-its own. What it is stands in the arguments of `record_param_comms`, which newer files repeat at the
+its own. Its operation is in the arguments of `record_param_comms`, which newer files repeat at the
 kernel; else the kernel is tied to them by its launch (`External id`).
 """
 

@@ -1,7 +1,7 @@
-"""Takes trace events apart into columns, a piece at a time, and counts whatever does not become a row.
+"""Takes trace events apart into columns, a piece at a time, and counts events that become no row.
 
 Complete events (``X``), and begins and ends (``B``, ``E``) of one thread, are rows; what a thread or a
-process is called is kept beside them.
+process is called is kept with them.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class EventTable:
 
 
 def _parse_below(value: object, limit: int) -> int | None:
-    """Return a number that may be written as a text; null where it is none, or not below `limit`."""
+    """Return a number that may be written as a text; null for another text, or not below `limit`."""
     if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS:
         value = int(value)
     return value if type(value) is int and 0 <= value < limit else None
@@ -210,7 +210,7 @@ class _Cells:
         self.count += len(rows)
 
     def frame(self, table: EventTable, *, exact: bool) -> pl.DataFrame:
-        """Return the rows, in `ROW_COLUMNS`, and count what is none."""
+        """Return the rows, in `ROW_COLUMNS`, and count other events."""
         of_event = self._of_event
         columns = {name: _text_column(name, of_event[name]) for name in _WORDS}
         for name, cells in self._of_arguments.items():

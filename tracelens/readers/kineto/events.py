@@ -1,6 +1,6 @@
 """Trace events in JSON with the members that are read, typed: msgspec skips all others.
 
-What an event says of a collective stays as it is written until it is known that the event is one.
+Arguments about a collective stay as written until the event is known to be a collective.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def of_communication(arguments: list[Any], first: int) -> list[tuple[int, Any]]:
 
 
 def merge_arguments(begin_arguments: Any, end_arguments: Any) -> Any:
-    """Return the arguments of an event's begin and its end as one; of what both have, the end's."""
+    """Join the arguments of an event's begin and end; the end's value wins."""
     if begin_arguments is None or end_arguments is None:
         return begin_arguments if end_arguments is None else end_arguments
     values = {}

@@ -49,7 +49,7 @@ def number_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, Shifts]:
 
 
 def _with_steps(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Give each call the step of its rank in which it was issued; -1 where there is none."""
+    """Give each call the step of its rank in which it was issued; -1 outside steps."""
     step_begins = steps.sort("start_ns").select("rank", "step", issued_ns="start_ns")
     return (
         calls.drop("step")

@@ -1,11 +1,11 @@
 """Which phase of training each event of a rank belongs to.
 
 Phases are windows of a thread: annotations that name one, the operators that autograd runs backwards,
-and those that it records for that. What follows each other in one phase is one window. An operator
+and those that it records for that. Successive events of one phase form a window. An operator
 belongs to the window it begins in, a kernel to that in which it was launched.
 
 A window ends where the thread waits for communication to end, as at the end of backprop under
-DistributedDataParallel: that time is none of its own.
+DistributedDataParallel: that time is not its own.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _waits(since_ns: Ints, until_ns: Ints, ends_ns: Ints) -> Flags:
 
 
 def with_phases(host: pl.DataFrame) -> pl.DataFrame:
-    """Add what phase the name of each annotation says, null where none, or where it is none."""
+    """Add the phase that the name of each annotation says; null without one."""
     names = (
         host.filter(pl.col("category") == "annotation")["name"].unique().cast(pl.String).to_list()
     )
@@ -100,7 +100,7 @@ def with_phases(host: pl.DataFrame) -> pl.DataFrame:
 
 
 def phase_at(rows: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
-    """Return the phase of the window in which each row begins on its thread; null where there is none.
+    """Return the phase of the window in which each row begins on its thread; null outside windows.
 
     Args:
         rows: Rows with `pid`, `tid` and `start_ns`.

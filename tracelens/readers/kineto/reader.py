@@ -1,6 +1,6 @@
 """The reader for trace events in JSON, above all torch.profiler's: a raw `Trace`, of a file a rank.
 
-Which rank a file is of stands in its `distributedInfo`, or is said by the user; a file alone that says
+The rank of a file is in its `distributedInfo`, or given by the user; a file alone that says
 none is rank 0 of an unknown world. A file may hold several processes, each of a rank.
 Several files of one rank are one rank if their times do not overlap, as those of several profiled
 windows.

@@ -36,7 +36,7 @@ MIN_STEPS_IN_COMMON: Final = 3  # steps: exits of fewer do not scatter enough to
 
 @dataclass(frozen=True)
 class Shifts:
-    """What to add to the step numbers of each rank, and the ranks of which it is not known."""
+    """Offsets to add to the step numbers of each rank, and the ranks with unknown offsets."""
 
     steps: Mapping[int, int]
     unknown: tuple[int, ...] = ()

@@ -128,7 +128,7 @@ def phase_of_annotation(name: str) -> str | None:
 
 
 def collective(name: str) -> str | None:
-    """Return the operation of a collective, or message, by any of its names; null if it is none."""
+    """Return the operation of a collective, or message, by any of its names; null for other names."""
     bare = name.partition(":")[2] if name.startswith(LIBRARIES) else name
     found = meaning(bare)
     return found[1] if found and found[0] == "reduction" else None

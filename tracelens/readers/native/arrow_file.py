@@ -90,7 +90,7 @@ def read_arrow(
     Raises:
         UnusableInput: it is not a trace file, or not one that this version can read.
         OSError: the file system refused.
-        ValueError: the contents contradict themselves (`pyarrow.ArrowInvalid` is one).
+        ValueError: the contents contradict themselves (also `pyarrow.ArrowInvalid`).
     """
     content = content_of(path)
     names = [name for name in _COLUMNS if columns is None or name in columns]

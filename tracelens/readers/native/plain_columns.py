@@ -104,7 +104,7 @@ def read_usable(
     Raises:
         UnusableInput: it is not a trace file, or not one that this version can read.
         OSError: the file system refused.
-        ValueError: the contents contradict themselves (`pyarrow.ArrowInvalid` is one).
+        ValueError: the contents contradict themselves (also `pyarrow.ArrowInvalid`).
     """
     plain = _read_plain(path, names, cache, side) if window_ns is None else None
     return usable(read_arrow(path, names, window_ns)) if plain is None else plain

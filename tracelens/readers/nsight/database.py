@@ -64,7 +64,7 @@ class Database:
         )
 
     def count(self, name: str) -> int:
-        """Count the rows of a table; 0 where there is none of that name."""
+        """Count the rows of a table; 0 without a table of that name."""
         if name not in self.columns:
             return 0
         ((count,),) = self._fetched(f'select count(*) from "{name}"')  # noqa: S608 - as above
@@ -91,7 +91,7 @@ def _fitting(values: tuple[Any, ...], kind: pl.DataType) -> list[Any]:
 
 @contextmanager
 def open_database(path: Path, trace: Path | None = None) -> Iterator[Database]:
-    """Open a file for reading; nothing is written beside it, and no code of its schema is trusted.
+    """Open a file for reading; nothing is written near it, and no code of its schema is trusted.
 
     Raises:
         NotATrace: it is a link out of `trace`, no database, beyond the limit of a file, or damaged

@@ -79,10 +79,11 @@ _BESIDE: Final = (
 class Profile:
     """What one file holds.
 
-    `rows` have the columns above; `ranks` says of which rank a process is, as far as the file does;
-    `counts` are of what was read, `left_out` of what was not. `begin_ns` is when times begin, since
-    1970; null where the file does not say. `unusable` rows have no begin or no end. `impossible` are
-    sentences on rows that were left out, `lost_kernels` launches of each process without a kernel.
+    `rows` have the columns above; `ranks` holds the ranks of processes that the file names;
+    `counts` are those of rows read, `left_out` those of rows that were not. `begin_ns` is when times
+    begin, since 1970; null where the file does not say. `unusable` rows have no begin or no end.
+    `impossible` are sentences on rows that were left out, `lost_kernels` launches of each process
+    without a kernel.
     """
 
     rows: pl.DataFrame

@@ -99,7 +99,7 @@ def _anchor(path: Path) -> Path:
 
 
 def _rank_of_one(facts: dict[str, Any], rank: int, path: Path) -> dict[int, int]:
-    """Return the rank of all locations, where there is one process.
+    """Return the rank of all locations, if they belong to one process.
 
     Raises:
         UnusableInput: there are several.

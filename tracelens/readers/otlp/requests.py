@@ -246,7 +246,7 @@ def _messages(path: Path, span_file: ReadFile) -> Iterator[bytes]:
     """Yield the messages of a file, decompressed.
 
     Raises:
-        NotATrace: there is none.
+        NotATrace: the file holds no request.
     """
     growth = Growth(path.stat().st_size)
     with open_regular(path) as file:

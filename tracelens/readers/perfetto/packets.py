@@ -106,7 +106,7 @@ def parsed(content: bytes) -> Any:
     """Return a packet.
 
     Raises:
-        NotATrace: it is none.
+        NotATrace: it is another file.
     """
     packet = messages()["Packet"]
     with whole("packet of Perfetto"):

@@ -143,7 +143,7 @@ class _Reading:
             self._event(packet, sequence, slices)
 
     def _tie(self, snapshot: Any, sequence: _Sequence) -> None:
-        """Learn how far clocks are behind the trace's: all of a snapshot were read at once."""
+        """Learn how far clocks are behind the trace's: those of a snapshot were read together."""
         self.primary = snapshot.primary or self.primary
         reading_ns = {
             clock.clock_id: clock.timestamp * (clock.unit_multiplier_ns or 1)

@@ -5,12 +5,12 @@ that the format does not have is left out, a cell that does not apply is null. F
 
     op            of `OPS`: with it a reduction is matched with those of other ranks
     role          worker (if there is no such column) or ps
-    host, clock   words; ranks with the same clock share it. One clock a file is one word a file
+    host, clock   words; ranks with the same clock share it. One clock per file takes one word per file
     file          its name, where each process has one of its own
     world, pid    numbers, of the process that the row is of
     thread        a name, or a number; null = the stream alone says where it ran
     stream        a number: the row ran on a device's stream (kinds device, forward, backprop, update,
-                  reduction), at its own times; it becomes a track of its own, beside the code
+                  reduction), at its own times; it becomes a track of its own, in flight
     device_start_ns, device_duration_ns   when a device did what the row's thread had queued
     step          number of the training step; rows of kind step count as steps
     communicator  a word, the same on all members and different for each group
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 class Origin:
     """The source of rows, and what else their reader knows.
 
-    `name` stands for it in sentences, `file` is its name in the process table, empty if it is none.
+    `name` names it in sentences, `file` in the process table; empty if it is no file.
     `members` are the ranks of communicators, those that did not record included. `unusable` rows, by
     reason, were left out by the reader, which says so in its notes. `dates`: times are moments since
-    1970, and good to a millisecond. `once`: no row is there twice, so nothing is looked for that repeats
+    1970, and good to a millisecond. `once`: no row comes twice, so repeated rows are not looked for
     another.
     """
 

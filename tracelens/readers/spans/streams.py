@@ -5,7 +5,7 @@ if it has a `stream`; if its thread is a stream, which is called so, or where at
 is of that kind and none is a phase of training; or if the table names neither threads nor streams. Such
 rows, and phases of training and communication on the same streams, get their own times as device times:
 in the partition of time they are work of the rank, of a phase that is not known where the row does not
-tell it, or communication in flight. Each stream is a track beside the threads.
+tell it, or communication in flight. Each stream gets a track in addition to the threads.
 
 Rows that have device times are left alone: their own times say when a thread queued the work.
 """
@@ -95,7 +95,7 @@ def _is_stream(kind: pl.Expr) -> pl.Expr:
 def level_of_thread(communicates: pl.Expr) -> pl.Expr:
     """Return for each thread 0, but 1 for a device's stream, and 2 where it only communicates.
 
-    Threads above the lowest level of their process are in flight beside those at that level.
+    Threads above the lowest level of their process are in flight relative to those at that level.
 
     Args:
         communicates: True for rows that are a worker's communication.

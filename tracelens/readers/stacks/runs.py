@@ -90,7 +90,7 @@ class Stacks(ReadFile):
         return number
 
     def with_rows(self) -> Stacks:
-        """Set `rows`: a span is a phase, by the outermost function that is one, else a function."""
+        """Set `rows`: spans are phases, by the outermost function that names one, else functions."""
         spans = SpanBuffer[Key, Thread]()
         keys = [*map(_key_of_stack, self._numbers)]
         for thread, runs in self.runs.items():

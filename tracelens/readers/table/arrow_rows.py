@@ -113,7 +113,7 @@ def _refuse_long(column: pa.Array[Any]) -> None:
     """Refuse texts that are longer than any that is read.
 
     Raises:
-        NotATrace: there is one.
+        NotATrace: it is written that way.
     """
     words = column.dictionary if isinstance(column, pa.DictionaryArray) else column
     if any(is_text(words.type) for is_text in _TEXT) and words.nbytes > limit("text"):

@@ -154,7 +154,7 @@ def from_object(table: Any) -> pl.LazyFrame:
     """Read a frame of polars or pandas, an Arrow table, or a mapping of columns.
 
     Raises:
-        InvalidArgument: it is none of these, or its columns differ in length.
+        InvalidArgument: it is another object, or its columns differ in length.
     """
     if isinstance(table, pl.LazyFrame):
         return table
@@ -234,7 +234,7 @@ def _footer(path: Path) -> pq.FileMetaData:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return True if an Arrow file is one process of a native trace, or too damaged to tell."""
+    """Return True if an Arrow file holds a process of a native trace, or is too damaged to tell."""
     try:
         with pa.ipc.open_file(mapped(path)) as reader:
             return METADATA_KEY in (reader.schema.metadata or {})
@@ -243,7 +243,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool) -> Trace:
-    """Read a table; `file` is its name, empty if it is none.
+    """Read a table; `file` is its name, empty if it is no file.
 
     Raises:
         UnusableInput: columns are missing, or no row is usable.

@@ -61,7 +61,7 @@ class Variant:
         """Let workers work for less in some phases, but not for less than nothing.
 
         `effect_ns` is taken off them (below 0: added), [step, worker]; `steps` are the numbers of its
-        rows, ascending, some of which the graph may lack. None = the rows are those of the graph.
+        rows, ascending; the graph may lack some. None = the rows are those of the graph.
         """
         graph = self.graph
         if steps is not None:

@@ -215,7 +215,7 @@ def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, .
 
 
 def next_hit(store: Store, search: str, position: Position | None, direction: int) -> Hit | None:
-    """Return the span before or after a position that is called as asked; None where there is none.
+    """Return the span before or after a position with the asked name; None without one.
 
     After the last one of a process comes the first one of the next; after the last of all, the first.
     """
@@ -332,7 +332,7 @@ def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str |
 
 
 def resolve_selection(store: Store, view: ViewState) -> Selection | None:
-    """Select what a link names; of what it found, the track, too."""
+    """Select the span that a link names, with its track."""
     selection = inspector.selection_in(view)
     position = viewport.read_position(store, selection)
     is_row = position and position.track is None and position.lane in store.groups.values()

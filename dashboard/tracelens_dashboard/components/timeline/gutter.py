@@ -45,7 +45,7 @@ def stores(view: ViewState) -> list[Component]:
 
 
 def layout(frame: Frame) -> list[Component]:
-    """Return the buttons and edges of what is drawn."""
+    """Return the buttons and edges of the drawn rows."""
     top = plot.top(frame)
     return [part for band in plot.labelled(frame) for part in _lay_out_row(frame, band, top)]
 
@@ -90,10 +90,10 @@ def register(app: Dash) -> None:
 
 
 def toggle_key(store: Store, key: object, controls: Controls) -> list[str] | None:
-    """Open or close a process or group; None if there is none such.
+    """Open or close a process or group; None for another key.
 
     Returns:
-        The keys of what is opened afterwards. With a group, what is opened in it is closed.
+        The keys of opened rows afterwards. Closing a group closes the rows in it.
     """
     opened = viewport.opened_in(store, controls)
     groups = {group.key: group for group in row_groups.gather(store, controls.sort, opened)}

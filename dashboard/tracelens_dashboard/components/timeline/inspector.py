@@ -1,4 +1,4 @@
-"""The panel beside the timeline: the selected span, its step, and what was recorded around it.
+"""The panel next to the timeline: the selected span, its step, and what was recorded around it.
 
 What it is connected with, the collective's members and the critical path, is in `neighbours`.
 """
@@ -167,7 +167,7 @@ def _panel(
 
 
 def _heading(title: str, category: str) -> Component:
-    """Return the title beside the colour that the span has in either scheme."""
+    """Return the title with the colour of the span in either scheme."""
     light, dark = themes.LIGHT.categories.get(category), themes.DARK.categories.get(category)
     swatch = html.Span(
         className="swatch", style={"background": f"light-dark({light}, {dark})"} if light else {}
@@ -209,7 +209,7 @@ def _compare_with_peers(store: Store, rank: int, step: int, category: str) -> st
 
 
 def _step_section(store: Store, lane: Lane, step: int) -> Component | None:
-    """Describe how long the step took, beside the median rank in it and the median step of the run."""
+    """Compare the step's length with the median rank in it and the median step of the run."""
     lengths = store.times.lengths_in(step)
     if not lengths:
         return None

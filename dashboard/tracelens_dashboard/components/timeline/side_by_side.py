@@ -168,7 +168,7 @@ def view_whole(store: Store, other: Store) -> dict[str, Any]:
 
 
 def view_step(store: Store, other: Store, index: int) -> dict[str, Any]:
-    """Show a step of both, and some time beside it."""
+    """Show a step of both, and some time around it."""
     begins = [_begin(run, index) for run in (store, other)]
     margin_ns = round(AROUND * max(run.scene.step_ns for run in (store, other)))
     step = int(store.windows["step"][index]) if index < store.windows.height else None

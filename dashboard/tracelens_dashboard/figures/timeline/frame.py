@@ -104,12 +104,12 @@ def lane_label(frame: Frame, band: Band) -> str:
 
 
 def track_label(lane: Lane) -> str:
-    """Name a track beside its first row; nothing beside those below it."""
+    """Name a track at its first row, and leave the rows below it empty."""
     if lane.level:
         return ""
     return text.safe(fitting(lane.part))
 
 
 def fitting(name: str) -> str:
-    """Cut a name so that there is room for it beside a row."""
+    """Cut a name so that it fits next to a row."""
     return name if len(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "…"

@@ -86,7 +86,7 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
 
 
 def height(frame: Frame) -> int:
-    """Return the figure's height: one pixel of the plan is one on the screen."""
+    """Return the figure's height: a pixel of the plan is a pixel on the screen."""
     return frame.plan.height + top(frame) + BOTTOM_PX
 
 
@@ -152,7 +152,7 @@ def _space_ticks(ticks: list[tuple[int, int]], least_ns: float) -> list[tuple[in
 
 
 def round_stride(number: int) -> int:
-    """Return 1, 2, 5, 10, 20, ... such that so many steps get few enough ticks."""
+    """Return the distance of ticks, 1, 2, 5, 10, 20, ... steps, that leaves few enough ticks."""
     strides = (digit * 10**power for power in range(19) for digit in (1, 2, 5))
     return next(stride for stride in strides if number <= stride * MOST_STEP_TICKS)
 
@@ -347,7 +347,7 @@ def _category_bars(
 
 
 def mark_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    """Return all words and signs beside the rows."""
+    """Return all words and signs next to the rows."""
     return [_step_title(theme), *_pointers(frame, theme), *_mark_label(frame, theme)]
 
 

@@ -1,4 +1,4 @@
-"""The tracks of opened processes: their ground, counters as lines, an outline of what is selected."""
+"""The tracks of opened processes: their ground, counters as lines, an outline of the selection."""
 
 from __future__ import annotations
 

@@ -85,11 +85,9 @@ def __getattr__(name: str) -> Any:
 
 def _read_version() -> str:
     """Return the version that was installed: it comes from the last tag."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - takes milliseconds
-
-    try:
-        return version("tracelens-training")
-    except PackageNotFoundError:  # a checkout that is only on the path
+    try:  # an installation writes this file
+        return str(__import__("tracelens.version", fromlist=["__version__"]).__version__)
+    except ModuleNotFoundError:  # a checkout that is only on the path
         return "0+unknown"
 
 

@@ -62,6 +62,15 @@ def test_buckets_and_kinds_are_found() -> None:
     assert found.find("  ").is_empty()
 
 
+def test_a_search_is_taken_literally() -> None:
+    """An expression that would take for ever matches only its own letters."""
+    expression = "(a+)+$"
+    run_names = run_of(
+        span(0, "user", 0, 10, "a" * 200), span(0, "user", 10, 20, f"layer{expression}")
+    )
+    assert run_names.find(expression)["label"].to_list() == [f"layer{expression}"]
+
+
 def test_a_table_that_is_kept_is_not_counted_again(tmp_path: Path) -> None:
     """Whoever opens the run next reads it; one that is damaged is made anew."""
     trace = trace_of([span(0, "forward", 0, 10)])

@@ -35,6 +35,18 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str 
     return code, capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments", [("analyze", "no\nwhere"), ("simulate", "no\nwhere", "--out", "simulated")]
+)
+def test_names_with_line_breaks(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    """A message stays one line: what it quotes is escaped."""
+    _, error_output = run(capsys, *arguments)
+    assert len(error_output.splitlines()) == 1
+    assert "no\\nwhere" in error_output
+
+
 def test_missing_folder(tmp_path: Path) -> None:
     """A folder that is not there: exit 3, and the sentence names it."""
     done = tracelens("analyze", str(tmp_path / "nowhere"))

@@ -152,5 +152,10 @@ def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def _fail(error: TraceLensError) -> int:
-    sys.stderr.write(f"tracelens: {error}\n")
+    """Write the error on one line: names that it quotes may hold line breaks and control characters."""
+    characters = (
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in str(error)
+    )
+    sys.stderr.write(f"tracelens: {''.join(characters)}\n")
     return error.exit_code

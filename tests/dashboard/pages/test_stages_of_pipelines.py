@@ -137,7 +137,8 @@ def test_code_is_held_against_the_stages_in_a_report(monkeypatch: Any) -> None:
     """What the analyses look for in stacks is what peers of the stage do not do."""
     trace, asked = read()[0], []
     monkeypatch.setattr(
-        "tracelens.accounting.sampled_code.of_ranks", lambda *values, **_: asked.append(values[2:4])
+        "tracelens.accounting.sampled_code.find_in_ranks",
+        lambda *values, **_: asked.append(values[2:4]),
     )
     analyze(trace)
     assert asked == [((slow(),), tuple(rank for rank in FIRST if rank != slow()))]

@@ -110,7 +110,7 @@ def test_hidden_communication_is_what_the_device_computes_beside() -> None:
         span(0, "backprop", 0, 90, **on_device(0, 40)),
         call(0, 0, 5, 6, **on_device(30, 60)),
     ]
-    assert phases.run(prepare(trace_of(rows))).hidden["ns"].to_list() == [10]
+    assert phases.run(prepare(trace_of(rows))).hidden_rows["ns"].to_list() == [10]
 
 
 def test_layers_inside_are_queueing_too() -> None:

@@ -45,7 +45,7 @@ def assert_adds_up(trace: Trace, found: Phases) -> None:
     assert within.height == segments.height
     assert (within["start_ns"] >= within["start_ns_of_step"]).all()
     assert (within["end_ns"] <= within["end_ns_of_step"]).all()
-    assert found.hidden.height == trace.steps.height
+    assert found.hidden_rows.height == trace.steps.height
 
 
 @st.composite

@@ -172,7 +172,7 @@ def test_others_wait_for_the_slow_rank() -> None:
 def test_hidden_is_what_own_work_covers() -> None:
     """Communication in flight under own work is counted beside the sum, per step."""
     scenario = Scenario(ranks=2, steps=20, noise=0.0, spread=0.0, exit_skew_us=0.0, buckets=2)
-    hidden = phases.run(prepare(generate(scenario))).hidden["ns"]
+    hidden = phases.run(prepare(generate(scenario))).hidden_rows["ns"]
     assert hidden.to_list() == [1_000_000] * 40  # the first of two buckets, 1 ms each
-    blocking = phases.run(prepare(generate(replace(scenario, overlap=False)))).hidden["ns"]
+    blocking = phases.run(prepare(generate(replace(scenario, overlap=False)))).hidden_rows["ns"]
     assert blocking.to_list() == [0] * 40

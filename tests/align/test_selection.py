@@ -171,7 +171,7 @@ def test_ranks_that_were_left_out_are_not_accused(folder_of: Callable[[str], Pat
     assert part.workers["rank"].to_list() == [0, 1]
     assert part.arrivals["last_arrival_ns"].null_count() == part.arrivals.height > 0
     assert part.arrivals["last_rank"].null_count() == part.arrivals.height
-    assert phases.run(part).of("wait").sum() == 0
+    assert phases.run(part).sum_time("wait").sum() == 0
 
 
 def test_servers_stay(folder_of: Callable[[str], Path]) -> None:

@@ -176,7 +176,7 @@ def test_the_bubble_of_a_recorded_run_is_what_it_waited(setting: Setting) -> Non
     partition = phases.run(trace)
     replay = EventGraph.from_trace(trace, partition)
     assert replay
-    waits = partition.of("wait").sum()
+    waits = partition.sum_time("wait").sum()
     assert replay.measure_waits_ns(replay.edges.lag_ns) == pytest.approx(waits, rel=0.01)
 
 

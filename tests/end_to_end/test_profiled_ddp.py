@@ -51,7 +51,7 @@ def trained(folder: Path, slow_ms: float) -> tuple[tl.Trace, tl.Trace]:
 def shares(trace: tl.Trace, *names: str) -> Floats:
     """Return what share of a step a rank spends on something in its median step, by rank."""
     cut = phases.run(trace)
-    spent = cut.of(*names) if names else cut.hidden_ns
+    spent = cut.sum_time(*names) if names else cut.hidden_ns
     lengths = (trace.steps["end_ns"] - trace.steps["start_ns"]).to_numpy()
     share = spent / lengths
     ranks = trace.steps["rank"].to_numpy()

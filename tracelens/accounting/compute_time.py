@@ -181,13 +181,13 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
     is_missing = np.isnan(length_ns) | grid.cut_short(steps, workers)
     cells = grid.cells(phases.pieces.steps)
     phase_names = [n for n in COMPUTE_CATEGORIES if phases.spent[:, CATEGORIES.index(n)].any()]
-    if _is_worth_reporting(phases.by_worker(phases.of(CATEGORIES[UNINSTRUMENTED])), phases):
+    if _is_worth_reporting(phases.by_worker(phases.sum_time(CATEGORIES[UNINSTRUMENTED])), phases):
         phase_names.append(CATEGORIES[UNINSTRUMENTED])
     compute_ns = np.empty((len(phase_names), *length_ns.shape))
     for phase_ns, name in zip(compute_ns, phase_names, strict=True):
-        phase_ns[:] = grid.sum(cells, phases.of(name))
+        phase_ns[:] = grid.sum(cells, phases.sum_time(name))
     compute_ns[:, is_missing] = length_ns[is_missing] = np.nan
-    wait_ns = grid.sum(cells, phases.of(*WAIT_CATEGORIES))
+    wait_ns = grid.sum(cells, phases.sum_time(*WAIT_CATEGORIES))
     wait_ns[is_missing] = 0.0
     return ComputeTime(
         ranks=tuple(ranks),
@@ -206,7 +206,7 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
 
 def _is_worth_reporting(spent_ns: Ints, phases: Phases) -> bool:
     """Return True if any worker spends enough of its time so that a finding could be worth it."""
-    total_ns = phases.by_worker(phases.of(*CATEGORIES))
+    total_ns = phases.by_worker(phases.sum_time(*CATEGORIES))
     return bool((spent_ns >= LEAST_LOSS * total_ns)[total_ns > 0].any())
 
 

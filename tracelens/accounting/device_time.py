@@ -74,21 +74,21 @@ def measure_device_time(trace: Trace, timed: pl.DataFrame | None = None) -> list
     ranks = dict(trace.processes.select("process", "rank").iter_rows())
     times = []
     for process, work in find_device_work(trace, timed).items():
-        compute, both, busy, communication = (
+        compute, compute_or_communication, busy, communication = (
             int(
                 (
-                    part.passed_before(work.windows.end) - part.passed_before(work.windows.start)
+                    union.passed_before(work.windows.end) - union.passed_before(work.windows.start)
                 ).sum()
             )
-            for part in (work.compute, work.both, work.busy, work.communication)
+            for union in (work.compute, work.both, work.busy, work.communication)
         )
         times.append(
             DeviceTime(
                 ranks[process],
                 job_ns=job_ns(trace) or work.windows.total_ns,
                 compute_ns=compute,
-                exposed_ns=both - compute,
-                copies_ns=busy - both,
+                exposed_ns=compute_or_communication - compute,
+                copies_ns=busy - compute_or_communication,
                 communication_ns=communication,
             )
         )
@@ -130,10 +130,10 @@ def _merge(rows: pl.DataFrame) -> Intervals:
 
 def select_timed_spans(trace: Trace) -> pl.DataFrame:
     """Return the spans that devices timed, with `start` and `end` there."""
-    begin, length = pl.col("device_start_ns"), pl.col("device_duration_ns")
-    timed = trace.spans.filter(begin.is_not_null() & length.is_not_null())
+    begin_ns, length_ns = pl.col("device_start_ns"), pl.col("device_duration_ns")
+    timed = trace.spans.filter(begin_ns.is_not_null() & length_ns.is_not_null())
     columns = ("process", "rank", "thread", "step", "kind", "name", "bucket")
-    return timed.select(*columns, start=begin, end=begin + length).collect()
+    return timed.select(*columns, start=begin_ns, end=begin_ns + length_ns).collect()
 
 
 def measure_undivided_share(trace: Trace) -> float:

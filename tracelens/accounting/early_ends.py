@@ -41,7 +41,7 @@ def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | Non
     workers = trace.workers
     if roles.server is not None or not trace.shards.is_empty():
         return None
-    trained = phases.pieces.steps.filter(pl.Series(phases.of("backprop") > 0))
+    trained = phases.pieces.steps.filter(pl.Series(phases.sum_time("backprop") > 0))
     last_steps = (
         trained.group_by("process")
         .agg(pl.col("step").max())

@@ -54,7 +54,7 @@ def find_useful(phases: Phases, *, serves: bool) -> tuple[str, ...]:
     plain MPI: between communication its ranks are at work. So are they where a rank `serves` the others
     with tasks.
     """
-    if phases.of(*USEFUL_KINDS).any() and not serves:
+    if phases.sum_time(*USEFUL_KINDS).any() and not serves:
         return USEFUL_KINDS
     return (*USEFUL_KINDS, CATEGORIES[UNINSTRUMENTED])
 
@@ -81,7 +81,7 @@ def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None
         if is_upper_bound
         else _measure_pop(phases, spent.useful_ns, (ranks, job), parted=bool(trace.parted)),
         job_ns=job,
-        uninstrumented=int(sum_exactly(phases.of(CATEGORIES[UNINSTRUMENTED]))) / total,
+        uninstrumented=int(sum_exactly(phases.sum_time(CATEGORIES[UNINSTRUMENTED]))) / total,
         at_most=is_upper_bound,
         devices=spent.devices,
     )
@@ -120,9 +120,9 @@ def _measure_pop(
     }
     if parted:
         return shares
-    transfer_ns = phases.of("transfer")
+    transfer_ns = phases.sum_time("transfer")
     is_complete = phases.by_step(transfer_ns > 0) == ranks
-    least_transfer_ns = phases.least(transfer_ns, transfer_ns > 0)[is_complete]
+    least_transfer_ns = phases.find_least(transfer_ns, transfer_ns > 0)[is_complete]
     ideal_ns = max(job - int(least_transfer_ns.sum()), most_useful_ns)
     return shares | {
         "serialisation_efficiency": most_useful_ns / ideal_ns,

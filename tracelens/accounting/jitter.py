@@ -64,20 +64,22 @@ class Waits:
             group: Which part each rank plays: those of one are peers.
         """
         is_accused = np.isin(self.alone["rank"].to_numpy(), list(accused))
-        others, waited_ns = (
+        waits_of_others, waited_ns = (
             self.alone.filter(~is_accused),
-            self._without(self.alone.filter(is_accused)),
+            self._leave_out_waits(self.alone.filter(is_accused)),
         )
         few_steps = self.steps[find_few_outlying_steps(waited_ns)]
-        usual = others.filter(~np.isin(others["step"].to_numpy(), few_steps))
+        usual_waits = waits_of_others.filter(
+            ~np.isin(waits_of_others["step"].to_numpy(), few_steps)
+        )
         share_spread = 1.0 - float(waited_ns[np.isin(self.steps, few_steps)].sum()) / max(
             float(waited_ns.sum()), 1.0
         )
         is_asked = np.array([rank not in accused for rank in self.ranks], np.bool_)
-        alone_ns = self._sums(usual, "alone_ns")[is_asked]
+        alone_ns = self._sums(usual_waits, "alone_ns")[is_asked]
         if len(alone_ns) < 2 or not alone_ns.any():
             return share_spread if len(alone_ns) else 0.0
-        by_chance = float(np.sqrt(usual["variance"].to_numpy().sum()))
+        by_chance = float(np.sqrt(usual_waits["variance"].to_numpy().sum()))
         groups = np.array([group[rank] for rank in self.ranks])[is_asked]
         in_turns = sum(
             _sum_usual_waits(alone_ns[groups == number], by_chance) for number in np.unique(groups)
@@ -89,7 +91,7 @@ class Waits:
         sums = np.bincount(index, alone[column].to_numpy(), minlength=len(self.ranks))
         return sums.astype(np.float64)
 
-    def _without(self, alone: pl.DataFrame) -> Floats:
+    def _leave_out_waits(self, alone: pl.DataFrame) -> Floats:
         """Measure the waits of each step but for those ranks, ns; for each all others waited."""
         in_steps = alone.filter(np.isin(alone["step"].to_numpy(), self.steps))
         index = np.searchsorted(self.steps, in_steps["step"].to_numpy())

@@ -96,12 +96,12 @@ class Phases(DisplayMixin):
         return times.select(*TIME_COLUMNS)
 
     @property
-    def hidden(self) -> pl.DataFrame:
+    def hidden_rows(self) -> pl.DataFrame:
         """What was hidden as rows, built at each access: one for every step window."""
         ns = self.hidden_ns.astype(np.int64)
         return self.pieces.steps.select("rank", "step").with_columns(ns=ns)
 
-    def of(self, *names: str) -> Ints:
+    def sum_time(self, *names: str) -> Ints:
         """Sum the time in some categories, [step window], ns."""
         total_ns = np.zeros(len(self.spent), np.int64)
         for name in names:
@@ -116,7 +116,7 @@ class Phases(DisplayMixin):
     @cached_property
     def least_transfer(self) -> Ints:
         """The least transfer that a rank had in each step, [step], ns."""
-        return self.least(self.of("transfer"), self.there)
+        return self.find_least(self.sum_time("transfer"), self.has_time)
 
     @cached_property
     def step_places(self) -> Int32s:
@@ -124,7 +124,7 @@ class Phases(DisplayMixin):
         return np.searchsorted(self.steps, self._step).astype(np.int32)
 
     @cached_property
-    def there(self) -> Flags:
+    def has_time(self) -> Flags:
         """Which windows have a length, [step window]."""
         return np.asarray(self.spent.any(axis=1))
 
@@ -141,7 +141,7 @@ class Phases(DisplayMixin):
         begins = self.pieces.begins[:-1]
         return np.add.reduceat(values, begins) if begins else np.zeros(0, np.int64)
 
-    def least(self, values: Ints, among: Flags) -> Ints:
+    def find_least(self, values: Ints, among: Flags) -> Ints:
         """Return the least value of each step among some windows, [step]; else `NO_TIME`."""
         least = np.full(len(self.steps), NO_TIME)
         np.minimum.at(least, self.step_places[among], values[among])
@@ -182,11 +182,11 @@ def run(
     steps = in_process_order(trace.steps)
     outlines = outlined(trace)
     workers = steps["process"].unique().sort().to_list()
-    words = tuple(dict.fromkeys(name for process in workers for name in outlines[process].names))
+    names = tuple(dict.fromkeys(name for process in workers for name in outlines[process].names))
     rows = sum(outlines[process].rows for process in workers)
     is_brief = rows < MIN_ROWS_FOR_THREADS * len(workers)
     batches = batched(
-        _list_tasks(trace, steps, workers, words),
+        _list_tasks(trace, steps, workers, names),
         batch_size(len(workers), executor) if is_brief else 1,
     )
     account = partial(account_all, cache=BoundedCache())
@@ -195,7 +195,7 @@ def run(
     )
     if progress:
         accounts = _report(accounts, len(workers), progress)
-    return _gather(accounts, PieceStore(memory), steps, words)
+    return _gather(accounts, PieceStore(memory), steps, names)
 
 
 def in_process_order(steps: pl.DataFrame) -> pl.DataFrame:
@@ -216,11 +216,11 @@ def _report(
 
 
 def _list_tasks(
-    trace: Trace, steps: pl.DataFrame, workers: list[int], words: tuple[str, ...]
+    trace: Trace, steps: pl.DataFrame, workers: list[int], names: tuple[str, ...]
 ) -> Iterator[Task]:
     training = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
     queues = find_server_queues(trace).partition_by("process", as_dict=True)
-    tracks, every = in_flight_tracks(trace), find_follow_interval(trace)
+    tracks, follow_interval = in_flight_tracks(trace), find_follow_interval(trace)
     waits = find_waits(trace, workers)
     for (process, windows, gaps), wait in zip(_find_windows(steps), waits, strict=True):
         queue = queues.get((process,))
@@ -235,8 +235,8 @@ def _list_tasks(
             else Intervals(queue["start_ns"].to_numpy(), queue["end_ns"].to_numpy()),
             training=training.get(process),
             tracks=tuple(tracks.get(process, ())),
-            words=words,
-            every=every,
+            words=names,
+            every=follow_interval,
         )
 
 
@@ -257,20 +257,20 @@ def _find_windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
 
 
 def _gather(
-    accounts: Iterable[Account], pieces: PieceStore, steps: pl.DataFrame, words: tuple[str, ...]
+    accounts: Iterable[Account], pieces: PieceStore, steps: pl.DataFrame, names: tuple[str, ...]
 ) -> Phases:
     """Put all workers' accounts together, in order."""
     windows = steps.select("process", "rank", "step")
     # Of most steps 32 bits are all that is needed; and memory that is never written to takes none.
-    spent = np.zeros((len(CATEGORIES), steps.height), np.int32)
-    hidden = np.zeros(steps.height, spent.dtype)
+    spent_ns = np.zeros((len(CATEGORIES), steps.height), np.int32)
+    hidden_ns = np.zeros(steps.height, spent_ns.dtype)
     begins, facts = [0], []
     for count, account in enumerate(accounts, 1):
         begins.append(begins[-1] + len(account.hidden))
-        if account.hidden.itemsize > hidden.itemsize:
-            spent, hidden = spent.astype(np.int64), hidden.astype(np.int64)
-        spent[account.categories, begins[-2] : begins[-1]] = account.spent
-        hidden[begins[-2] : begins[-1]] = account.hidden
+        if account.hidden.itemsize > hidden_ns.itemsize:
+            spent_ns, hidden_ns = spent_ns.astype(np.int64), hidden_ns.astype(np.int64)
+        spent_ns[account.categories, begins[-2] : begins[-1]] = account.spent
+        hidden_ns[begins[-2] : begins[-1]] = account.hidden
         pieces.append(account.pieces)
         facts.append((account.updates, account.amounts, account.span_count))
         if count % WORKERS_BETWEEN_RELEASES == 0:
@@ -278,11 +278,11 @@ def _gather(
     updates, amounts, span_counts = zip(*facts, strict=True) if facts else ((), (), ())
     owners = windows[begins[:-1]].select("process", "rank").rows()
     left_out_ns = after_steps(steps).to_numpy()
-    spent[UNINSTRUMENTED] -= np.minimum(left_out_ns, spent[UNINSTRUMENTED])
+    spent_ns[UNINSTRUMENTED] -= np.minimum(left_out_ns, spent_ns[UNINSTRUMENTED])
     return Phases(
-        pieces=Segments(pieces, tuple(begins), windows, words),
-        spent=spent.T,
-        hidden_ns=hidden,
+        pieces=Segments(pieces, tuple(begins), windows, names),
+        spent=spent_ns.T,
+        hidden_ns=hidden_ns,
         updates=WeightUpdates.from_workers(owners, updates),
         amounts=_group_by_name([rank for _, rank in owners], amounts),
         spans={process: count for (process, _), count in zip(owners, span_counts, strict=True)},

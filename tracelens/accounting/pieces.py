@@ -99,17 +99,17 @@ class WorkerPieces(PackedPieces):
     process: int
     offset: int
 
-    def between(self, first: int, stop: int) -> WorkerPieces:
-        """Return those of its step windows from `first` to before `stop`."""
-        begin, end = int(self.of_step[first]), int(self.of_step[stop])
+    def select_windows(self, first_window: int, stop_window: int) -> WorkerPieces:
+        """Return those of its step windows from `first_window` to before `stop_window`."""
+        begin_piece, end_piece = int(self.of_step[first_window]), int(self.of_step[stop_window])
         return replace(
             self,
-            first_ns=self.first_ns + int(self.lengths[:begin].sum(dtype=np.int64)),
-            lengths=self.lengths[begin:end],
-            of_step=self.of_step[first : stop + 1] - begin,
-            category=self.category[begin:end],
-            name=self.name[begin:end],
-            offset=self.offset + first,
+            first_ns=self.first_ns + int(self.lengths[:begin_piece].sum(dtype=np.int64)),
+            lengths=self.lengths[begin_piece:end_piece],
+            of_step=self.of_step[first_window : stop_window + 1] - begin_piece,
+            category=self.category[begin_piece:end_piece],
+            name=self.name[begin_piece:end_piece],
+            offset=self.offset + first_window,
         )
 
     def spent_before(self, is_counted: Flags, moments: Ints) -> Floats:
@@ -208,15 +208,15 @@ class JoinedPieces:
     @classmethod
     def from_workers(cls, workers: Sequence[WorkerPieces]) -> Self:
         """Join those of some workers; there is at least one."""
-        edges = np.cumsum([0, *(len(one.lengths) for one in workers)])
+        edges = np.cumsum([0, *(len(worker.lengths) for worker in workers)])
         bounds = np.zeros(edges[-1] + 1, np.int64)
-        np.cumsum(np.concatenate([one.lengths for one in workers]), out=bounds[1:])
+        np.cumsum(np.concatenate([worker.lengths for worker in workers]), out=bounds[1:])
         return cls(
-            tuple(one.process for one in workers),
-            np.array([one.first_ns for one in workers]),
+            tuple(worker.process for worker in workers),
+            np.array([worker.first_ns for worker in workers]),
             bounds[edges],
             bounds,
-            np.concatenate([one.category for one in workers]),
+            np.concatenate([worker.category for worker in workers]),
         )
 
     def to_line(self, moments: Ints, owner: Ints) -> Ints:
@@ -316,19 +316,21 @@ class Segments:
         return self.steps["step"].is_in(steps.tolist()).to_numpy()
 
     def _to_frame(self, rows_of: Iterable[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
-        parts = [
+        columns_of_workers = [
             (
-                one.step[rows] + one.offset,
-                one.bounds[rows],
-                one.bounds[rows + 1],
-                one.category[rows],
-                one.name[rows],
+                worker.step[piece_rows] + worker.offset,
+                worker.bounds[piece_rows],
+                worker.bounds[piece_rows + 1],
+                worker.category[piece_rows],
+                worker.name[piece_rows],
             )
-            for one, rows in rows_of
+            for worker, piece_rows in rows_of
         ]
-        if not parts:
+        if not columns_of_workers:
             return pl.DataFrame(schema=SEGMENT_COLUMNS)
-        window, start, end, category, name = map(np.concatenate, zip(*parts, strict=True))
+        window, start, end, category, name = map(
+            np.concatenate, zip(*columns_of_workers, strict=True)
+        )
         return (
             self.steps.select("process", "rank", "step")[window]
             .with_columns(

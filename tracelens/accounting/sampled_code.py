@@ -193,12 +193,14 @@ def find_in_shards(trace: Trace, shards: Collection[int]) -> Culprit | None:
     served, everything = (
         _sum_by_shard(trace, times, step_count) for times in (serving, serving_times)
     )
-    slow = [shard for shard in shards if any(served.get(shard, ()))]
-    others = [spent for shard, spent in served.items() if shard not in shards]
-    if not slow or not (others or set(served) <= set(shards)):
+    slow_shards = [shard for shard in shards if any(served.get(shard, ()))]
+    times_of_others = [spent for shard, spent in served.items() if shard not in shards]
+    if not slow_shards or not (times_of_others or set(served) <= set(shards)):
         return None
     return find_differing_path(
-        [served[shard] for shard in slow], others, [everything[shard] for shard in slow]
+        [served[shard] for shard in slow_shards],
+        times_of_others,
+        [everything[shard] for shard in slow_shards],
     )
 
 
@@ -206,14 +208,14 @@ def _find_serving(trace: Trace) -> pl.DataFrame:
     """Return when threads of shards served: disjoint pieces with process, thread and step."""
     running = trace.threads.filter(~pl.col("in_flight")).select("process", "thread")
     of_thread = ("process", "thread")
-    reached = pl.col("end_ns").cum_max().shift(1).over(of_thread)
-    begin = pl.max_horizontal("start_ns", reached)
+    earlier_end_ns = pl.col("end_ns").cum_max().shift(1).over(of_thread)
+    begin_ns = pl.max_horizontal("start_ns", earlier_end_ns)
     return (
         trace.requests_of(trace.shards)
         .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
         .join(running.lazy(), on=["process", "thread"], how="semi")
         .sort(*of_thread, "start_ns")
-        .select(*of_thread, "step", "end_ns", start_ns=begin)
+        .select(*of_thread, "step", "end_ns", start_ns=begin_ns)
         .filter(pl.col("end_ns") > pl.col("start_ns"))
         .collect()
     )
@@ -223,15 +225,15 @@ def _sum_by_shard(
     trace: Trace, times: pl.DataFrame, step_count: int
 ) -> dict[int, dict[Stack, float]]:
     """Measure how much of a step each stack took in some pieces of the time of shards' threads, ns."""
-    spent: dict[int, dict[Stack, float]] = defaultdict(lambda: defaultdict(float))
+    ns_by_shard: dict[int, dict[Stack, float]] = defaultdict(lambda: defaultdict(float))
     shard_of = dict(trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows())
     of_thread = ("process", "thread")
     samples_of = trace.samples.sort("start_ns").partition_by(of_thread, as_dict=True)
     for thread, pieces in times.partition_by(of_thread, as_dict=True).items():
         samples = samples_of.get(thread)
         for stack, ns in sum_by_stack(samples, pieces).items() if samples is not None else ():
-            spent[shard_of[thread[0]]][stack] += ns / step_count
-    return spent
+            ns_by_shard[shard_of[thread[0]]][stack] += ns / step_count
+    return ns_by_shard
 
 
 def _is_sampled(trace: Trace, steps: Ints) -> bool:
@@ -247,11 +249,11 @@ def _sum_by_rank(
     ranks = set(samples["rank"])
     pieces = pl.concat([phases.pieces.select(name, steps, ranks) for name in categories])
     pieces_of = pieces.sort("start_ns").partition_by("rank", as_dict=True)
-    spent = {}
+    ns_by_rank = {}
     for (rank,), rows in samples.partition_by("rank", as_dict=True, maintain_order=True).items():
         by_stack = sum_by_stack(rows, pieces_of.get((rank,), pieces.clear()))
-        spent[int(rank)] = {stack: ns / len(steps) for stack, ns in by_stack.items()}
-    return spent
+        ns_by_rank[int(rank)] = {stack: ns / len(steps) for stack, ns in by_stack.items()}
+    return ns_by_rank
 
 
 def sum_by_stack(samples: pl.DataFrame, pieces: pl.DataFrame) -> dict[Stack, float]:
@@ -271,13 +273,13 @@ def sum_by_stack(samples: pl.DataFrame, pieces: pl.DataFrame) -> dict[Stack, flo
     return {tuple(frames): ns for frames, ns in rows}
 
 
-def to_tree(spent: TimeByStack) -> dict[Stack, float]:
+def to_tree(ns_by_stack: TimeByStack) -> dict[Stack, float]:
     """Measure how long was spent below every call, by the calls that led to it, ns."""
-    below: dict[Stack, float] = {}
-    for stack, ns in spent.items():
+    tree_ns: dict[Stack, float] = {}
+    for stack, ns in ns_by_stack.items():
         for depth in range(len(stack) + 1):
-            below[stack[:depth]] = below.get(stack[:depth], 0.0) + ns
-    return below
+            tree_ns[stack[:depth]] = tree_ns.get(stack[:depth], 0.0) + ns
+    return tree_ns
 
 
 def find_differing_path(
@@ -306,9 +308,9 @@ def find_differing_path(
     functions = tuple(frame for frame in chain[-1] if not _parse_frame(frame).line)
     first_index = len(functions) - 1
     if max(informedness) >= MIN_INFORMEDNESS_TO_LEAVE_CALLERS:
-        least = MIN_RATIO_OF_INFORMEDNESS * max(informedness)
+        min_informedness = MIN_RATIO_OF_INFORMEDNESS * max(informedness)
         first_index = min(
-            next(i for i, one in enumerate(informedness) if one >= least), first_index
+            next(i for i, one in enumerate(informedness) if one >= min_informedness), first_index
         )
     frames = _find_lines(functions, slow, normal)
     return Culprit(frames[first_index:], frames[:first_index], residual[chain[-1]])

@@ -59,7 +59,7 @@ def measure_spent_time(trace: Trace, phases: Phases, useful: tuple[str, ...]) ->
     """Add up what the time of all workers was spent on; `useful` are categories of the host's time."""
     is_useful = np.isin(CATEGORIES, useful)
     host_ns = sum_exactly(phases.spent)
-    useful_ns = phases.by_worker(phases.of(*useful))
+    useful_ns = phases.by_worker(phases.sum_time(*useful))
     if any(outline.on_device for outline in outlined(trace).values()):
         return _correct_by_devices(trace, phases, is_useful, (host_ns, useful_ns))
     return SpentTime(useful_ns, _to_losses(host_ns, is_useful))

@@ -250,11 +250,13 @@ class _Graph:
             ]
             if not circle_calls:
                 continue
-            *others, largest_call = sorted(circle_calls, key=lambda call: len(call.inside))
+            *smaller_calls, largest_call = sorted(circle_calls, key=lambda call: len(call.inside))
             usual_count, ranks_with_it = Counter(
                 counts[rank] for rank in largest_call.inside
             ).most_common(1)[0]
-            is_larger = all(len(largest_call.inside) > len(one.inside) for one in others)
+            is_larger = all(
+                len(largest_call.inside) > len(circle_call.inside) for circle_call in smaller_calls
+            )
             if not is_larger or ranks_with_it <= max(
                 len(largest_call.awaited), len(largest_call.inside) / 2
             ):
@@ -264,10 +266,19 @@ class _Graph:
             }
             corrected = [_correct(call, largest_call, wrong_ranks) for call in circle_calls]
             other_calls = [
-                call for call in self.calls if all(call is not one for one in circle_calls)
+                call
+                for call in self.calls
+                if all(call is not circle_call for circle_call in circle_calls)
             ]
             return self.of_calls(
-                [*other_calls, *(one for one in corrected if one.inside and one.awaited)]
+                [
+                    *other_calls,
+                    *(
+                        circle_call
+                        for circle_call in corrected
+                        if circle_call.inside and circle_call.awaited
+                    ),
+                ]
             )
         return None
 

@@ -57,16 +57,16 @@ def _load_native() -> ModuleType | None:
 _NATIVE: Final = _load_native()
 
 
-def cut(windows: Ints, thread: Spans, around: Surroundings) -> Pieces:
+def cut_time(windows: Ints, thread: Spans, around: Surroundings) -> Pieces:
     """Cut the time from ``windows[0]`` to ``windows[-1]``, within which all else lies."""
     if _NATIVE is None:
         return cut_in_numpy(windows, thread, around)
     covers = [side for cover in around.covers for side in (cover.start, cover.end)]
     spans = [
-        (one.start, np.sort(one.end, kind="stable"), one.end, one.code, one.name)
-        for one in (thread, around.device)
+        (track.start, np.sort(track.end, kind="stable"), track.end, track.code, track.name)
+        for track in (thread, around.device)
     ]
-    max_bounds = len(windows) + sum(map(len, covers)) + sum(2 * len(one[0]) for one in spans)
+    max_bounds = len(windows) + sum(map(len, covers)) + sum(2 * len(track[0]) for track in spans)
     step_count = len(windows) - 1
     room = Pieces(
         bounds=np.empty(max_bounds + 1, np.int64),
@@ -90,7 +90,7 @@ def partition(
     spans: Spans,
     around: Surroundings,
     windows: Ints,
-    sweep: Callable[[Ints, Spans, Surroundings], Pieces] = cut,
+    sweep: Callable[[Ints, Spans, Surroundings], Pieces] = cut_time,
 ) -> Pieces:
     """Cut the time from ``windows[0]`` to ``windows[-1]``; `windows` are the bounds of the steps, ns."""
     first, last = int(windows[0]), int(windows[-1])
@@ -181,15 +181,15 @@ def _covers(bound_count: int, edges: Array) -> Flags:
 def _find_innermost(bound_count: int, spans: Spans, edges: Array) -> tuple[Int16s, Flags, Int32s]:
     """Find for each piece the innermost phase's code, whether user code is open, and the name."""
     count = bound_count - 1
-    begin, end = edges
+    begin_index, end_index = edges
     code = np.append(spans.code, np.int16(NOTHING))
     is_user, has_user = code == USER, np.zeros(count, np.bool_)
     innermost = np.full(count, -1, np.int32)
     phase = innermost.copy() if is_user.any() else innermost
-    ended = np.cumsum(np.bincount(end, minlength=bound_count))  # spans, by each boundary
-    levels = np.arange(len(begin)) - ended[begin]
+    ended = np.cumsum(np.bincount(end_index, minlength=bound_count))  # spans, by each boundary
+    levels = np.arange(len(begin_index)) - ended[begin_index]
     for level in range(int(levels.max(initial=-1)) + 1):
-        active = _lay_out(np.flatnonzero(levels == level), begin, end, count)
+        active = _lay_out(np.flatnonzero(levels == level), begin_index, end_index, count)
         is_active = active >= 0
         np.copyto(innermost, active, where=is_active)
         if phase is not innermost:
@@ -201,10 +201,10 @@ def _find_innermost(bound_count: int, spans: Spans, edges: Array) -> tuple[Int16
 
 def _lay_out(rows: Indices, begin: Array, end: Array, count: int) -> Int32s:
     """Find which of some spans is active in each piece, the latest begun one; -1 where none is."""
-    first = begin[rows]
-    last = np.minimum(end[rows], np.append(first[1:], count))
+    first_piece = begin[rows]
+    stop_piece = np.minimum(end[rows], np.append(first_piece[1:], count))
     label, repeats = np.full((2, 2 * len(rows) + 1), -1, np.int32)
-    label[1::2], repeats[1::2] = rows, last - first
-    repeats[:-1:2] = first - np.append(0, last[:-1])
-    repeats[-1] = count - last[-1]
+    label[1::2], repeats[1::2] = rows, stop_piece - first_piece
+    repeats[:-1:2] = first_piece - np.append(0, stop_piece[:-1])
+    repeats[-1] = count - stop_piece[-1]
     return np.repeat(label, repeats)

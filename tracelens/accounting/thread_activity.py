@@ -128,13 +128,13 @@ def find_activity(
         tracks: Its tracks of operations in flight.
         cache: Of the pass over all workers.
     """
-    words = [columns.word(name) for name in ("type", "kind", "op")]
+    key_words = [columns.word(name) for name in ("type", "kind", "op")]
     numbers = [columns.number(name) for name in ("thread", "depth", "device_duration_ns")]
     return cache.get_or_make(
         "thread activity",
-        [*(word.codes for word in words), *numbers],
+        [*(word.codes for word in key_words), *numbers],
         lambda: _find_activity(columns, training, tracks),
-        *(training, tracks, *(word.known for word in words)),
+        *(training, tracks, *(word.known for word in key_words)),
     )
 
 
@@ -144,8 +144,8 @@ def _find_activity(
     is_span, kind, thread = columns.is_span, columns.word("kind"), columns.number("thread")
     has_thread = training is not None
     on_training = is_span & has_thread & (thread == (-1 if training is None else training))
-    beside = is_span & has_thread & ~on_training
-    off_tracks = beside & ~np.isin(thread, tracks)
+    off_training = is_span & has_thread & ~on_training
+    off_tracks = off_training & ~np.isin(thread, tracks)
     is_timed = is_span & (columns.number("device_duration_ns") >= 0)
     # A reduction that a thread only queues: it is in flight on the device.
     reduced = is_timed & kind.among(("reduction",))
@@ -158,7 +158,7 @@ def _find_activity(
     work = work[np.argsort(columns.number("depth")[work], kind="stable")]
     work_code = kind.taken(work).translated(_MEANING | {"device": USER}, USER)
     spans = np.flatnonzero((on_training | queueing) & ~kind.among(("step",)) & ~reduced)
-    flies = beside & kind.among(_IN_FLIGHT) & ~reduced
+    flies = off_training & kind.among(_IN_FLIGHT) & ~reduced
     unshown = flies & ~kind.among(("reduction",)) if _shows_waits(columns, on_training) else flies
     activity = ThreadActivity(
         device_work=(work, work_code),
@@ -198,7 +198,7 @@ def _find_directed_phases(kind: Words, on_training: Flags, off_tracks: Flags) ->
 
 
 def _on_computing_threads(
-    columns: Columns, on_training: Flags, others: Flags, directed: tuple[str, ...]
+    columns: Columns, on_training: Flags, off_tracks: Flags, directed: tuple[str, ...]
 ) -> Flags:
     """Find the work on threads of their own, where the training thread only directs it, [event].
 
@@ -207,15 +207,15 @@ def _on_computing_threads(
     """
     kind, thread = columns.word("kind"), columns.number("thread")
     if directed:
-        computing = np.unique(thread[kind.among(directed) & others])
-        return np.asarray(others & kind.among((*directed, "user")) & np.isin(thread, computing))
+        computing = np.unique(thread[kind.among(directed) & off_tracks])
+        return np.asarray(off_tracks & kind.among((*directed, "user")) & np.isin(thread, computing))
     is_user, trains = kind.among(("user",)), kind.among(_PHASES_OF_TRAINING)
-    count = np.bincount(thread[is_user & others])
+    count = np.bincount(thread[is_user & off_tracks])
     if (trains & on_training).any() or count.max(initial=0) <= np.count_nonzero(
         is_user & on_training
     ):
         return np.zeros(columns.height, np.bool_)
-    return np.asarray(others & is_user & (thread == count.argmax()))
+    return np.asarray(off_tracks & is_user & (thread == count.argmax()))
 
 
 def _to_codes(columns: Columns, rows: Indices, work_code: Array) -> Array:
@@ -265,11 +265,11 @@ def _find_waits_of_grid(grid: CallGrid) -> Iterator[tuple[int, Intervals]]:
     """
     is_known = grid.last_ns != NEVER
     is_missing = ~is_known & ((grid.last_rank != NULL) | grid.follows_mismatch)
-    for column, (start, wait_ns) in enumerate(grid.waits_by_process()):
-        until = start + wait_ns
-        until[is_missing] = grid.end_ns[is_missing, column]
-        waits = (is_known | is_missing) & (start != NEVER)
-        yield int(grid.processes[column]), Intervals(start[waits], until[waits])
+    for column, (start_ns, wait_ns) in enumerate(grid.waits_by_process()):
+        wait_end_ns = start_ns + wait_ns
+        wait_end_ns[is_missing] = grid.end_ns[is_missing, column]
+        waits = (is_known | is_missing) & (start_ns != NEVER)
+        yield int(grid.processes[column]), Intervals(start_ns[waits], wait_end_ns[waits])
 
 
 def training_threads(trace: Trace) -> Ints:

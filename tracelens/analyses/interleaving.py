@@ -113,15 +113,15 @@ def _communication_ns(phases: Phases) -> dict[str, Ints]:
     """Return the communication of each rank in each step, ns, by column of `OVERLAP_COLUMNS`."""
     return {
         "hidden_ns": phases.hidden_ns,
-        "wait_ns": phases.of("wait", "ps_queue"),
-        "transfer_ns": phases.of("transfer"),
+        "wait_ns": phases.sum_time("wait", "ps_queue"),
+        "transfer_ns": phases.sum_time("transfer"),
     }
 
 
 def _average_by_step(phases: Phases) -> pl.DataFrame:
     """Return the mean rank's communication of each step."""
-    is_there = (phases.steps >= 0) & (phases.by_step(phases.there) > 0)
-    windows = phases.by_step(np.ones(len(phases.there)))[is_there]
+    is_there = (phases.steps >= 0) & (phases.by_step(phases.has_time) > 0)
+    windows = phases.by_step(np.ones(len(phases.has_time)))[is_there]
     sums = _communication_ns(phases)
     means = {name: phases.by_step(ns)[is_there] / windows for name, ns in sums.items()}
     steps = pl.Series(phases.steps[is_there], dtype=pl.Int32)
@@ -131,8 +131,8 @@ def _average_by_step(phases: Phases) -> pl.DataFrame:
 def _measure_overlap(phases: Phases) -> pl.DataFrame:
     """Return the communication and overlap of each rank, in `OVERLAP_COLUMNS`."""
     ranks, column = np.unique(phases.pieces.steps["rank"].to_numpy(), return_inverse=True)
-    is_there = np.bincount(column, phases.there, minlength=len(ranks)) > 0
-    sums = _communication_ns(phases) | {"backprop_ns": phases.of("backprop")}
+    is_there = np.bincount(column, phases.has_time, minlength=len(ranks)) > 0
+    sums = _communication_ns(phases) | {"backprop_ns": phases.sum_time("backprop")}
     columns = {
         name: np.bincount(column, ns, minlength=len(ranks)).astype(np.int64)[is_there]
         for name, ns in sums.items()
@@ -263,7 +263,7 @@ def _measure_host_time(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: 
     is_known = np.append(steps, -1)[rows] == gaps["step"].to_numpy()
     np.add.at(gap_ns, (rows[is_known], columns[is_known]), gaps["gap_ns"].to_numpy()[is_known])
     window = phases.windows_of(trace.workers["process"].to_numpy(), steps[:, None])
-    host_ns = np.where(window >= 0, phases.of("uninstrumented")[window], 0)
+    host_ns = np.where(window >= 0, phases.sum_time("uninstrumented")[window], 0)
     return np.minimum(gap_ns, host_ns)
 
 

@@ -558,7 +558,7 @@ def _select_timeline(phases: Phases, windows: Sequence[pl.DataFrame]) -> Timelin
     pieces = []
     for window in windows:
         worker = phases.pieces.of_worker(phases.pieces.processes.index(window["process"][0]))
-        pieces.append(worker.between(window["window"][0], window["window"][-1] + 1))
+        pieces.append(worker.select_windows(window["window"][0], window["window"][-1] + 1))
     return Timeline.from_pieces(pieces)
 
 

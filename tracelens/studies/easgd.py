@@ -134,7 +134,7 @@ def ask(trace: Trace) -> Section:
         Figure(f"{name}, of the steps", shares.get(op, 0.0), "%", "measured")
         for op, name in _PARTS.items()
     ]
-    exposed = 1 - int(time_by_phase.of(*OWN_CATEGORIES).sum()) / total_ns
+    exposed = 1 - int(time_by_phase.sum_time(*OWN_CATEGORIES).sum()) / total_ns
     figures += [
         Figure("communication not hidden, of the steps", exposed, "%", "measured"),
         Figure("iteration", float(iteration_ns.mean()) / MILLISECOND, "ms", "measured"),

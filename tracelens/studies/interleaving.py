@@ -254,7 +254,7 @@ def ask(trace: Trace) -> Section:
 
 def _ask_straggler(trace: Trace, phases: Phases) -> Iterator[Figure]:
     """Yield the extra work of the slowest rank in a step, and the share of it that costs nothing."""
-    own_ns = phases.by_worker(phases.of(*OWN_CATEGORIES)) / len(phases.steps)
+    own_ns = phases.by_worker(phases.sum_time(*OWN_CATEGORIES)) / len(phases.steps)
     slowest_row = int(own_ns.argmax())
     if len(own_ns) < 2 or own_ns.max() * MIN_SHARE_DELAYED_TO_REPORT > own_ns.max() - np.median(
         np.delete(own_ns, slowest_row)

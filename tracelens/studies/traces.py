@@ -70,4 +70,4 @@ def _measure_union(begin_ns: Ints, end_ns: Ints) -> float:
 
 def _measure_computing(trace: Trace) -> float:
     """Sum up the time in which workers load data or compute, ns."""
-    return float(phases.run(trace).of(*OWN_CATEGORIES).sum())
+    return float(phases.run(trace).sum_time(*OWN_CATEGORIES).sum())

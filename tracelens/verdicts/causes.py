@@ -188,7 +188,7 @@ def _sum_by_cause(
 def _name_ranks(facts: Facts, category: str) -> str:
     """Name the ranks that have most of a category beyond the usual rank, if that is most of it."""
     phases = facts.phases
-    spent_ns = phases.by_worker(phases.of(category)).astype(np.float64)
+    spent_ns = phases.by_worker(phases.sum_time(category)).astype(np.float64)
     beyond_ns = np.maximum(spent_ns - lower_medians(spent_ns), 0.0)
     if not beyond_ns.any() or beyond_ns.sum() < MIN_SHARE_OF_CATEGORY_BEYOND_PEERS * spent_ns.sum():
         return ""

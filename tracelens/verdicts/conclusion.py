@@ -291,7 +291,7 @@ def _leave_open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
 
 
 def _has_communication(trace: Trace, phases: Phases) -> bool:
-    return bool(trace.calls) or bool(phases.of("wait", "ps_queue", "transfer").any())
+    return bool(trace.calls) or bool(phases.sum_time("wait", "ps_queue", "transfer").any())
 
 
 def _name_fault(finding: Finding) -> str:

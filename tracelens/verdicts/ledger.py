@@ -122,7 +122,7 @@ def measure(
     if trace.steps["step"].n_unique() >= MIN_STEPS_IF_SHARDS_ARE_JUDGED:
         account.book("ps_queue", sum(at_shards[""].values()), "known")
     account.close()
-    of_pushes = queues.missing_ns > sum_exactly(phases.of("ps_queue")) / 2
+    of_pushes = queues.missing_ns > sum_exactly(phases.sum_time("ps_queue")) / 2
     awaited_rank, awaited_share = _find_most_awaited(
         at_calls or (at_servers if of_pushes else None)
     )
@@ -213,7 +213,7 @@ def _measure_unasked_ns(phases: Phases, server: int | None) -> float:
     """Return for how long a rank that serves the others waited for what they ask."""
     if server is None:
         return 0.0
-    waited_ns = phases.by_worker(phases.of("wait"))
+    waited_ns = phases.by_worker(phases.sum_time("wait"))
     return float(waited_ns[list(phases.pieces.ranks).index(server)])
 
 
@@ -232,7 +232,7 @@ def _find_peer_groups(trace: Trace, roles: Roles) -> dict[int, int]:
 
 def _measure_beyond_peers(phases: Phases, category: str, group_of: Mapping[int, int]) -> Floats:
     """Return each rank's time in a category beyond what is usual for its part, ns."""
-    spent_ns = phases.by_worker(phases.of(category))
+    spent_ns = phases.by_worker(phases.sum_time(category))
     groups = np.array([group_of[rank] for rank in phases.pieces.ranks])
     beyond_ns = np.zeros(len(spent_ns))
     for group in np.unique(groups):
@@ -271,7 +271,7 @@ def _find_waits_at_servers(queues: Queues, phases: Phases) -> Waits | None:
 
 
 def _to_waits(ranks: Iterable[int], alone: pl.DataFrame, phases: Phases, category: str) -> Waits:
-    waited_ns = phases.by_step(phases.of(category)).astype(np.float64)
+    waited_ns = phases.by_step(phases.sum_time(category)).astype(np.float64)
     return Waits(tuple(ranks), alone, phases.steps, waited_ns)
 
 

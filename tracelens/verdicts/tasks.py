@@ -100,7 +100,7 @@ def measure_tasks(trace: Trace, phases: Phases, server: int | None) -> Tasks | N
     held_ns = {rank: ns for rank, ns in sorted(held_ns.items()) if len(ns)}
     if len(held_ns) < 2:
         return None
-    blocked_ns = phases.by_worker(phases.of("wait", "transfer"))
+    blocked_ns = phases.by_worker(phases.sum_time("wait", "transfer"))
     waited_ns = float(blocked_ns[list(phases.pieces.ranks).index(server)])
     return Tasks(server, waited_ns / max(job_ns(trace), 1), held_ns)
 

@@ -105,8 +105,8 @@ def test_a_barrier_is_for_the_last_push_and_then_for_the_update() -> None:
     assert measured.at_work_ns == {0: pytest.approx((29 + 25) * MS)}
     assert sum(measured.held_ns.values()) == 0
     spent = phases.run(trace)
-    assert spent.of("wait").sum() == 0
-    assert spent.of("ps_queue").sum() == (45 + 29 + 25) * MS
+    assert spent.sum_time("wait").sum() == 0
+    assert spent.sum_time("ps_queue").sum() == (45 + 29 + 25) * MS
 
 
 def test_a_shard_holds_what_it_has_and_does_not_serve() -> None:
@@ -120,7 +120,7 @@ def test_nobody_waits_for_updates_of_single_pushes() -> None:
     """Each push makes one, so that a worker that is blocked afterwards waits for something else."""
     rows = [*at_a_barrier(0, 10, (14, 40)), *at_a_barrier(1, 60, (64, 90))]
     trace = prepare(trace_of(rows, ranks=2, shards=1))
-    assert phases.run(trace).of("ps_queue").sum() == 0
+    assert phases.run(trace).sum_time("ps_queue").sum() == 0
 
 
 def test_a_hot_shard_claims_what_is_queued_while_it_works() -> None:

@@ -58,13 +58,13 @@ def measure_caused_waits(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     times = stretches.select("start_ns", "end_ns").to_numpy()
     alone_ns = np.diff(times, axis=1)[:, 0].astype(np.float64)
     worker_of = {rank: index for index, rank in enumerate(phases.pieces.ranks)}
-    ranks, firsts = np.unique(stretches["rank"].to_numpy(), return_index=True)
-    stops = np.append(firsts, len(times))[1:]
-    for rank, begin, stop in zip(ranks.tolist(), firsts, stops, strict=True):
+    ranks, first_rows = np.unique(stretches["rank"].to_numpy(), return_index=True)
+    stop_rows = np.append(first_rows, len(times))[1:]
+    for rank, first_row, stop_row in zip(ranks.tolist(), first_rows, stop_rows, strict=True):
         if rank in worker_of:
             pieces = phases.pieces.of_worker(worker_of[rank])
-            waited_ns = pieces.spent_before(_IS_WAIT, times[begin:stop])
-            alone_ns[begin:stop] -= np.diff(waited_ns, axis=1)[:, 0]
+            waited_ns = pieces.spent_before(_IS_WAIT, times[first_row:stop_row])
+            alone_ns[first_row:stop_row] -= np.diff(waited_ns, axis=1)[:, 0]
     return stretches.select("rank", "step", alone_ns=pl.Series(alone_ns))
 
 

@@ -100,8 +100,8 @@ def measure_call_costs(
     bounded_costs = bound_costs(find_messages, members, timed, fitted_costs)
     costs = fit_costs(fast_sized) | bounded_costs
     shares = {
-        key: _measure_shares(costs[key], part["wire_ns"].to_numpy())
-        for key, part in _split_by_kind(fast_sized)
+        key: _measure_shares(costs[key], group["wire_ns"].to_numpy())
+        for key, group in _split_by_kind(fast_sized)
         if key in costs
     }
     known_shares = [
@@ -110,7 +110,7 @@ def measure_call_costs(
         if high_share - low_share <= MAX_WIDTH_OF_LATENCY_SHARE
     ]
     latency_ns, known_ns = (
-        (sum(part) for part in zip(*known_shares, strict=True)) if known_shares else (0.0, 0.0)
+        (sum(group) for group in zip(*known_shares, strict=True)) if known_shares else (0.0, 0.0)
     )
     is_most_known = known_ns > MIN_SHARE_OF_TRANSFER_KNOWN * float(with_fast_times["wire_ns"].sum())
     return CallCosts(
@@ -147,18 +147,18 @@ def bound_costs(
         lines: What was fitted.
     """
     unfitted = {
-        key: part
-        for key, part in _split_by_kind(timed.filter(pl.col("bytes") > 0))
+        key: group
+        for key, group in _split_by_kind(timed.filter(pl.col("bytes") > 0))
         if key not in lines
     }
     if not unfitted:
         return {}
     link, costs = _measure_best_link(find_messages()), {}
     bandwidths, barriers = _measure_bandwidths(timed), _measure_barriers(timed)
-    for key, part in unfitted.items():
-        carried_bytes = part["bytes"].to_numpy() * transfers.bus_factor(*key[:2])
+    for key, group in unfitted.items():
+        carried_bytes = group["bytes"].to_numpy() * transfers.bus_factor(*key[:2])
         largest_bytes, best_bandwidth, barrier_ns = int(carried_bytes.max()), np.inf, np.inf
-        for uid in map(str, part["communicator"].unique().to_list()):
+        for uid in map(str, group["communicator"].unique().to_list()):
             larger = (
                 bandwidth
                 for other_uid, nbytes, bandwidth in bandwidths
@@ -170,7 +170,7 @@ def bound_costs(
             )
             barrier_ns = min(barrier_ns, max(inner_barriers_ns, default=0.0))
         cost = bound_cost(
-            carried_bytes, part["wire_ns"].to_numpy(), max(best_bandwidth, link), barrier_ns
+            carried_bytes, group["wire_ns"].to_numpy(), max(best_bandwidth, link), barrier_ns
         )
         if cost:
             costs[key] = cost
@@ -280,10 +280,10 @@ def _find_crossings(models: Mapping[str | None, CostModel]) -> Iterator[tuple[fl
     smallest = max(line.smallest for line in models.values())
     largest = min(line.largest for line in models.values())
     crossings = {
-        (second.latency_ns - first.latency_ns) / (first.ns_per_byte - second.ns_per_byte)
-        for first in models.values()
-        for second in models.values()
-        if first.ns_per_byte != second.ns_per_byte
+        (other_model.latency_ns - model.latency_ns) / (model.ns_per_byte - other_model.ns_per_byte)
+        for model in models.values()
+        for other_model in models.values()
+        if model.ns_per_byte != other_model.ns_per_byte
     }
     edges = [smallest, *sorted(size for size in crossings if smallest < size < largest), largest]
     if smallest >= largest:

@@ -248,7 +248,7 @@ def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
 
 def _compute_slows_down(phases: Phases, steps: Ints, slow: _SlowSteps) -> bool:
     """Return True if computation slows down in the same steps."""
-    computed = phases.pieces.steps.select("step", ns=phases.of(*USEFUL_KINDS))
+    computed = phases.pieces.steps.select("step", ns=phases.sum_time(*USEFUL_KINDS))
     by_step = computed.filter(pl.col("ns") > 0).group_by("step").agg(pl.col("ns").median())
     inside_ns, outside_ns = (
         by_step.filter(pl.col("step").is_in(steps[rows]))["ns"].to_numpy()

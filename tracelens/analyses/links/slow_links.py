@@ -354,9 +354,9 @@ def _is_slow(rank: int, link: _SlowLink, tables: list[_LinkTimes], phases: Phase
     links = [ends for table in tables for ends in table.links if rank in ends]
     if links == [link.ends]:
         return True
-    computed_ns = phases.of(*USEFUL_KINDS)
+    computed_ns = phases.sum_time(*USEFUL_KINDS)
     is_rank = phases.pieces.steps["rank"].to_numpy() == rank
-    is_in_steps = phases.there & np.isin(phases.steps[phases.step_places], link.steps)
+    is_in_steps = phases.has_time & np.isin(phases.steps[phases.step_places], link.steps)
     own_ns, others_ns = computed_ns[is_in_steps & is_rank], computed_ns[is_in_steps & ~is_rank]
     least_ratio = 1 + MIN_MORE_COMPUTE_IF_RANK_SLOW
     return bool(len(own_ns) and np.median(own_ns) > least_ratio * np.median(others_ns))

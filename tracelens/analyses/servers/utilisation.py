@@ -81,7 +81,7 @@ class Exchange:
         replay: WindowedReplay,
     ) -> Exchange:
         """Put sums by shard and step into matrices; `loads` has a row a shard."""
-        workers = phases.by_step(phases.there)
+        workers = phases.by_step(phases.has_time)
         is_there = workers > 0
         steps, shards, nbytes = phases.steps[is_there], loads["shard"], loads["bytes"]
         known_sums = sums.filter(pl.col("step").is_in(steps))
@@ -92,7 +92,7 @@ class Exchange:
         matrices = np.zeros((len(_TIMES), len(steps), len(shards)))
         matrices[:, row, column] = known_sums.select(_TIMES).to_numpy().T
         times: dict[str, Any] = dict(zip(_TIMES, matrices, strict=True))
-        exposed_ns = phases.by_step(phases.of("ps_queue", "transfer"))
+        exposed_ns = phases.by_step(phases.sum_time("ps_queue", "transfer"))
         return cls(
             shards=tuple(shards.to_list()),
             hosts=tuple(loads["host"].fill_null("").to_list()),

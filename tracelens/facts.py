@@ -49,7 +49,7 @@ class Facts:
         return find_early_end(self.trace, self.phases, self.roles)
 
     @cached_property
-    def spent(self) -> SpentTime:
+    def spent_time(self) -> SpentTime:
         """What of the workers' time was useful, and what was lost."""
         useful = find_useful(self.phases, serves=self.roles.server is not None)
         return measure_spent_time(self.trace, self.phases, useful)

@@ -30,7 +30,7 @@ def test_words_are_numbered_once_for_all() -> None:
         mine.alone().columns((), BoundedCache()),
         other.alone().columns((), BoundedCache()),
     )
-    assert alone.word("kind").known is there.word("kind").known
+    assert alone.word_column("kind").known is there.word_column("kind").known
 
 
 def test_it_is_sent_alone() -> None:
@@ -62,7 +62,7 @@ ENUM = pl.Enum(["z", "a", "m"])
 def test_words_are_numbered_in_their_order(kind: pl.DataType, words: list[str | None]) -> None:
     """As text, but for those of an enumeration, which have an order of their own."""
     frame = pl.DataFrame({"kind": pl.Series(words, dtype=pl.String).cast(kind)})
-    found = Columns.of_frame(frame).word("kind")
+    found = Columns.of_frame(frame).word_column("kind")
     places = found.codes.tolist()
     assert [found.known[place] if place >= 0 else None for place in places] == words
     ordered = sorted(found.known, key=ENUM.categories.to_list().index if kind == ENUM else str)

@@ -56,7 +56,7 @@ def test_on_and_off_is_followed_beyond_the_window_in_which_it_was_seen(seed: int
     seen[100:150] = True
     found = fit_courses(0.4 * late + draw.normal(0.0, 0.05, 200), seen)
     assert found.pattern == "intermittent"
-    assert np.mean(found.inside == late) > 0.97
+    assert np.mean(found.is_upper == late) > 0.97
     assert found.level == pytest.approx(0.4, abs=0.03)
 
 
@@ -71,4 +71,4 @@ def test_one_late_stretch_is_not_cut_into_several(seed: int) -> None:
     late[60:140] = True
     found = fit_courses(0.2 * late + noise, late)
     assert found.pattern == "transient"
-    assert np.mean(found.inside == late) > 0.9
+    assert np.mean(found.is_upper == late) > 0.9

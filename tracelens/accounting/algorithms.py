@@ -33,7 +33,7 @@ def _read_of_process(trace: Trace, process: int, uids: list[str]) -> pl.DataFram
     if "algorithm" not in columns or "communicator" not in columns:
         return pl.DataFrame(schema=_COLUMNS)
 
-    words, uid = columns.word("algorithm"), columns.number("communicator")
+    words, uid = columns.word_column("algorithm"), columns.number("communicator")
     numbers = [number for number, name in enumerate(columns.uids) if name in uids]
     rows = np.flatnonzero((words.codes >= 0) & np.isin(uid, numbers) & columns.is_span)
     rows = rows[columns.number("seq")[rows] >= 0]

@@ -37,13 +37,13 @@ class Spans:
         clipped = Spans(start, end, self.code, self.name)
         lasts = start < end
         if not lasts.all():
-            clipped = clipped.taken(np.flatnonzero(lasts))
+            clipped = clipped.take(np.flatnonzero(lasts))
         later, longer = np.diff(clipped.start), np.diff(clipped.end)
         if not np.all((later > 0) | ((later == 0) & (longer <= 0))):
-            clipped = clipped.taken(np.lexsort((-clipped.end, clipped.start)))
+            clipped = clipped.take(np.lexsort((-clipped.end, clipped.start)))
         return clipped
 
-    def taken(self, rows: Indices) -> Spans:
+    def take(self, rows: Indices) -> Spans:
         """Return some of them."""
         return Spans(self.start[rows], self.end[rows], self.code[rows], self.name[rows])
 

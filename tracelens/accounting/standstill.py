@@ -107,7 +107,7 @@ def _last_numbers(grid: CallGrid) -> dict[int, int]:
     """Return the number of the last call that each rank entered."""
     if not grid.height:
         return {}
-    last_row = grid.height - 1 - grid.there[::-1].argmax(axis=0)
+    last_row = grid.height - 1 - grid.took_part[::-1].argmax(axis=0)
     return dict(zip(grid.ranks.tolist(), grid.seq[last_row].tolist(), strict=True))
 
 
@@ -129,7 +129,7 @@ def _open_calls(
     if grid.is_closed:
         return
     rows = np.flatnonzero((grid.end_ns == FOREVER).any(axis=1))
-    open_rows = grid.taken(rows)
+    open_rows = grid.take(rows)
     ranks = grid.ranks.tolist()
     last_seq = _last_numbers(grid)
     expected = {*ranks} if members is None else {*members}

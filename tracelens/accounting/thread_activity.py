@@ -97,13 +97,13 @@ class ThreadActivity:
         A device's work of a phase that nobody told (kind ``device``: a kernel) counts as the user's.
         """
         rows, code = self.device_work
-        return Spans(*work_times(columns, rows), code, columns.word("name").codes[rows])
+        return Spans(*work_times(columns, rows), code, columns.word_column("name").codes[rows])
 
     def read_thread_spans(self, columns: Columns) -> Spans:
         """Read the training thread's spans; `code` is their meaning, `name` that of their file."""
         rows, code = self.thread_spans
         start, end = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
-        return Spans(start, end, code, columns.word("name").codes.take(rows))
+        return Spans(start, end, code, columns.word_column("name").codes.take(rows))
 
 
 def read_intervals(
@@ -128,7 +128,7 @@ def find_activity(
         tracks: Its tracks of operations in flight.
         cache: Of the pass over all workers.
     """
-    key_words = [columns.word(name) for name in ("type", "kind", "op")]
+    key_words = [columns.word_column(name) for name in ("type", "kind", "op")]
     numbers = [columns.number(name) for name in ("thread", "depth", "device_duration_ns")]
     return cache.get_or_make(
         "thread activity",
@@ -141,33 +141,33 @@ def find_activity(
 def _find_activity(
     columns: Columns, training: int | None, tracks: tuple[int, ...]
 ) -> ThreadActivity:
-    is_span, kind, thread = columns.is_span, columns.word("kind"), columns.number("thread")
+    is_span, kind, thread = columns.is_span, columns.word_column("kind"), columns.number("thread")
     has_thread = training is not None
     on_training = is_span & has_thread & (thread == (-1 if training is None else training))
     off_training = is_span & has_thread & ~on_training
     off_tracks = off_training & ~np.isin(thread, tracks)
     is_timed = is_span & (columns.number("device_duration_ns") >= 0)
     # A reduction that a thread only queues: it is in flight on the device.
-    reduced = is_timed & kind.among(("reduction",))
-    on_device = is_timed & kind.among((*COMPUTE_CATEGORIES, "device"))
+    reduced = is_timed & kind.is_in(("reduction",))
+    on_device = is_timed & kind.is_in((*COMPUTE_CATEGORIES, "device"))
     directed = _find_directed_phases(kind, on_training, off_tracks)
-    queued_phases = [phase for phase in directed if (on_device & kind.among((phase,))).any()]
-    queueing = off_tracks & kind.among(queued_phases)
+    queued_phases = [phase for phase in directed if (on_device & kind.is_in((phase,))).any()]
+    queueing = off_tracks & kind.is_in(queued_phases)
     computing = _on_computing_threads(columns, on_training, off_tracks & ~queueing, directed)
     work = np.flatnonzero(on_device | computing)
     work = work[np.argsort(columns.number("depth")[work], kind="stable")]
-    work_code = kind.taken(work).translated(_MEANING | {"device": USER}, USER)
-    spans = np.flatnonzero((on_training | queueing) & ~kind.among(("step",)) & ~reduced)
-    flies = off_training & kind.among(_IN_FLIGHT) & ~reduced
-    unshown = flies & ~kind.among(("reduction",)) if _shows_waits(columns, on_training) else flies
+    work_code = kind.take(work).translated(_MEANING | {"device": USER}, USER)
+    spans = np.flatnonzero((on_training | queueing) & ~kind.is_in(("step",)) & ~reduced)
+    flies = off_training & kind.is_in(_IN_FLIGHT) & ~reduced
+    unshown = flies & ~kind.is_in(("reduction",)) if _shows_waits(columns, on_training) else flies
     activity = ThreadActivity(
         device_work=(work, work_code),
         thread_spans=(spans, _to_codes(columns, spans, work_code)),
         flights=(np.flatnonzero(flies), np.flatnonzero(reduced)),
-        idle_causes=(np.flatnonzero(off_tracks & kind.among(_CAUSES)), np.flatnonzero(is_timed)),
-        updates=np.flatnonzero((on_training | computing) & kind.among(("update",))),
-        forward=np.flatnonzero(is_span & kind.among(("forward",))),
-        passes=np.flatnonzero(on_training & kind.among(("forward", "backprop"))),
+        idle_causes=(np.flatnonzero(off_tracks & kind.is_in(_CAUSES)), np.flatnonzero(is_timed)),
+        updates=np.flatnonzero((on_training | computing) & kind.is_in(("update",))),
+        forward=np.flatnonzero(is_span & kind.is_in(("forward",))),
+        passes=np.flatnonzero(on_training & kind.is_in(("forward", "backprop"))),
         unshown_flights=np.flatnonzero(unshown),
     )
     for rows in (activity.updates, activity.forward, activity.passes):
@@ -177,11 +177,11 @@ def _find_activity(
 
 def _shows_waits(columns: Columns, on_training: Flags) -> bool:
     """Return True if spans of the training thread show that it waits for reductions in flight."""
-    kind = columns.word("kind")
+    kind = columns.word_column("kind")
     if not kind.codes_of(("wait",)):
         return False
-    is_wait = on_training & kind.among(("wait",))
-    return bool((is_wait & ~columns.word("op").among((_OP_WITHOUT_WORK,))).any())
+    is_wait = on_training & kind.is_in(("wait",))
+    return bool((is_wait & ~columns.word_column("op").is_in((_OP_WITHOUT_WORK,))).any())
 
 
 def _find_directed_phases(kind: Words, on_training: Flags, off_tracks: Flags) -> tuple[str, ...]:
@@ -192,8 +192,8 @@ def _find_directed_phases(kind: Words, on_training: Flags, off_tracks: Flags) ->
     return tuple(
         phase
         for phase in _PHASES_OF_TRAINING
-        if (kind.among((phase,)) & off_tracks).any()
-        and not (kind.among((phase,)) & on_training).any()
+        if (kind.is_in((phase,)) & off_tracks).any()
+        and not (kind.is_in((phase,)) & on_training).any()
     )
 
 
@@ -205,11 +205,11 @@ def _on_computing_threads(
     That are the phases that it directs, with what else is done there. If no thread has such phases, it
     is the thread with most other work, if that is more than the training thread has.
     """
-    kind, thread = columns.word("kind"), columns.number("thread")
+    kind, thread = columns.word_column("kind"), columns.number("thread")
     if directed:
-        computing = np.unique(thread[kind.among(directed) & off_tracks])
-        return np.asarray(off_tracks & kind.among((*directed, "user")) & np.isin(thread, computing))
-    is_user, trains = kind.among(("user",)), kind.among(_PHASES_OF_TRAINING)
+        computing = np.unique(thread[kind.is_in(directed) & off_tracks])
+        return np.asarray(off_tracks & kind.is_in((*directed, "user")) & np.isin(thread, computing))
+    is_user, trains = kind.is_in(("user",)), kind.is_in(_PHASES_OF_TRAINING)
     count = np.bincount(thread[is_user & off_tracks])
     if (trains & on_training).any() or count.max(initial=0) <= np.count_nonzero(
         is_user & on_training
@@ -220,8 +220,8 @@ def _on_computing_threads(
 
 def _to_codes(columns: Columns, rows: Indices, work_code: Array) -> Array:
     """Return the code of each span of the training thread; `work_code` is what a device worked on."""
-    code = columns.word("kind").taken(rows).translated(_MEANING, USER)
-    of_op = columns.word("op").taken(rows).translated(_MEANING_OF_OP, NULL)
+    code = columns.word_column("kind").take(rows).translated(_MEANING, USER)
+    of_op = columns.word_column("op").take(rows).translated(_MEANING_OF_OP, NULL)
     code = np.where(of_op == NULL, code, of_op)
     if len(work_code):  # spans that only give the device such work, or await it
         code = np.where(np.isin(code, [*np.unique(work_code), IDLE]), code + QUEUED, code)

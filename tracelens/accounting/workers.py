@@ -116,7 +116,7 @@ def _partition(task: Task, columns: Columns, activity: ThreadActivity) -> Pieces
 def _number_names(columns: Columns, words: Sequence[str]) -> Int32s:
     """Return for each name of a file its number among `words`; the last one is that of none."""
     numbers = {word: number for number, word in enumerate(words)}
-    names = columns.word("name").known
+    names = columns.word_column("name").known
     return np.array([*(numbers.get(name, NOTHING) for name in names), NOTHING], np.int32)
 
 
@@ -124,7 +124,7 @@ def _read_amounts(columns: Columns, cache: BoundedCache) -> dict[str, Amounts]:
     """Read how much work each step had, by the counters that say so."""
     if "value" not in columns:
         return {}
-    words = [columns.word(name) for name in ("type", "kind", "name")]
+    words = [columns.word_column(name) for name in ("type", "kind", "name")]
     return cache.get_or_make(
         "amounts of work",
         [*(word.codes for word in words), columns.number("step"), columns.values["value"]],
@@ -134,13 +134,13 @@ def _read_amounts(columns: Columns, cache: BoundedCache) -> dict[str, Amounts]:
 
 
 def _sum_amounts(columns: Columns) -> dict[str, Amounts]:
-    name, value = columns.word("name"), columns.values["value"]
-    counters = np.flatnonzero(columns.word("type").among(("counter",)))
-    is_of_step = columns.word("kind").taken(counters).among(("step",))
+    name, value = columns.word_column("name"), columns.values["value"]
+    counters = np.flatnonzero(columns.word_column("type").is_in(("counter",)))
+    is_of_step = columns.word_column("kind").take(counters).is_in(("step",))
     counters = counters[is_of_step & np.isfinite(value[counters])]
     amounts = {}
     for amount in AMOUNTS:
-        rows = counters[name.taken(counters).among((amount,))]
+        rows = counters[name.take(counters).is_in((amount,))]
         if len(rows):
             step, index = np.unique(columns.number("step")[rows], return_inverse=True)
             amounts[amount] = step, np.bincount(index, value[rows])

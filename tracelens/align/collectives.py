@@ -153,7 +153,7 @@ def _match_grid(
     expected, has_other_ranks = grid.arrived, np.zeros(grid.height, np.bool_)
     if members is not None:
         expected = np.full(grid.height, len(members), np.int32)
-        has_other_ranks = np.asarray((grid.there & ~np.isin(grid.ranks, members)).any(axis=1))
+        has_other_ranks = np.asarray((grid.took_part & ~np.isin(grid.ranks, members)).any(axis=1))
     differs_in_bytes = _vary_in_bytes(grid, trace.equal_bytes)
     differs_in_kind = _vary_in_kind(grid) | has_other_ranks
     desync_seq = grid.seq[differs_in_kind | differs_in_bytes].min(initial=FOREVER)
@@ -200,7 +200,7 @@ def _find_absent(
         return absent_rank
     expected = sorted(recorded & set(members))
     for call in unfinished.tolist():
-        entered = set(grid.ranks[grid.there[call]].tolist())
+        entered = set(grid.ranks[grid.took_part[call]].tolist())
         absent_rank[call] = next((rank for rank in expected if rank not in entered), NULL)
     return absent_rank
 
@@ -223,7 +223,7 @@ def split_by_variant(
     Sizes are named of the operations that have `equal_bytes`.
     """
     ranks_of: dict[str, list[int]] = {}
-    for column in np.flatnonzero(grid.there[call]).tolist():
+    for column in np.flatnonzero(grid.took_part[call]).tolist():
         nbytes, bucket = int(grid.nbytes[call, column]), int(grid.bucket[call, column])
         op = COLLECTIVES[grid.op[call, column]]
         size = f" of {nbytes} bytes" if nbytes >= 0 and op in equal_bytes else ""
@@ -239,8 +239,8 @@ def _note_desync(grid: CallGrid, seq: int, trace: Trace) -> Note:
     parties = [f"{text} on ranks {_list_ranks(sorted(ranks))}" for text, ranks in variants]
     names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
     name = f"communicator '{names.get(grid.uid, grid.uid)}'"
-    status = np.broadcast_to(grid.status, grid.there.shape)[call]
-    is_concluded = bool((status[grid.there[call]] == _ESTIMATED).all())
+    status = np.broadcast_to(grid.status, grid.took_part.shape)[call]
+    is_concluded = bool((status[grid.took_part[call]] == _ESTIMATED).all())
     what = (
         f"The order of calls does not match in {name}"
         if is_concluded
@@ -276,7 +276,7 @@ def _note_impossible(calls: Sequence[CallGrid], uncertainty_ns: int) -> list[Not
 
 def _measure_early_exits(grid: CallGrid) -> Ints:
     """Return by how much the first rank left each full call before the last had come, [call], ns."""
-    full_calls = grid.taken(np.flatnonzero(grid.is_full & (grid.last_ns != NEVER)))
+    full_calls = grid.take(np.flatnonzero(grid.is_full & (grid.last_ns != NEVER)))
     ends = full_calls.end_ns
     if not grid.whole:
         ends = np.where(ends == NEVER, FOREVER, ends)

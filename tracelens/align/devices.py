@@ -113,7 +113,7 @@ class DevicePlacement:
                     clock_map.apply(start[rows] + duration[rows]),
                 )
                 start[rows], duration[rows] = begin, end - begin
-        return columns.replaced(device_start_ns=start, device_duration_ns=duration)
+        return columns.with_numbers(device_start_ns=start, device_duration_ns=duration)
 
     def _move_in_flight(self, process: int, columns: Columns) -> Columns:
         """Give spans in flight their device times as begin and end; those without any are estimated."""
@@ -128,5 +128,5 @@ class DevicePlacement:
         rows = np.flatnonzero(flies & is_timed)
         start, end = (np.array(columns.number(name)) for name in ("start_ns", "end_ns"))
         start[rows], end[rows] = work_times(columns, rows)
-        moved = columns.replaced(start_ns=start, end_ns=end)
+        moved = columns.with_numbers(start_ns=start, end_ns=end)
         return moved.estimated(np.flatnonzero(flies & ~is_timed & is_mostly_timed))

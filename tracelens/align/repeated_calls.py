@@ -54,8 +54,8 @@ def find_in_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> Loop
     if not joint:
         return None
     longest = max(joint, key=lambda grid: grid.height)
-    is_whole = (longest.there & (longest.end_ns < FOREVER)).all(axis=1)
-    grid = longest.taken(np.flatnonzero(is_whole))
+    is_whole = (longest.took_part & (longest.end_ns < FOREVER)).all(axis=1)
+    grid = longest.take(np.flatnonzero(is_whole))
     first_calls = _find_first_calls(grid)
     if first_calls is None:
         return None
@@ -80,14 +80,14 @@ def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> p
     """
     if all(set(processes) <= set(grid.processes.tolist()) for grid in calls):
         return pl.DataFrame()
-    first_begin_ns = [int(grid.start_ns[grid.there].min(initial=FOREVER)) for grid in calls]
+    first_begin_ns = [int(grid.start_ns[grid.took_part].min(initial=FOREVER)) for grid in calls]
     parts: list[pl.DataFrame] = []
     group_count = Counter[int]()
     for index in np.argsort(first_begin_ns, kind="stable").tolist():
         grid = calls[index]
         op, nbytes = (grid.first(name).astype(np.int64) for name in ("op", "nbytes"))
         for column, process in enumerate(grid.processes.tolist()):
-            rows = np.flatnonzero(grid.there[:, column])
+            rows = np.flatnonzero(grid.took_part[:, column])
             if process in processes and len(rows):
                 values = {
                     "start_ns": grid.start_ns[rows, column],
@@ -109,7 +109,7 @@ def _find_first_calls(grid: CallGrid) -> Indices | None:
     if grid.height < MIN_REPEATS:
         return None
     start, end = (times[:, :MAX_RANKS_COMPARED] for times in (grid.start_ns, grid.end_ns))
-    facts = np.stack([grid.first("op").astype(np.int64), grid.first("nbytes")])
+    facts = np.stack([grid.first_value("op").astype(np.int64), grid.first_value("nbytes")])
     kind = np.unique(facts, axis=1, return_inverse=True)[1].ravel()
     kind_and_before = kind * (int(kind.max()) + 1) + np.roll(kind, 1)
     gaps_ns = np.median(start[1:] - end[:-1], axis=1)
@@ -162,6 +162,6 @@ def _is_regular(calls: Indices, count: int) -> bool:
 
 
 def _name_call(grid: CallGrid, call: int) -> str:
-    nbytes = int(grid.first("nbytes")[call])
-    op = COLLECTIVES[int(grid.first("op")[call])]
+    nbytes = int(grid.first_value("nbytes")[call])
+    op = COLLECTIVES[int(grid.first_value("op")[call])]
     return f"{op} of {fmt.size(nbytes)}" if nbytes >= 0 else op

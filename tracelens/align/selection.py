@@ -234,11 +234,11 @@ class WindowSelection:
         step = columns.number("step")[rows]
         is_other = (step >= 0) & ~self.choice.of_steps(step)
         if self.strict:
-            return columns.taken(rows[~is_other])
-        selected = columns.taken(rows)
+            return columns.take(rows[~is_other])
+        selected = columns.take(rows)
         if not is_other.any():
             return selected
-        return selected.replaced(step=np.where(is_other, _NO_STEP, step))
+        return selected.with_numbers(step=np.where(is_other, _NO_STEP, step))
 
     def only(self, process: int) -> WindowSelection:
         """Return the windows of one process."""
@@ -262,7 +262,7 @@ class WindowSelection:
         for column, process in enumerate(grid.processes.tolist()):
             start, end = grid.start_ns[:, column], grid.end_ns[:, column]
             is_inside |= (start != NEVER) & self.touches(process, start, end)
-        selected = grid.taken(np.flatnonzero(is_inside))
+        selected = grid.take(np.flatnonzero(is_inside))
         step = selected.step
         if is_uniform(step) and step.shape[1]:
             uniform_step = self._renumber_steps(step[:, 0])[:, None]

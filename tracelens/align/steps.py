@@ -305,7 +305,7 @@ class StepNumbering:
         if process not in self.windows:
             return columns
         start, thread, step = (columns.number(name) for name in ("start_ns", "thread", "step"))
-        return columns.replaced(step=self.number_events(process, start, thread, step))
+        return columns.with_numbers(step=self.number_events(process, start, thread, step))
 
     def only(self, process: int) -> StepNumbering:
         """Return the windows of one process."""

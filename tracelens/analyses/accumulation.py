@@ -66,11 +66,11 @@ def _find_passes(trace: Trace) -> tuple[Ints, int]:
     if workers.is_empty() or workers["training_thread"][0] is None:
         return np.zeros(0, np.int64), 0
     columns = trace.source.columns(int(workers["process"][0]), _COLUMNS)
-    kind = columns.word("kind")
+    kind = columns.word_column("kind")
     is_training = columns.number("thread") == workers["training_thread"][0]
-    rows = np.flatnonzero(columns.is_span & is_training & kind.among(_TRAINING))
+    rows = np.flatnonzero(columns.is_span & is_training & kind.is_in(_TRAINING))
     rows = rows[columns.number("step")[rows] >= 0]
-    codes, start_ns = kind.taken(rows).translated(_CODES, -1), columns.number("start_ns")[rows]
+    codes, start_ns = kind.take(rows).translated(_CODES, -1), columns.number("start_ns")[rows]
     spans = pl.DataFrame({"kind": codes, "start_ns": start_ns}).sort("start_ns")
     turns = spans.filter(pl.col("kind") != pl.col("kind").shift(1, fill_value=-1))
     begins_ns = turns.filter(kind=_CODES["backprop"])["start_ns"].to_numpy()

@@ -146,10 +146,10 @@ def _measure(
 
     Each comes with their sums by step and by rank.
     """
-    is_over = grid.there & (grid.end_ns != FOREVER)
+    is_over = grid.took_part & (grid.end_ns != FOREVER)
     is_complete = (grid.arrived == grid.expected) & (grid.expected > 1)
     rows = np.flatnonzero(is_complete & (grid.last_ns != NEVER) & is_over.any(axis=1))
-    for block_rows, block in grid.taken(rows).blocks():
+    for block_rows, block in grid.take(rows).blocks():
         is_left = is_over[rows[block_rows]]
         wait_ns = block.wait_ns()
         wait_ns[(wait_ns <= unclear_ns) | ~is_left] = 0

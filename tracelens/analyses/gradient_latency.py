@@ -153,9 +153,11 @@ def _measure_stages(of: str) -> list[pl.Expr]:
 
 def _list_calls(grid: CallGrid, every: int) -> pl.DataFrame:
     """Return when buckets of some steps were ready, begun and done; by process and call."""
-    some_calls = grid.taken(np.flatnonzero((distinct(grid.step) % every == 0).any(axis=1)))
+    some_calls = grid.take(np.flatnonzero((distinct(grid.step) % every == 0).any(axis=1)))
     is_known = (
-        some_calls.there & (some_calls.end_ns != FOREVER) & (some_calls.last_ns != NEVER)[:, None]
+        some_calls.took_part
+        & (some_calls.end_ns != FOREVER)
+        & (some_calls.last_ns != NEVER)[:, None]
     )
     is_known &= (distinct(some_calls.bucket) != NULL) & (distinct(some_calls.step) % every == 0)
     column, row = np.nonzero(is_known.T)

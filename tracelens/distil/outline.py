@@ -105,7 +105,7 @@ def outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> 
         on_device=_on_device(columns),
         device_ns=_device_ns(columns),
         counters=_counters(columns, timeless.counters),
-        names=columns.word("name").known,
+        names=columns.word_column("name").known,
         **timeless.counts,
     )
 
@@ -139,14 +139,14 @@ def _find_timeless(columns: Columns, in_flight: tuple[int, ...], cache: BoundedC
 
 
 def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Timeless:
-    is_span, kind = columns.is_span, columns.word("kind")
-    thread, is_step = columns.number("thread"), kind.among(("step",))
-    is_update = kind.among(("update",))
+    is_span, kind = columns.is_span, columns.word_column("kind")
+    thread, is_step = columns.number("thread"), kind.is_in(("step",))
+    is_update = kind.is_in(("update",))
     training_thread = _training_thread(
         thread[is_span], (is_step[is_span], is_update[is_span]), in_flight
     )
     is_on_training = thread == (NULL if training_thread is None else training_thread)
-    reductions = np.flatnonzero(kind.among(("reduction",)) & is_span)
+    reductions = np.flatnonzero(kind.is_in(("reduction",)) & is_span)
     collective = _with_op(columns, reductions, COLLECTIVES)
     has_number = (columns.number("communicator")[collective] >= 0) & (
         columns.number("seq")[collective] >= 0
@@ -160,9 +160,11 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
             "spans": int(np.count_nonzero(is_span)),
             "of_steps": int(np.count_nonzero(is_step)),
             "training_thread": training_thread,
-            "requests": int(np.count_nonzero(kind.among(EXCHANGE_KINDS) & is_span)),
+            "requests": int(np.count_nonzero(kind.is_in(EXCHANGE_KINDS) & is_span)),
             "messages": len(_with_op(columns, reductions, POINT_TO_POINT)),
-            "opened": int(np.count_nonzero(columns.word("status").among(("open",)) & is_span)),
+            "opened": int(
+                np.count_nonzero(columns.word_column("status").is_in(("open",)) & is_span)
+            ),
             "numberless": int(len(collective) - np.count_nonzero(has_number)),
         },
         on_training=np.flatnonzero(is_on_training),
@@ -176,7 +178,7 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
         implied_steps=implied_steps,
         calls=collective[has_number],
         call_facts=_call_facts(columns, collective[has_number]),
-        counters=np.flatnonzero(columns.word("type").among(("counter",))),
+        counters=np.flatnonzero(columns.word_column("type").is_in(("counter",))),
     )
 
 
@@ -201,7 +203,7 @@ def _training_thread(
 
 
 def _with_op(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:
-    return rows[columns.word("op").taken(rows).among(ops)]
+    return rows[columns.word_column("op").take(rows).is_in(ops)]
 
 
 def _implied_steps(columns: Columns, rows: Indices, of_step: Flags) -> tuple[Int32s, Indices]:
@@ -215,14 +217,14 @@ def _implied_steps(columns: Columns, rows: Indices, of_step: Flags) -> tuple[Int
     if step_numbers.max(initial=-1) > 0:
         steps, first_rows = np.unique(step_numbers, return_index=True)
         return steps[steps >= 0].astype(np.int32), rows[first_rows[steps >= 0]]
-    begins = _between_updates(columns.word("kind").taken(rows))
+    begins = _between_updates(columns.word_column("kind").take(rows))
     begins = begins if len(begins) > 1 else np.arange(min(len(rows), 1))
     return np.arange(len(begins), dtype=np.int32), rows[begins]
 
 
 def _between_updates(kind: Words) -> Indices:
     """Return the rows with which steps begin that end with the last update before other work."""
-    is_update, is_work = kind.among(("update",)), kind.among(BEFORE_UPDATE)
+    is_update, is_work = kind.is_in(("update",)), kind.is_in(BEFORE_UPDATE)
     if not is_work.any():
         is_work = ~is_update
     work_rows = np.flatnonzero(is_update | is_work)
@@ -237,7 +239,7 @@ def _between_updates(kind: Words) -> Indices:
 
 def _call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
     """Return all fields of `CallRows` but the times."""
-    op, status = columns.word("op"), columns.word("status")
+    op, status = columns.word_column("op"), columns.word_column("status")
 
     def column_of(name: str) -> Array:
         return np.ascontiguousarray(columns.number(name)[rows])
@@ -286,7 +288,7 @@ def _device_ns(columns: Columns) -> tuple[int, int] | None:
 
 def _counters(columns: Columns, rows: Indices) -> Counters:
     """Return the finite readings of counters in some rows."""
-    name, value = columns.word("name"), columns.values.get("value", np.zeros(0))
+    name, value = columns.word_column("name"), columns.values.get("value", np.zeros(0))
     rows = rows[np.isfinite(value[rows])] if len(value) else rows[:0]
     return Counters(
         names=name.known,

@@ -173,8 +173,8 @@ def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, 
     for number in np.flatnonzero(np.bincount(stream[timed_rows])).tolist():
         if number in names:
             streams_by_name.setdefault(names[number], []).append(number)
-    word_indices, used_words = _used_words(columns.word("name"), timed_rows)
-    codes = columns.word("kind").translated(_CODE_OF_KIND, CODES["transfer"])
+    word_indices, used_words = _used_words(columns.word_column("name"), timed_rows)
+    codes = columns.word_column("kind").translated(_CODE_OF_KIND, CODES["transfer"])
     step, lanes_of_streams = columns.number("step"), []
     for name, stream_numbers in sorted(streams_by_name.items()):
         rows = timed_rows[np.isin(stream[timed_rows], stream_numbers)]

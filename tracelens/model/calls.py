@@ -33,7 +33,7 @@ __all__ = [
     "distinct",
     "grids_of",
     "stretch",
-    "taken",
+    "take_rows",
     "uniform",
 ]
 
@@ -121,7 +121,7 @@ class CallGrid(CallFacts):
         cells: Array = getattr(self, name)
         if is_uniform(cells):
             return np.zeros(self.height, np.bool_)
-        is_given = self.there & (cells != missing)
+        is_given = self.took_part & (cells != missing)
         high, low = np.iinfo(cells.dtype).max, np.iinfo(cells.dtype).min
         highest = np.where(is_given, cells, low).max(axis=1)
         lowest = np.where(is_given, cells, high).min(axis=1)
@@ -133,7 +133,7 @@ class CallGrid(CallFacts):
         return np.asarray(np.logical_or.accumulate(self.varies("op", -1)))
 
     @cached_property
-    def there(self) -> Flags:
+    def took_part(self) -> Flags:
         """Return True where a process made a call, [call, process]."""
         if self.whole:
             return np.broadcast_to(np.True_, self.start_ns.shape)
@@ -146,12 +146,12 @@ class CallGrid(CallFacts):
         Time in a call that was still open, or that ended with an error, says nothing of transfers.
         """
         is_over = np.isin(distinct(self.status), OVER)
-        return np.asarray(self.there & (self.end_ns != FOREVER) & is_over)
+        return np.asarray(self.took_part & (self.end_ns != FOREVER) & is_over)
 
     @cached_property
     def arrived(self) -> Int32s:
         """Return the number of ranks that made each call, [call]."""
-        return np.asarray(self.there.sum(axis=1, dtype=np.int32))
+        return np.asarray(self.took_part.sum(axis=1, dtype=np.int32))
 
     @cached_property
     def alone_ns(self) -> Ints:
@@ -169,16 +169,16 @@ class CallGrid(CallFacts):
     @cached_property
     def is_full(self) -> Flags:
         """Return True for each call that no rank leaves before the last arrival, [call]."""
-        return np.asarray(np.isin(self.first("op"), FULL))
+        return np.asarray(np.isin(self.first_value("op"), FULL))
 
-    def first(self, name: str) -> Array:
+    def first_value(self, name: str) -> Array:
         """Return a fact of each call as the first process that made it tells it, [call]."""
         cells: Array = getattr(self, name)
         if self.whole or is_uniform(cells):
             return np.asarray(cells[:, 0])
-        return np.asarray(cells[np.arange(self.height), self.there.argmax(axis=1)])
+        return np.asarray(cells[np.arange(self.height), self.took_part.argmax(axis=1)])
 
-    def taken(self, calls: Indices | slice) -> CallGrid:
+    def take(self, calls: Indices | slice) -> CallGrid:
         """Return some calls, by their places; no copy of those that follow each other."""
         rows = calls if isinstance(calls, slice) else stretch(calls)
         shape = (len(self.seq[rows]), len(self.processes))
@@ -186,10 +186,10 @@ class CallGrid(CallFacts):
             name: getattr(self, name)[rows] for name in ("seq", *_OF_CALL)
         }
         time_columns: dict[str, Any] = {
-            name: taken(getattr(self, name), rows) for name in ("start_ns", "end_ns")
+            name: take_rows(getattr(self, name), rows) for name in ("start_ns", "end_ns")
         }
         cell_facts: dict[str, Any] = {
-            name: np.broadcast_to(taken(distinct(getattr(self, name)), rows), shape)
+            name: np.broadcast_to(take_rows(distinct(getattr(self, name)), rows), shape)
             for name in _OF_CELL
         }
         return replace(self, **call_facts, **time_columns, **cell_facts)
@@ -198,7 +198,7 @@ class CallGrid(CallFacts):
         """Yield all calls, some at a time, and their places: what is made of them stays small."""
         size = max(MAX_CELLS_AT_ONCE // max(len(self.processes), 1), 1)
         for first in range(0, self.height, size):
-            yield (rows := slice(first, first + size)), self.taken(rows)
+            yield (rows := slice(first, first + size)), self.take(rows)
 
     def by_process(self) -> Iterator[tuple[int, Ints, Ints]]:
         """Yield each process, its begins and its ends."""
@@ -208,9 +208,9 @@ class CallGrid(CallFacts):
         """Return the calls that the same processes made as the first one, and only their columns."""
         if self.whole or not self.height:
             return self
-        columns = np.flatnonzero(self.there[0])
-        call_rows = np.flatnonzero((self.there == self.there[0]).all(axis=1))
-        same_calls = self.taken(call_rows)
+        columns = np.flatnonzero(self.took_part[0])
+        call_rows = np.flatnonzero((self.took_part == self.took_part[0]).all(axis=1))
+        same_calls = self.take(call_rows)
         cells = ("start_ns", "end_ns", *_OF_CELL)
         return replace(
             same_calls,
@@ -254,13 +254,16 @@ class CallGrid(CallFacts):
     @cached_property
     def _root_arrived(self) -> Ints:
         """When the root arrived at each of these calls, [call, 1]; `FOREVER` where that is not known."""
-        start = taken(self.start_ns, self._rooted)
+        start = take_rows(self.start_ns, self._rooted)
         arrived = np.where(self._roots(slice(None)), start, FOREVER)
         return np.asarray(arrived.min(axis=1, keepdims=True))
 
     def _roots(self, columns: slice) -> Flags:
         """Return True where a rank is the root of a rooted call, [rooted call, process]."""
-        peer, made_call = self.peer[:, columns][self._rooted], self.there[:, columns][self._rooted]
+        peer, made_call = (
+            self.peer[:, columns][self._rooted],
+            self.took_part[:, columns][self._rooted],
+        )
         return np.asarray((peer == self.ranks[columns]) & made_call)
 
     def _proceed_ns(self, columns: slice) -> Ints:
@@ -326,7 +329,7 @@ class CallGrid(CallFacts):
         """Return a function that lists cells by call, then by `keys`, [process]; calls not made lack."""
         order = np.argsort(keys, kind="stable")
         by_key = slice(None) if np.all(np.diff(order) == 1) else order
-        made = slice(None) if self.whole else np.flatnonzero(self.there[:, by_key])
+        made = slice(None) if self.whole else np.flatnonzero(self.took_part[:, by_key])
         shape = self.start_ns.shape
         return lambda values: np.broadcast_to(values, shape)[:, by_key].reshape(-1)[made]
 
@@ -369,7 +372,7 @@ def stretch(places: Indices) -> slice | Indices:
     return places
 
 
-def taken(cells: Array, rows: Indices | slice) -> Array:
+def take_rows(cells: Array, rows: Indices | slice) -> Array:
     """Return some rows of a matrix, keeping each column contiguous in memory."""
     return cells[rows] if isinstance(rows, slice) else np.take(cells.T, rows, axis=1).T
 

@@ -59,7 +59,7 @@ class Words:
         wanted = set(words)
         return [code for code, word in enumerate(self.known) if word in wanted]
 
-    def among(self, words: Iterable[str]) -> Array:
+    def is_in(self, words: Iterable[str]) -> Array:
         """Return True for each row with one of some words."""
         is_among = np.zeros(len(self.codes), np.bool_)
         for code in self.codes_of(words):  # comparing small numbers is quicker than looking them up
@@ -71,7 +71,7 @@ class Words:
         table = [*(numbers.get(word, otherwise) for word in self.known), otherwise]
         return cast("Array", np.array(table, np.int32)[self.codes])
 
-    def taken(self, rows: Any) -> Words:
+    def take(self, rows: Any) -> Words:
         """Return some rows."""
         return Words(self.codes[rows], self.known)
 
@@ -100,7 +100,7 @@ class Columns:
             return found
         return _missing_column(MISSING.get(name, NULL), np.int64, self.height)
 
-    def word(self, name: str) -> Words:
+    def word_column(self, name: str) -> Words:
         """Return a column of words."""
         found = self.words.get(name)
         if found is not None:
@@ -110,21 +110,21 @@ class Columns:
     @property
     def is_span(self) -> Array:
         """Return True for each row that is a span."""
-        return self.word("type").among(("span",))
+        return self.word_column("type").is_in(("span",))
 
-    def taken(self, rows: Any) -> Columns:
+    def take(self, rows: Any) -> Columns:
         """Return some rows, by a slice, flags or places."""
         numbers_of_rows = {name: values[rows] for name, values in self.numbers.items()}
         height = len(next(iter(numbers_of_rows.values()))) if numbers_of_rows else 0
         return Columns(
             height,
             numbers_of_rows,
-            {name: column_words.taken(rows) for name, column_words in self.words.items()},
+            {name: column_words.take(rows) for name, column_words in self.words.items()},
             {name: column_words[rows] for name, column_words in self.values.items()},
             self.uids,
         )
 
-    def replaced(self, **numbers: Array) -> Columns:
+    def with_numbers(self, **numbers: Array) -> Columns:
         """Return them with other numbers in some columns."""
         return Columns(self.height, {**self.numbers, **numbers}, self.words, self.values, self.uids)
 
@@ -132,7 +132,7 @@ class Columns:
         """Return them with the status of some rows set to estimated."""
         if not len(rows):
             return self
-        status = self.word("status")
+        status = self.word_column("status")
         status_words = status.known if ESTIMATED in status.known else (*status.known, ESTIMATED)
         codes = status.codes.astype(np.int32)
         codes[rows] = status_words.index(ESTIMATED)
@@ -145,7 +145,7 @@ class Columns:
         row = np.flatnonzero(start[1:] <= start[:-1])
         if np.all((start[row] == start[row + 1]) & (depth[row] <= depth[row + 1])):
             return self
-        return self.taken(np.lexsort((depth, start)))
+        return self.take(np.lexsort((depth, start)))
 
     @classmethod
     def of_table(cls, table: pa.Table, uids: tuple[str, ...] = ()) -> Columns:

@@ -111,12 +111,12 @@ class Source:
         needed_names = [need for one in self.changes for need in one.needs]
         columns = self.parts[process].columns(needed_names, BoundedCache())
         rows = np.arange(columns.height)
-        changed_columns = columns.replaced(**{_ROW: rows})
+        changed_columns = columns.with_numbers(**{_ROW: rows})
         for change in self.changes:
             changed_columns = change(process, changed_columns)
         order = changed_columns.number(_ROW)
         if not np.array_equal(order, rows):
-            frame, columns = frame[order], columns.taken(order)
+            frame, columns = frame[order], columns.take(order)
         return frame.with_columns(_differences(frame, columns, changed_columns))
 
     def scan(self, schema: Mapping[str, pl.DataType]) -> pl.LazyFrame:
@@ -175,7 +175,7 @@ class FramePart:
 
     def columns(self, _names: Sequence[str], _cache: BoundedCache) -> Columns:
         """Return all columns."""
-        return self.whole.columns.taken(self.whole.rows(self.process))
+        return self.whole.columns.take(self.whole.rows(self.process))
 
     def frame(self) -> pl.DataFrame:
         """Return all columns."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.accounting.thread_activity import training_threads
-from tracelens.model.calls import FROM_ROOT, NEVER, TO_ROOT, taken
+from tracelens.model.calls import FROM_ROOT, NEVER, TO_ROOT, take_rows
 from tracelens.replay.edges import CostLine
 from tracelens.replay.threads import Sides
 from tracelens.schema.vocabulary import COLLECTIVES
@@ -211,18 +211,18 @@ def select_complete_calls(trace: Trace, begins_ns: Ints, ends_ns: Ints) -> Itera
         worker = np.array([worker_of[process] for process in processes], np.int64)
         is_inside = (grid.last_ns >= begins_ns.min()) & (grid.last_ns <= ends_ns.max())
         rows = np.flatnonzero(is_inside & (grid.last_ns != NEVER))
-        rows = rows[grid.taken(rows).completed.all(axis=1)]
-        begin_ns, end_ns = taken(grid.start_ns, rows), taken(grid.end_ns, rows)
+        rows = rows[grid.take(rows).completed.all(axis=1)]
+        begin_ns, end_ns = take_rows(grid.start_ns, rows), take_rows(grid.end_ns, rows)
         is_within = (begin_ns >= begins_ns[worker]) & (end_ns <= ends_ns[worker])
         rows = rows[is_within.all(axis=1)]
-        ops = grid.first("op")[rows]
+        ops = grid.first_value("op")[rows]
         for op in np.unique(ops).tolist():
             yield _select_calls(grid, rows[ops == op], worker, training)
 
 
 def _select_calls(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) -> Calls:
     """Return calls of one operation; `training` is the training thread of each process."""
-    begin_ns, end_ns = taken(grid.start_ns, rows), taken(grid.end_ns, rows)
+    begin_ns, end_ns = take_rows(grid.start_ns, rows), take_rows(grid.end_ns, rows)
     is_blocking = np.asarray((grid.thread == training[grid.processes])[rows])
     arrival_ns, first_end_ns = begin_ns.max(axis=1), end_ns.min(axis=1)
     completion_ns = np.maximum(first_end_ns, arrival_ns)
@@ -230,18 +230,18 @@ def _select_calls(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) -
     is_queued = ~is_blocking.any(axis=1) & (previous_ns <= completion_ns)
     is_queued[:1] = False
     departure_ns = np.where(is_queued, np.maximum(arrival_ns, previous_ns), arrival_ns)
-    is_root = grid.first("peer")[rows][:, None] == grid.ranks
+    is_root = grid.first_value("peer")[rows][:, None] == grid.ranks
     return Calls(
         communicator=grid.uid,
-        op=int(grid.first("op")[rows[0]]),
+        op=int(grid.first_value("op")[rows[0]]),
         worker=worker,
         begin_ns=begin_ns,
         end_ns=end_ns,
         is_blocking=is_blocking,
         thread=np.asarray(grid.thread[rows]),
-        step=grid.first("step")[rows].astype(np.int64),
-        nbytes=grid.first("nbytes")[rows],
-        bucket=grid.first("bucket")[rows],
+        step=grid.first_value("step")[rows].astype(np.int64),
+        nbytes=grid.first_value("nbytes")[rows],
+        bucket=grid.first_value("bucket")[rows],
         root=np.where(is_root.any(axis=1), is_root.argmax(axis=1), -1),
         departure_ns=departure_ns,
         completion_ns=np.maximum(completion_ns, departure_ns),

@@ -58,17 +58,17 @@ class Course:
     cost: float = 0.0
 
     @property
-    def first(self) -> int:
+    def first_row(self) -> int:
         """Its first row."""
         return self.runs[0][0]
 
     @property
-    def last(self) -> int:
+    def last_row(self) -> int:
         """Its last row."""
         return self.runs[-1][1]
 
     @property
-    def inside(self) -> Flags:
+    def is_upper(self) -> Flags:
         """Which rows are at the upper level."""
         return mark_runs(self.runs, len(self.effect))
 
@@ -83,7 +83,7 @@ class Course:
     @property
     def level(self) -> float:
         """Mean delay inside."""
-        return float(self.effect[self.inside].mean())
+        return float(self.effect[self.is_upper].mean())
 
 
 def mark_runs(runs: tuple[tuple[int, int], ...], count: int) -> Flags:
@@ -117,7 +117,7 @@ def fit_courses(residuals: Floats, is_inside: Flags, *, scattered: bool = False)
         residuals, _fit_two_levels(residuals, is_inside), MAX_DEVIATION_RATIO_IF_DRIFTING
     )
     if best.pattern != "drifting":
-        several = _fit_two_levels(residuals, best.inside, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
+        several = _fit_two_levels(residuals, best.is_upper, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
         best = several if len(several.runs) > 1 else best
     is_upper = _find_upper_rows(residuals)
     if is_upper.all() or not is_upper.any():
@@ -144,7 +144,7 @@ def _find_upper_rows(residuals: Floats) -> Flags:
 
 
 def _prefer_rising(residuals: Floats, flat: Course, max_ratio: float) -> Course:
-    rising = _fit_rise(residuals, flat.last)
+    rising = _fit_rise(residuals, flat.last_row)
     if rising is not None and _deviation(residuals, rising) < max_ratio * _deviation(
         residuals, flat
     ):

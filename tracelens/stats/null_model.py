@@ -77,11 +77,11 @@ class NullModel:
     ranks: int
 
     @classmethod
-    def of(cls, peers: Floats) -> NullModel:
+    def from_peers(cls, peers: Floats) -> NullModel:
         """Learn it from peers against each other, [block, rank]."""
         blocks, ranks = peers.shape
         variance_ratio = (1 + _variance_of_median(ranks)) / (1 + _variance_of_median(ranks - 1))
-        noise = Noise.of(peers, variance_ratio)
+        noise = Noise.from_blocks(peers, variance_ratio)
         observed = variance_ratio * _variance(peers.mean(axis=0)) - noise.variance(blocks)
         return cls(noise, max(observed, SPREAD_OF_EQUAL_RANKS**2), variance_ratio, blocks, ranks)
 
@@ -163,7 +163,7 @@ class Noise:
     alike: float  # correlation
 
     @classmethod
-    def of(cls, blocks: Floats, variance_ratio: float = 1.0) -> Noise:
+    def from_blocks(cls, blocks: Floats, variance_ratio: float = 1.0) -> Noise:
         """Learn it from each rank's covariances, of blocks and of neighbours, without what is far out.
 
         Its variance is `variance_ratio` times as large. What a rank shows is noisy, but the median over

@@ -176,12 +176,12 @@ def _concatenate(parts: list[Windows], names: tuple[str, ...], axis: int) -> lis
 
 def _judge_by_peers(edges: Ints, blocks: Floats, peers: Floats) -> Windows:
     """Try windows of all lengths (2, 3, 4, 6, 8 ... blocks, and everything) at every quarter length."""
-    null_model = NullModel.of(peers - median_of_others(peers))
+    null_model = NullModel.from_peers(peers - median_of_others(peers))
     peer_median = medians(peers, axis=1)[:, None]
     sums = (
-        _Sums.of(blocks - peer_median),
-        _Sums.of(peers - median_of_others(peers)),
-        _Sums.of(peer_median),
+        _Sums.from_blocks(blocks - peer_median),
+        _Sums.from_blocks(peers - median_of_others(peers)),
+        _Sums.from_blocks(peer_median),
     )
     lengths = _list_lengths(len(blocks))
     windows = [_judge_length(edges, sums, null_model, length, len(lengths)) for length in lengths]
@@ -200,7 +200,7 @@ def _judge_length(
     lasting_share = null_model.lasting(length)
     residual = ranks.residuals(length, stride, lasting_share)
     scale, freedom = null_model.scale(length, peers.residuals(length, stride, lasting_share))
-    level = ranks.means(length, stride) + peer_median.means(length, stride)
+    level = ranks.window_means(length, stride) + peer_median.window_means(length, stride)
     is_whole = length == null_model.blocks
     share = SHARE_OF_ERROR_RATE_FOR_WHOLE_RUN
     tried_windows = (
@@ -223,16 +223,16 @@ class _Sums:
     upto: Floats
 
     @classmethod
-    def of(cls, blocks: Floats) -> _Sums:
+    def from_blocks(cls, blocks: Floats) -> _Sums:
         return cls(np.concatenate([np.zeros((1, blocks.shape[1])), np.cumsum(blocks, axis=0)]))
 
-    def means(self, length: int, stride: int) -> Floats:
+    def window_means(self, length: int, stride: int) -> Floats:
         """Return the means of windows of `length` blocks, one from every `stride` on, [window, rank]."""
         return np.asarray((self.upto[length::stride] - self.upto[:-length:stride]) / length)
 
     def residuals(self, length: int, stride: int, lasting: float) -> Floats:
         """Return by how much those means are above what the blocks outside of each window predict."""
-        means = self.means(length, stride)
+        means = self.window_means(length, stride)
         blocks_outside = max(len(self.upto) - 1 - length, 1)
         return np.asarray(means - lasting * (self.upto[-1] - means * length) / blocks_outside)
 
@@ -255,7 +255,7 @@ class _Steps:
         """The steps of all peers."""
         return self.residuals if self.peers.all() else self.residuals[:, self.peers]
 
-    def above(self, rank: int, level: float) -> tuple[int, int]:
+    def count_above(self, rank: int, level: float) -> tuple[int, int]:
         """Return in how many steps the peers of a rank are above `level`, and of how many."""
         rank_steps = self.residuals[:, rank] if self.peers[rank] else self.residuals[:0, rank]
         count = np.count_nonzero(self.pooled > level) - np.count_nonzero(rank_steps > level)
@@ -288,7 +288,7 @@ def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
     rank_steps = steps.residuals[:, rank]  # a few neighbours count as one: they are correlated
     window_steps = rank_steps[window]
     count_above = np.count_nonzero(window_steps > level)
-    peers_above, peer_steps = steps.above(rank, level)
+    peers_above, peer_steps = steps.count_above(rank, level)
     count_outside = len(rank_steps) - len(window_steps)
     count_above_outside = np.count_nonzero(rank_steps > level) - count_above
     rate_outside = (

@@ -75,7 +75,7 @@ def measure(
     results: Mapping[str, Result],
 ) -> Ledger | None:
     """Account for all time that is not useful; None where no worker recorded a step."""
-    trace, phases, roles, spent = facts.trace, facts.phases, facts.roles, facts.spent
+    trace, phases, roles, spent = facts.trace, facts.phases, facts.roles, facts.spent_time
     if trace.steps.is_empty():
         return None
     total = trace.steps["process"].n_unique() * max(job_ns(trace), 1)

@@ -70,7 +70,7 @@ def analyze(
     findings = rank_findings(
         f for f in all_findings if not (leaves_out_ranks and KINDS[f.kind].needs_all_ranks)
     )
-    time_efficiency = efficiency.measure(trace, phase_results, facts.spent)
+    time_efficiency = efficiency.measure(trace, phase_results, facts.spent_time)
     summary = _summarise(trace, phase_results)
     notes = (*trace.notes, *(() if trace.is_snapshot else _note_unjudged(results)), *plugin_notes)
     losses = ledger.measure(facts, findings, results)
@@ -100,12 +100,12 @@ def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """
     ordered = list(findings)
 
-    def place(finding: Finding) -> tuple[int, float]:
+    def order_of(finding: Finding) -> tuple[int, float]:
         if finding.category == "opportunity":
             return 2, -(finding.saving or 0.0)
         return (1, -finding.saving) if finding.saving is not None else (0, 0.0)
 
-    return tuple(sorted((f for f in ordered if not suppressed(f, ordered)), key=place))
+    return tuple(sorted((f for f in ordered if not suppressed(f, ordered)), key=order_of))
 
 
 def _run_plugins(trace: Trace, phases: Phases) -> tuple[dict[str, Result], list[Note]]:

@@ -51,7 +51,7 @@ class Tasks:
     @property
     def ratio(self) -> float:
         """How many times as long as the others' usual task that of the slowest is."""
-        return self._usual_ns / max(float(np.median(self._others)), 1.0)
+        return self._usual_ns / max(float(np.median(self._times_of_others_ns)), 1.0)
 
     @property
     def is_slower(self) -> bool:
@@ -61,13 +61,13 @@ class Tasks:
     @property
     def may_be_chance(self) -> bool:
         """Whether the slowest takes longer by no more than some worker does by chance."""
-        p = rank_sum_tail(self.held_ns[self.slowest], self._others)
+        p = rank_sum_tail(self.held_ns[self.slowest], self._times_of_others_ns)
         return p * len(self.held_ns) > MAX_P_VALUE_OF_SLOW_TASKS
 
     @property
     def text(self) -> str:
         """The rank that holds tasks longest, and how long the rank that hands them out waits."""
-        slowest_ns, others_ns = self.held_ns[self.slowest], self._others
+        slowest_ns, others_ns = self.held_ns[self.slowest], self._times_of_others_ns
         waiting = fmt.percent(self.waiting)
         return (
             f"rank {self.slowest} holds a task longest, for {fmt.duration(self._usual_ns)} "
@@ -81,7 +81,7 @@ class Tasks:
         return float(np.median(self.held_ns[self.slowest]))
 
     @property
-    def _others(self) -> Ints:
+    def _times_of_others_ns(self) -> Ints:
         slowest = self.slowest
         return np.concatenate([ns for rank, ns in self.held_ns.items() if rank != slowest])
 
@@ -125,7 +125,7 @@ def _measure_held_ns(trace: Trace, messages: pl.DataFrame) -> Ints:
 def _list_call_begins(trace: Trace, process: int) -> Ints:
     """Return when a process began collectives, ascending."""
     begins_ns = [
-        grid.start_ns[grid.there[:, column], column]
+        grid.start_ns[grid.took_part[:, column], column]
         for grid in trace.calls
         for column in np.flatnonzero(grid.processes == process).tolist()
     ]

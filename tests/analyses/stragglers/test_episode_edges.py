@@ -17,7 +17,7 @@ def test_what_lasts_from_begin_to_end_has_no_edges(seed: int) -> None:
     """Noise that remembers looks like an edge for some steps, but does not pay for one."""
     excess = healthy(seed, 2, STEPS, noise=0.06, memory=0.8)[2][:, 1] - 0.6 + 0.06
     fitted = fit_course(excess, 60, 140, MAX_DEVIATION_RATIO_IF_DRIFTING)
-    assert (fitted.first, fitted.last, fitted.pattern) == (0, STEPS - 1, "persistent")
+    assert (fitted.first_row, fitted.last_row, fitted.pattern) == (0, STEPS - 1, "persistent")
 
 
 @pytest.mark.parametrize("first", [6, 20, 100])
@@ -25,7 +25,10 @@ def test_a_clear_edge_stays_near_the_begin(first: int) -> None:
     """Some steps suffice where the lateness is far above noise."""
     excess = healthy(0, 2, STEPS)[2][:, 1] - 0.6
     excess[first:] += 0.3
-    assert fit_course(excess, first + 10, STEPS - 1, MAX_DEVIATION_RATIO_IF_DRIFTING).first == first
+    assert (
+        fit_course(excess, first + 10, STEPS - 1, MAX_DEVIATION_RATIO_IF_DRIFTING).first_row
+        == first
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -40,7 +40,7 @@ def test_equal_columns_are_those_of_the_other_file(tmp_path: Path) -> None:
     rewritten(victim, later, rows=100, compression="zstd")
     other = columns_of(victim, cache)
     assert again.number("thread") is one.number("thread") is other.number("thread")
-    assert again.word("kind").codes is one.word("kind").codes
+    assert again.word_column("kind").codes is one.word_column("kind").codes
     assert again.number("start_ns") is not one.number("start_ns")
     assert again.number("step") is one.number("step")
     assert np.array_equal(other.number("step"), one.number("step") + 1)

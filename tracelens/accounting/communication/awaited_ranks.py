@@ -88,7 +88,9 @@ def _remove_overlaps(calls: pl.DataFrame) -> pl.DataFrame:
 def select_complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
     """Return the collectives of some steps that every rank came to."""
     grids = (
-        grid.taken(np.flatnonzero((grid.last_ns != NEVER) & np.isin(grid.first("step"), steps)))
+        grid.take(
+            np.flatnonzero((grid.last_ns != NEVER) & np.isin(grid.first_value("step"), steps))
+        )
         for grid in trace.calls
     )
     return tuple(grid for grid in grids if grid.height)
@@ -113,7 +115,7 @@ def measure_blocking(
     """
     if not calls:
         return None
-    present = (rank for grid in calls for rank in grid.ranks[grid.there.any(axis=0)].tolist())
+    present = (rank for grid in calls for rank in grid.ranks[grid.took_part.any(axis=0)].tolist())
     alone_ns, held_ns = 0, dict.fromkeys(present, 0)
     for grid in calls:
         is_named = np.isin(grid.ranks, ranks)

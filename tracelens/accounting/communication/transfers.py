@@ -99,18 +99,18 @@ def measure_wire_time(calls: pl.DataFrame, steps: Ints) -> Floats:
 def _list_calls_of(all_calls: CallGrid, training: Ints) -> pl.DataFrame:
     """Measure the calls of one communicator."""
     is_complete = all_calls.completed.sum(axis=1) == all_calls.expected
-    grid = all_calls.taken(
+    grid = all_calls.take(
         np.flatnonzero(is_complete & ~all_calls.follows_mismatch)
     ).of_same_members()
     if not grid.height:
         return pl.DataFrame(schema=CALL_COLUMNS)
-    sizes = pl.DataFrame({"bytes": grid.first("nbytes")})
+    sizes = pl.DataFrame({"bytes": grid.first_value("nbytes")})
     columns = {
         "communicator": pl.Series([grid.uid], dtype=pl.Categorical).new_from_index(0, grid.height),
         "seq": grid.seq,
-        "op": [COLLECTIVES[op] for op in grid.first("op").tolist()],
+        "op": [COLLECTIVES[op] for op in grid.first_value("op").tolist()],
         "ranks": pl.Series([len(grid.ranks)]).new_from_index(0, grid.height),
-        "step": grid.first("step"),
+        "step": grid.first_value("step"),
         "bytes": sizes.select(pl.when(pl.col("bytes") >= 0).then("bytes")).to_series(),
         "ready_ns": grid.start_ns.max(axis=1),
         "wire_ns": _measure_wire(grid),

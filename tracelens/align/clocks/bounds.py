@@ -101,7 +101,7 @@ def _pair_messages(messages: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame
 
 def _bound_by_calls(grid: CallGrid, clock_of: Mapping[int, int]) -> Iterator[pl.DataFrame]:
     """Yield the full calls of the first clock of a communicator with each of its other clocks."""
-    full_calls = grid.taken(np.flatnonzero(grid.is_full))
+    full_calls = grid.take(np.flatnonzero(grid.is_full))
     clock_of_column = np.array(
         [clock_of.get(process, -1) for process in full_calls.processes.tolist()]
     )

@@ -88,7 +88,7 @@ class ClockChange:
             for name, missing in missing_marks.items()
             if name in columns
         }
-        return columns.replaced(**times).in_order()
+        return columns.with_numbers(**times).in_order()
 
     def only(self, process: int) -> ClockChange:
         """Return the map of one process."""

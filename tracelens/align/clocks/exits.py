@@ -388,7 +388,7 @@ def _find_widest(grids: list[_Exits]) -> list[int]:
 
 
 def _read_exits(grid: CallGrid, clock_of: dict[int, int], clock_count: int, status: int) -> _Exits:
-    full = grid.taken(np.flatnonzero(grid.is_full))
+    full = grid.take(np.flatnonzero(grid.is_full))
     shape = (full.height, clock_count)
     is_there, fraction_ns = np.zeros(shape, np.bool_), np.zeros(shape)
     exit_ns, entry_ns, nbytes = np.zeros((3, *shape), np.int64)
@@ -398,7 +398,9 @@ def _read_exits(grid: CallGrid, clock_of: dict[int, int], clock_count: int, stat
         clocks = present[process_counts == count]
         columns = np.array([np.flatnonzero(clock == one) for one in clocks.tolist()])
         for calls, block in full.blocks():
-            is_over = block.there & (block.end_ns != FOREVER) & (distinct(block.status) == status)
+            is_over = (
+                block.took_part & (block.end_ns != FOREVER) & (distinct(block.status) == status)
+            )
             is_over = is_over[:, columns]
             ends_ns = np.where(is_over, block.end_ns[:, columns], FOREVER)
             first_ns, later_ns = _find_median_exits(ends_ns, is_over)

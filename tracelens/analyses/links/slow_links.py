@@ -443,8 +443,8 @@ def _follow(
         window.last - WARM_UP,
         max_ratio=MAX_DEVIATION_RATIO_IF_LINK_DRIFTS,
     )
-    first_row, last_row = shape.first + WARM_UP, shape.last + WARM_UP
-    if shape.first == 0 and np.median(residual[:WARM_UP]) > shape.level / 2:
+    first_row, last_row = shape.first_row + WARM_UP, shape.last_row + WARM_UP
+    if shape.first_row == 0 and np.median(residual[:WARM_UP]) > shape.level / 2:
         first_row = 0
     rows = slice(first_row, last_row + 1)
     is_known = table.is_known[rows, link]

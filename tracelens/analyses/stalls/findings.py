@@ -206,7 +206,7 @@ def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indic
         *find_greatest_run(residual - level / 2),
         max_ratio=MAX_DEVIATION_RATIO_IF_STALL_DRIFTS,
     )
-    interval = np.arange(shape.first, shape.last + 1)
+    interval = np.arange(shape.first_row, shape.last_row + 1)
     max_steps = MAX_SHARE_OF_STEPS_OF_LASTING_STALL * len(residual)
     lasts = MIN_STEPS_OF_LASTING_STALL <= len(interval) <= max_steps and shape.level >= level
     least_loss = MIN_SHARE_OF_LOSS_OF_LASTING_STALL * residual[scattered].sum()

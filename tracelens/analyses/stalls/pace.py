@@ -118,7 +118,7 @@ def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
     low, high = np.quantile(median, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
     run = find_greatest_run(median - (low + high) / 2)
     shape = fit_course(median - low, *run, max_ratio=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
-    is_upper = shape.inside
+    is_upper = shape.is_upper
     if min(np.count_nonzero(is_upper), np.count_nonzero(~is_upper)) < MIN_STEPS_OF_LEVEL:
         return None
     levels = _measure_levels(computed, is_upper)
@@ -136,7 +136,7 @@ def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
     ratio = float(steps[1].mean() / steps[0].mean())
     errors = [part.std() / part.mean() / np.sqrt(len(part)) for part in steps]
     error = ratio * float(np.hypot(*errors))
-    slow_rows = np.arange(rows[shape.first], rows[shape.last] + 1)
+    slow_rows = np.arange(rows[shape.first_row], rows[shape.last_row] + 1)
     share = 1 - ratio
     return Slowdown(slow_rows, np.full(len(slow_rows), share), level, error / max(share, error))
 

@@ -235,7 +235,7 @@ class _RankDelays:
             return None
         if course.stalls:
             stalled = np.maximum(residuals[phases].sum(axis=0), 0.0)
-            delay[self.rows] = np.where(course.inside, stalled, 0.0)
+            delay[self.rows] = np.where(course.is_upper, stalled, 0.0)
             self.unexplained[:, delay > 0] = 0.0
         else:
             heights = np.maximum(_measure_heights(residuals[:count], course), 0.0)
@@ -264,7 +264,7 @@ class _RankDelays:
             return delay
         for first, last in course.runs:
             delay[self.rows[first] : self.rows[last] + 1] = course.level
-        if course.first == 0 and len(warm_up) and np.median(warm_up) > course.level / 2:
+        if course.first_row == 0 and len(warm_up) and np.median(warm_up) > course.level / 2:
             delay[: self.rows[0]] = course.level
         return delay
 
@@ -312,7 +312,7 @@ def _find_period(rows: Indices) -> int | None:
 
 def _measure_heights(residuals: Floats, course: Course) -> Floats:
     """Measure by how much each phase is longer where a rank is late, [phase] as shares of a step."""
-    inside = course.inside
+    inside = course.is_upper
     upper = (np.mean if course.stalls else np.median)(residuals[:, inside], axis=1)
     lower = np.median(residuals[:, ~inside], axis=1) if _has_baseline(inside) else 0.0
     return np.asarray(upper - lower)
@@ -326,7 +326,7 @@ def _has_baseline(inside: Flags) -> bool:
 def _clear_heights(residuals: Floats, course: Course, certain: list[int]) -> Floats:
     """Return the heights of phases, 0 where one is not clearly longer; `certain` phases always are."""
     heights = _measure_heights(residuals, course)
-    errors = np.array([_least_clear_delay(residual, course.inside) for residual in residuals])
+    errors = np.array([_least_clear_delay(residual, course.is_upper) for residual in residuals])
     is_clear = (heights > errors) | np.isin(np.arange(len(residuals)), certain)
     return np.where(is_clear, np.maximum(heights, 0.0), 0.0)
 

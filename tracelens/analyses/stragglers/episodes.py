@@ -172,7 +172,7 @@ def _measure_levels(times: ComputeTime, host: Episode, ranks: list[int]) -> tupl
     levels = blocks.mean(axis=0)
     if np.count_nonzero(~in_episode) >= MIN_SHARE_OF_STEPS_WITHOUT_DELAY * len(rows):
         levels = levels - np.median(residuals[~in_episode], axis=0)
-    return levels, float(np.sqrt(Noise.of(blocks).variance(len(blocks))))
+    return levels, float(np.sqrt(Noise.from_blocks(blocks).variance(len(blocks))))
 
 
 def against_unaffected_ranks(times: ComputeTime, episodes: list[Episode]) -> list[Episode]:

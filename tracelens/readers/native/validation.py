@@ -82,13 +82,13 @@ def _unknown_words(trace: Trace) -> list[str]:
     ops: Counter[tuple[str, str]] = Counter()  # by kind and operation
     for process in trace.source.parts:
         columns = trace.source.columns(process, ("type", "kind", "op"))
-        kind, op, is_span = columns.word("kind"), columns.word("op"), columns.is_span
+        kind, op, is_span = columns.word_column("kind"), columns.word_column("op"), columns.is_span
         for unknown_word in {*kind.known} - {*KINDS}:
-            kinds[unknown_word] += _count(is_span & kind.among((unknown_word,)))
+            kinds[unknown_word] += _count(is_span & kind.is_in((unknown_word,)))
         for unknown_word in {*op.known} - known_ops:
-            is_word = is_span & op.among((unknown_word,))
+            is_word = is_span & op.is_in((unknown_word,))
             for owner in OPS.keys() & kind.known:
-                ops[owner, unknown_word] += _count(is_word & kind.among((owner,)))
+                ops[owner, unknown_word] += _count(is_word & kind.is_in((owner,)))
     of_kinds = (
         f"{count:,} spans are of the unknown kind '{kind}'."
         for kind, count in sorted(kinds.items())
@@ -111,7 +111,7 @@ def _unmatched(trace: Trace) -> list[str]:
     outlines = outlined(trace)
     numberless = sum(outlines[process].numberless for process in trace.workers["process"])
     arrivals = arrivals_of(
-        [grid.taken(np.flatnonzero(grid.last_ns == NEVER)) for grid in trace.calls]
+        [grid.take(np.flatnonzero(grid.last_ns == NEVER)) for grid in trace.calls]
     )
     calls = arrivals.group_by("communicator", "seq").agg("op", "rank", "last_rank").sort("seq")
     sentences = []

@@ -261,7 +261,7 @@ def _read_bucket_ends(columns: Columns) -> pl.DataFrame:
     """Return when the last span of backprop for each `step` and `bucket` ends, `end_ns`."""
     end_ns, bucket = columns.number("end_ns"), columns.number("bucket")
     has_bucket = columns.is_span & (bucket >= 0) & (end_ns < FOREVER)
-    rows = np.flatnonzero(has_bucket & columns.word("kind").among(("backprop",)))
+    rows = np.flatnonzero(has_bucket & columns.word_column("kind").is_in(("backprop",)))
     ends = {"step": columns.number("step")[rows], "bucket": bucket[rows], "end_ns": end_ns[rows]}
     table = pl.DataFrame(ends, schema=dict.fromkeys(ends, pl.Int64()))
     return table.group_by("step", "bucket").agg(pl.col("end_ns").max())

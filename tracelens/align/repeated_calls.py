@@ -85,7 +85,7 @@ def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> p
     group_count = Counter[int]()
     for index in np.argsort(first_begin_ns, kind="stable").tolist():
         grid = calls[index]
-        op, nbytes = (grid.first(name).astype(np.int64) for name in ("op", "nbytes"))
+        op, nbytes = (grid.first_value(name).astype(np.int64) for name in ("op", "nbytes"))
         for column, process in enumerate(grid.processes.tolist()):
             rows = np.flatnonzero(grid.took_part[:, column])
             if process in processes and len(rows):

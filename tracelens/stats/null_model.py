@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
 
 # of a step: equal ranks differ by this standard deviation, permanently [calibrate; one decision in
-# NullModel.of, NullModel.scale]
+# NullModel.from_peers, NullModel.scale]
 SPREAD_OF_EQUAL_RANKS: Final = 0.003
 # times: the permanent difference of equal ranks is this much larger than its changes [calibrate]
 RATIO_OF_SPREAD_TO_ITS_CHANGES: Final = 3

@@ -36,14 +36,14 @@ def test_waterfall_adds_up_to_one(runs: int) -> None:
     def check(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn
         clocks = random_clocks(scenario.hosts, scenario.seed) if skewed else ()
         trace = prepare(generate(replace(scenario, clocks=clocks)))
-        parts = phases.run(trace)
-        found = efficiency.measure(
+        accounted = phases.run(trace)
+        measured = efficiency.measure(
             trace,
-            parts,
-            measure_spent_time(trace, parts, efficiency.find_useful(parts, serves=False)),
+            accounted,
+            measure_spent_time(trace, accounted, efficiency.find_useful(accounted, serves=False)),
         )
-        assert found is not None
-        shares = [found.achieved, *(bar.share for bar in found.waterfall)]
+        assert measured is not None
+        shares = [measured.achieved, *(bar.share for bar in measured.waterfall)]
         assert sum(shares) == pytest.approx(1, abs=1e-12)
         assert min(shares) >= 0
 
@@ -53,11 +53,11 @@ def test_waterfall_adds_up_to_one(runs: int) -> None:
 @pytest.mark.parametrize("run", RUNS)
 def test_factors_multiply_to_parallel_efficiency(run: str) -> None:
     """POP: load balance x communication, communication = serialisation x transfer; all within one."""
-    found = report(RUNS[run][0]).efficiency
-    assert found is not None
-    pop = found.pop
+    measured = report(RUNS[run][0]).efficiency
+    assert measured is not None
+    pop = measured.pop
     balance, communication = pop["load_balance"], pop["communication_efficiency"]
-    assert balance * communication == pytest.approx(found.achieved)
+    assert balance * communication == pytest.approx(measured.achieved)
     parts = (pop["serialisation_efficiency"], pop["transfer_efficiency"])
     assert prod(parts) == pytest.approx(communication)
     assert all(0 < factor <= 1 for factor in pop.values())
@@ -66,37 +66,39 @@ def test_factors_multiply_to_parallel_efficiency(run: str) -> None:
 def test_a_quiet_run_is_known_exactly() -> None:
     """Without noise: 1 ms of data and 1 ms of exposed transfer in a step of 18 ms."""
     scenario = Scenario(ranks=4, steps=10, noise=0, spread=0, exit_skew_us=0)
-    found = report(scenario).efficiency
-    assert found is not None
-    assert found.job_ns == 180_000_000
-    assert found.achieved == pytest.approx(16 / 18)
-    shares = {bar.cause: bar.share for bar in found.waterfall if bar.share}
+    measured = report(scenario).efficiency
+    assert measured is not None
+    assert measured.job_ns == 180_000_000
+    assert measured.achieved == pytest.approx(16 / 18)
+    shares = {bar.cause: bar.share for bar in measured.waterfall if bar.share}
     assert shares == pytest.approx({"data": 1 / 18, "exposed_transfer": 1 / 18})
-    assert found.pop["transfer_efficiency"] == pytest.approx(17 / 18)
-    assert found.pop["serialisation_efficiency"] == pytest.approx(16 / 17)
+    assert measured.pop["transfer_efficiency"] == pytest.approx(17 / 18)
+    assert measured.pop["serialisation_efficiency"] == pytest.approx(16 / 17)
 
 
 def test_a_late_rank_shows_as_waiting() -> None:
     """A slow rank's cost stands where the others wait, and in the load balance."""
-    found = report(RUNS["slow rank"][0]).efficiency
+    measured = report(RUNS["slow rank"][0]).efficiency
     healthy = report(RUNS["healthy"][0]).efficiency
-    assert found is not None
+    assert measured is not None
     assert healthy is not None
-    late = {bar.cause: bar.share for bar in found.waterfall}["late_ranks"]
+    late = {bar.cause: bar.share for bar in measured.waterfall}["late_ranks"]
     assert late > 0.04
-    assert found.pop["load_balance"] < healthy.pop["load_balance"] - 0.03
+    assert measured.pop["load_balance"] < healthy.pop["load_balance"] - 0.03
 
 
 def test_waiting_for_a_slow_host_has_a_bar_of_its_own() -> None:
     """What its finding costs is no more waiting for single late ranks, and all still sums to one."""
-    told = report(RUNS["slow host"][0])
-    found = told.efficiency
-    assert found is not None
-    (finding,) = (one for one in told.findings if one.kind == "slow_host")
-    shares = {bar.cause: bar.share for bar in found.waterfall}
+    slow_host_report = report(RUNS["slow host"][0])
+    measured = slow_host_report.efficiency
+    assert measured is not None
+    (finding,) = (
+        candidate for candidate in slow_host_report.findings if candidate.kind == "slow_host"
+    )
+    shares = {bar.cause: bar.share for bar in measured.waterfall}
     assert shares["slow_host"] == finding.cost
     assert 0 < shares["late_ranks"] < shares["slow_host"]
-    assert found.achieved + sum(shares.values()) == pytest.approx(1, abs=1e-12)
+    assert measured.achieved + sum(shares.values()) == pytest.approx(1, abs=1e-12)
     alone = report(RUNS["slow rank"][0]).efficiency
     assert alone is not None
     assert {bar.cause: bar.share for bar in alone.waterfall}["slow_host"] == 0

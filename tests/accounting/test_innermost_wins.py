@@ -21,15 +21,15 @@ LENGTH = 60
 def nested(draw: st.DrawFn, first: int = 0, last: int = LENGTH, depth: int = 0) -> list[Any]:
     """Draw spans side by side within bounds, each with spans inside."""
     rows = []
-    at = first
-    while at < last and draw(st.booleans()):
-        start = draw(st.integers(at, last))
+    next_start = first
+    while next_start < last and draw(st.booleans()):
+        start = draw(st.integers(next_start, last))
         end = draw(st.integers(start, last))
         kind = draw(st.sampled_from(OWN_KINDS))
         rows.append(span(0, kind, start, end, name=f"{kind}@{depth}", depth=depth))
         if depth < 3:
             rows += draw(nested(first=start, last=end, depth=depth + 1))
-        at = end + 1
+        next_start = end + 1
     return rows
 
 

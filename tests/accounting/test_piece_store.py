@@ -23,12 +23,12 @@ def fields(pieces: PackedPieces) -> list[object]:
 def test_pieces_come_back_as_they_were(room: int) -> None:
     """Whether none, some or all of them fit into memory."""
     trace = tracelens.load.prepare(generate(SLOW_BACKPROP))
-    held = phases.run(trace).pieces.packed
+    packed = phases.run(trace).pieces.packed
     store = PieceStore(room)
-    for pieces in held:
+    for pieces in packed:
         store.append(pieces)
-    assert len(store) == len(held)
-    assert [fields(one) for one in store] == [fields(one) for one in held]
+    assert len(store) == len(packed)
+    assert [fields(stored) for stored in store] == [fields(stored) for stored in packed]
 
 
 def test_an_account_without_memory_for_pieces() -> None:

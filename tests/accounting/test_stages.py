@@ -33,14 +33,14 @@ def recording(*, by_stage: bool = True) -> Recording:
     return case.recording
 
 
-def found(trace: Trace) -> Stages | None:
+def stages_of(trace: Trace) -> Stages | None:
     return find_stages(prepare(trace))
 
 
 @pytest.mark.parametrize("by_stage", mark_slow([True, False], quick=[True]))
 def test_the_stages_of_a_pipeline(*, by_stage: bool) -> None:
     """Known by the communicators of replicas, and by the order of messages where there are none."""
-    stages = found(recording(by_stage=by_stage).trace())
+    stages = stages_of(recording(by_stage=by_stage).trace())
     assert stages is not None
     assert stages.stage.tolist() == [rank * STAGES // RANKS for rank in range(RANKS)]
     assert len(set(stages.chain.tolist())) == RANKS // STAGES
@@ -48,14 +48,14 @@ def test_the_stages_of_a_pipeline(*, by_stage: bool) -> None:
 
 def test_a_communicator_of_first_and_last_stage_joins_none() -> None:
     """As of embeddings that both share: its ranks are in one chain."""
-    whole = recording()
-    first = whole.events.filter(pl.col("communicator") == pipeline.replicas(0)).head(0)
+    run = recording()
+    replica_events = run.events.filter(pl.col("communicator") == pipeline.replicas(0)).head(0)
     ends = [rank for rank in range(RANKS) if rank % 16 == 0 and rank // 16 in {0, STAGES - 1}]
-    rows = whole.events.filter(
+    rows = run.events.filter(
         (pl.col("op") == "allreduce") & pl.col("rank").is_in(ends)
-    ).with_columns(communicator=pl.lit("embeddings").cast(first["communicator"].dtype))
-    events = pl.concat([whole.events, rows.unique(["rank", "step"])]).sort("process", "start_ns")
-    stages = found(replace(whole, events=events).trace())
+    ).with_columns(communicator=pl.lit("embeddings").cast(replica_events["communicator"].dtype))
+    events = pl.concat([run.events, rows.unique(["rank", "step"])]).sort("process", "start_ns")
+    stages = stages_of(replace(run, events=events).trace())
     assert stages is not None
     assert len(stages.members) == STAGES
 
@@ -65,13 +65,13 @@ def exchange(ranks: int, *, together: bool) -> Trace:
     rows = []
     for step in range(4):
         for rank in range(ranks):
-            begin = 100 * step
-            at = begin + (10 if together else 10 * rank + 10)
-            rows.append(span(rank, "step", begin, begin + 100, step=step))
+            step_begin_ns = 100 * step
+            start_ns = step_begin_ns + (10 if together else 10 * rank + 10)
+            rows.append(span(rank, "step", step_begin_ns, step_begin_ns + 100, step=step))
             sides = [("send", rank + 1), ("recv", rank - 1)]
             for op, peer in sides:
                 if 0 <= peer < ranks:
-                    more: dict[str, Any] = {
+                    fields: dict[str, Any] = {
                         "op": op,
                         "peer": peer,
                         "seq": step,
@@ -79,19 +79,19 @@ def exchange(ranks: int, *, together: bool) -> Trace:
                         "step": step,
                     }
                     length = 15 if together else 8
-                    start = at + (9 if op == "send" and not together else 0)
-                    rows.append(span(rank, "reduction", start, start + length, **more))
+                    start = start_ns + (9 if op == "send" and not together else 0)
+                    rows.append(span(rank, "reduction", start, start + length, **fields))
     return trace_of(rows, ranks=ranks)
 
 
 def test_neighbours_that_exchange_borders_are_all_peers() -> None:
     """All send at once, so that no work is handed on within a step."""
-    assert found(exchange(6, together=True)) is None
+    assert stages_of(exchange(6, together=True)) is None
 
 
 def test_work_that_is_handed_on_makes_stages() -> None:
     """Each receives before it sends, and no communicator joins any two."""
-    stages = found(exchange(6, together=False))
+    stages = stages_of(exchange(6, together=False))
     assert stages is not None
     assert stages.stage.tolist() == list(range(6))
 
@@ -100,7 +100,7 @@ def test_ranks_that_send_nothing_are_all_peers() -> None:
     """Whatever their communicators are."""
     trace = recording().trace()
     events = trace.events.filter(pl.col("op").is_in(["send", "recv"]).not_().fill_null(value=True))
-    assert found(trace.with_(events=events)) is None
+    assert stages_of(trace.with_(events=events)) is None
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
@@ -113,14 +113,14 @@ def test_stages_are_levelled(replicas: int) -> None:
     for values in matrices:
         values[:, stage == 1] *= 2
         values[60:, ranks - 1] *= 1.5
-    own = replace(own_time(matrices), stages=Stages(stage, np.arange(ranks) % replicas))
-    level = own.levelled
+    compute_time = replace(own_time(matrices), stages=Stages(stage, np.arange(ranks) % replicas))
+    level = compute_time.levelled
     assert level.stages is None
     early, late = (np.median(level.total[rows], axis=0) for rows in (slice(5, 60), slice(60, None)))
-    usual = np.median(early)
-    assert np.all(np.abs(early / usual - 1) < 0.15)
-    assert late[-1] > 1.2 * usual
-    assert np.all(late[:-1] < 1.1 * usual)
+    median = np.median(early)
+    assert np.all(np.abs(early / median - 1) < 0.15)
+    assert late[-1] > 1.2 * median
+    assert np.all(late[:-1] < 1.1 * median)
 
 
 def test_without_stages_nothing_is_levelled() -> None:
@@ -130,26 +130,26 @@ def test_without_stages_nothing_is_levelled() -> None:
     assert own.peers_of((1,)).tolist() == [0, 2, 3]
 
 
-def served(order: list[int], *, directly: bool = True, others: bool = False) -> Trace:
+def served_trace(order: list[int], *, directly: bool = True, others: bool = False) -> Trace:
     """Let rank 0 answer requests of ranks 1 to 3: each before the next, or all of them at last."""
     rows: list[dict[str, Any]] = []
     counts = dict.fromkeys(range(1, 4), 0)
-    last = 10 * len(order)
-    for place, peer in enumerate(order):
-        asked, answered = 10 * place, 10 * place + 5 if directly else last + 10 * place
-        for rank, op, other, key, at in (
-            (peer, "send", 0, 1, asked),
-            (0, "recv", peer, 1, asked + 1),
-            (0, "send", peer, 2, answered),
-            (peer, "recv", 0, 2, answered + 1),
+    end_ns = 10 * len(order)
+    for index, peer in enumerate(order):
+        asked_ns, answered_ns = 10 * index, 10 * index + 5 if directly else end_ns + 10 * index
+        for rank, op, partner, key, moment_ns in (
+            (peer, "send", 0, 1, asked_ns),
+            (0, "recv", peer, 1, asked_ns + 1),
+            (0, "send", peer, 2, answered_ns),
+            (peer, "recv", 0, 2, answered_ns + 1),
         ):
-            more: dict[str, Any] = {"op": op, "peer": other, "key": key, "communicator": "c"}
-            more["seq"] = counts[peer]
-            rows.append(span(rank, "reduction", at, at + 2, **more))
+            fields: dict[str, Any] = {"op": op, "peer": partner, "key": key, "communicator": "c"}
+            fields["seq"] = counts[peer]
+            rows.append(span(rank, "reduction", moment_ns, moment_ns + 2, **fields))
         counts[peer] += 1
     if others:
-        more = {"op": "send", "peer": 2, "key": 3, "seq": 0, "communicator": "d"}
-        rows.append(span(1, "reduction", 3 * last, 3 * last + 2, **more))
+        fields = {"op": "send", "peer": 2, "key": 3, "seq": 0, "communicator": "d"}
+        rows.append(span(1, "reduction", 3 * end_ns, 3 * end_ns + 2, **fields))
     return prepare(trace_of(rows, ranks=4))
 
 
@@ -157,25 +157,25 @@ ORDER = [1, 2, 3, 3, 1, 2, 2, 3, 1, 1, 2, 3]
 
 
 def test_who_answers_all_others_is_a_server() -> None:
-    assert find_server(served(ORDER)) == 0
+    assert find_server(served_trace(ORDER)) == 0
 
 
 def test_who_gathers_and_then_answers_is_a_peer() -> None:
     """It may work as the others do."""
-    assert find_server(served(ORDER, directly=False)) is None
+    assert find_server(served_trace(ORDER, directly=False)) is None
 
 
 def test_without_others_that_talk_past_it() -> None:
-    assert find_server(served(ORDER, others=True)) is None
+    assert find_server(served_trace(ORDER, others=True)) is None
     assert find_server(prepare(exchange(3, together=True))) is None
 
 
 def test_a_server_is_compared_only_if_it_takes_longer() -> None:
     """What it idles says nothing of those whom it serves."""
-    own = replace(own_time(healthy(0, 4, 40)), server=0)
-    idle, slow = own.own.copy(), own.own.copy()
-    idle[:, :, 0], slow[:, :, 0] = 0.0, 9 * own.own[:, :, 0]
-    usual = np.median(own.own[:, :, 1:], axis=2)
-    assert (replace(own, own=idle).levelled.own[:, :, 0] == usual).all()
-    assert (replace(own, own=slow).levelled.own[:, :, 0] == slow[:, :, 0]).all()
-    assert replace(own, own=idle).peers_of((1,)).tolist() == [2, 3]
+    compute_time = replace(own_time(healthy(0, 4, 40)), server=0)
+    idle, slow = compute_time.own.copy(), compute_time.own.copy()
+    idle[:, :, 0], slow[:, :, 0] = 0.0, 9 * compute_time.own[:, :, 0]
+    median = np.median(compute_time.own[:, :, 1:], axis=2)
+    assert (replace(compute_time, own=idle).levelled.own[:, :, 0] == median).all()
+    assert (replace(compute_time, own=slow).levelled.own[:, :, 0] == slow[:, :, 0]).all()
+    assert replace(compute_time, own=idle).peers_of((1,)).tolist() == [2, 3]

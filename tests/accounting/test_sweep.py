@@ -71,10 +71,10 @@ def test_both_cut_alike(examples: int) -> None:
     def check(thread: Spans, around: Surroundings, steps: Ints) -> None:
         in_c = partition(thread, around, steps)
         in_numpy = partition(thread, around, steps, sweep.cut_in_numpy)
-        for name, found in in_c._asdict().items():
+        for name, actual in in_c._asdict().items():
             expected = getattr(in_numpy, name)
-            assert found.dtype == expected.dtype, name
-            np.testing.assert_array_equal(found, expected, err_msg=name)
+            assert actual.dtype == expected.dtype, name
+            np.testing.assert_array_equal(actual, expected, err_msg=name)
 
     check_examples(check, examples, spans(CODES), surroundings(), windows())
 
@@ -82,43 +82,43 @@ def test_both_cut_alike(examples: int) -> None:
 @given(spans(CODES), surroundings(), windows())
 def test_time_adds_up(thread: Spans, around: Surroundings, steps: Ints) -> None:
     """Pieces touch from the first step to the last, and each step's categories sum to its length."""
-    found = partition(thread, around, steps)
-    assert found.spent.sum(axis=1).tolist() == np.diff(steps).tolist()
-    assert (found.spent >= 0).all()
-    assert (np.diff(found.bounds) > 0).all()
-    assert (found.bounds[0], found.bounds[-1]) == (steps[0], steps[-1])
-    assert set(found.category.tolist()) <= set(range(len(CATEGORIES)))
+    sums = partition(thread, around, steps)
+    assert sums.spent.sum(axis=1).tolist() == np.diff(steps).tolist()
+    assert (sums.spent >= 0).all()
+    assert (np.diff(sums.bounds) > 0).all()
+    assert (sums.bounds[0], sums.bounds[-1]) == (steps[0], steps[-1])
+    assert set(sums.category.tolist()) <= set(range(len(CATEGORIES)))
 
 
 @native
 def test_arrays_are_held_to_their_lengths() -> None:
     """What is too short, of another type or out of order is refused, not read."""
-    good = [np.array([0, 10], np.int64), *no_spans(), *no_spans(), *[np.zeros(0, np.int64)] * 10]
-    assert cut(good) == 1
-    short = [*good]
+    arrays = [np.array([0, 10], np.int64), *no_spans(), *no_spans(), *[np.zeros(0, np.int64)] * 10]
+    assert count_segments_cut(arrays) == 1
+    short = [*arrays]
     short[1:3] = [np.array([1], np.int64)] * 2
     with pytest.raises(ValueError, match="array 3 is of another type, or too short"):
-        cut(short)
-    other = [*good]
-    other[4] = np.zeros(0, np.int64)
+        count_segments_cut(short)
+    damaged = [*arrays]
+    damaged[4] = np.zeros(0, np.int64)
     with pytest.raises(ValueError, match="array 4 is of another type"):
-        cut(other)
+        count_segments_cut(damaged)
     with pytest.raises(IndexError):
-        cut(good[:-1])
+        count_segments_cut(arrays[:-1])
     with pytest.raises(ValueError, match="no steps"):
-        cut([np.array([0], np.int64), *good[1:]])
+        count_segments_cut([np.array([0], np.int64), *arrays[1:]])
     with pytest.raises(ValueError, match="a code is none"):
-        cut([good[0], *one_span(code=77), *good[6:]])
+        count_segments_cut([arrays[0], *one_span(code=77), *arrays[6:]])
     with pytest.raises(ValueError, match="array 0 is of another type, or too short"):
-        cut([good[0], *one_span(code=1), *good[6:]], room=1)
+        count_segments_cut([arrays[0], *one_span(code=1), *arrays[6:]], room=1)
 
 
-def cut(given: list[Array], room: int = 8) -> int:
+def count_segments_cut(inputs: list[Array], room: int = 8) -> int:
     sizes = (room + 1, room, room, room, len(CATEGORIES), room)
     kinds = (np.int64, np.int32, np.int8, np.int32, np.int64, np.int64)
     arrays = tuple(np.zeros(size, kind) for size, kind in zip(sizes, kinds, strict=True))
     assert sweep._NATIVE is not None
-    return int(sweep._NATIVE.cut(tuple(given), arrays))
+    return int(sweep._NATIVE.cut(tuple(inputs), arrays))
 
 
 def no_spans() -> list[Array]:

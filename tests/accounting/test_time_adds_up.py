@@ -24,28 +24,28 @@ TIMES = st.integers(0, 400)
 LENGTHS = st.one_of(st.none(), st.integers(0, 200))
 
 
-def assert_adds_up(trace: Trace, found: Phases) -> None:
+def assert_adds_up(trace: Trace, accounted: Phases) -> None:
     """Check the promise, and that segments touch, are maximal and agree with the sums."""
-    sums = found.times.group_by("process", "step").agg(pl.col("ns").sum())
+    sums = accounted.times.group_by("process", "step").agg(pl.col("ns").sum())
     steps = trace.steps.select("process", "step", ns=pl.col("end_ns") - pl.col("start_ns"))
     lasting = steps.filter(pl.col("ns") > 0)
     assert lasting.sort("process", "step").equals(
         sums.filter(pl.col("ns") > 0).sort("process", "step").select(lasting.columns)
     )
-    segments = found.segments
+    segments = accounted.segments
     assert (segments["start_ns"] < segments["end_ns"]).all()
     touching = pl.col("start_ns") == pl.col("end_ns").shift(1).over("process")
     assert segments.select(touching.drop_nulls().all()).item()
-    same = pl.all_horizontal(
+    is_repeated = pl.all_horizontal(
         pl.col(name).eq_missing(pl.col(name).shift(1))
         for name in ("process", "step", "category", "name")
     )
-    assert not segments.select(same.any()).item()
+    assert not segments.select(is_repeated.any()).item()
     within = segments.join(trace.steps, on=["process", "step"], suffix="_of_step")
     assert within.height == segments.height
     assert (within["start_ns"] >= within["start_ns_of_step"]).all()
     assert (within["end_ns"] <= within["end_ns_of_step"]).all()
-    assert found.hidden_rows.height == trace.steps.height
+    assert accounted.hidden_rows.height == trace.steps.height
 
 
 @st.composite
@@ -53,7 +53,7 @@ def any_span(draw: st.DrawFn, ranks: int) -> dict[str, Any]:
     """Draw any event on any thread, overlapping others as it pleases."""
     start, length = draw(TIMES), draw(LENGTHS)
     kind = draw(st.sampled_from(KINDS))
-    more: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "thread": draw(st.integers(0, 2)),
         "step": draw(st.integers(-1, 3)),
         "depth": draw(st.integers(0, 3)),
@@ -62,8 +62,8 @@ def any_span(draw: st.DrawFn, ranks: int) -> dict[str, Any]:
     }
     rank = draw(st.integers(0, ranks - 1))
     if kind == "reduction" and draw(st.booleans()):
-        more |= {"communicator": "world-uid", "seq": draw(st.integers(0, 3)), "op": "allreduce"}
-    return span(rank, kind, start, None if length is None else start + length, **more)
+        fields |= {"communicator": "world-uid", "seq": draw(st.integers(0, 3)), "op": "allreduce"}
+    return span(rank, kind, start, None if length is None else start + length, **fields)
 
 
 @pytest.mark.parametrize("examples", few_or_many(20, 80))

@@ -32,11 +32,16 @@ def simulate(ranks: int, transfer_ms: float, *, shows_waits: bool, noise: float 
         for rank in range(ranks):
             lengths = (3.0, 3.0, GAP_MS, 3.0)
             times = np.cumsum([ready[rank], *(ms * MS * luck.gauss(1, noise) for ms in lengths)])
-            forward, first, gap, second, ends = times.astype(np.int64).tolist()
-            at: dict[str, Any] = {"rank": rank, "host": "a", "thread": "main", "step": step}
-            rows.append(at | {"start_ns": forward, "end_ns": first, "kind": "forward"})
-            rows.append(at | {"start_ns": first, "end_ns": gap, "kind": "backprop"})
-            rows.append(at | {"start_ns": second, "end_ns": ends, "kind": "backprop"})
+            forward, first_end, gap, second, ends = times.astype(np.int64).tolist()
+            main_thread: dict[str, Any] = {
+                "rank": rank,
+                "host": "a",
+                "thread": "main",
+                "step": step,
+            }
+            rows.append(main_thread | {"start_ns": forward, "end_ns": first_end, "kind": "forward"})
+            rows.append(main_thread | {"start_ns": first_end, "end_ns": gap, "kind": "backprop"})
+            rows.append(main_thread | {"start_ns": second, "end_ns": ends, "kind": "backprop"})
             begins.append([gap, ends])
         for bucket in range(2):
             starts = [begin[bucket] for begin in begins]
@@ -49,10 +54,14 @@ def simulate(ranks: int, transfer_ms: float, *, shows_waits: bool, noise: float 
                 )
             number += 1
         for rank in range(ranks):
-            at = {"rank": rank, "host": "a", "thread": "main", "step": step}
+            main_thread = {"rank": rank, "host": "a", "thread": "main", "step": step}
             if shows_waits:
-                rows.append(at | {"start_ns": begins[rank][1], "end_ns": free, "kind": "wait"})
-            rows.append(at | {"start_ns": free, "end_ns": free + MS // 2, "kind": "update"})
+                rows.append(
+                    main_thread | {"start_ns": begins[rank][1], "end_ns": free, "kind": "wait"}
+                )
+            rows.append(
+                main_thread | {"start_ns": free, "end_ns": free + MS // 2, "kind": "update"}
+            )
             ready[rank] = free + MS // 2
     return Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
 
@@ -111,10 +120,10 @@ def test_lengths_tell_waits_from_work(waits: bool) -> None:  # noqa: FBT001 - dr
     """Waiting lengthens a stretch by what calls take longer; work of the same length does not."""
     luck, gaps, calls = Random(1), [], []
     for number in range(40):
-        begin = 10_000 * number + 1_000
+        begin_ns = 10_000 * number + 1_000
         call_ns, own_ns = int(luck.uniform(500, 2_500)), int(luck.uniform(2_900, 3_100))
-        calls.append((begin, begin + call_ns))
-        gaps.append((begin, begin + own_ns + call_ns * waits))
+        calls.append((begin_ns, begin_ns + call_ns))
+        gaps.append((begin_ns, begin_ns + own_ns + call_ns * waits))
     assert waits_of(gaps, calls) == (calls if waits else [])
 
 

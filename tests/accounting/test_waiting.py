@@ -16,18 +16,20 @@ from tracelens.simulator.synthetic import Scenario, generate
 BLOCKED = {"thread": 0}
 
 
-def cut(rows: list[dict[str, Any]], ranks: int = 2, shards: int = 0) -> list[tuple[Any, ...]]:
+def segments_of_rank_0(
+    rows: list[dict[str, Any]], ranks: int = 2, shards: int = 0
+) -> list[tuple[Any, ...]]:
     """Return rank 0's pieces of a step from 0 to 100."""
     steps = [span(rank, "step", 0, 100, step=0) for rank in range(ranks)]
-    found = phases.run(prepare(trace_of([*steps, *rows], ranks=ranks, shards=shards)))
-    mine = found.segments.filter(pl.col("rank") == 0)
-    return mine.select(pl.col("category").cast(pl.String), "start_ns", "end_ns").rows()
+    accounted = phases.run(prepare(trace_of([*steps, *rows], ranks=ranks, shards=shards)))
+    of_rank_0 = accounted.segments.filter(pl.col("rank") == 0)
+    return of_rank_0.select(pl.col("category").cast(pl.String), "start_ns", "end_ns").rows()
 
 
 def test_blocking_call() -> None:
     """A blocking collective is waiting until the last arrival and transfer after it."""
     rows = [call(0, 0, 20, 80, **BLOCKED), call(1, 0, 50, 80, **BLOCKED)]
-    assert cut(rows)[1:3] == [("wait", 20, 50), ("transfer", 50, 80)]
+    assert segments_of_rank_0(rows)[1:3] == [("wait", 20, 50), ("transfer", 50, 80)]
 
 
 def test_in_flight_under_work() -> None:
@@ -38,13 +40,17 @@ def test_in_flight_under_work() -> None:
         call(0, 0, 10, 90),
         call(1, 0, 60, 90),
     ]
-    assert cut(rows)[:3] == [("backprop", 0, 40), ("wait", 40, 60), ("transfer", 60, 90)]
+    assert segments_of_rank_0(rows)[:3] == [
+        ("backprop", 0, 40),
+        ("wait", 40, 60),
+        ("transfer", 60, 90),
+    ]
 
 
 def test_unrecorded_time_in_flight() -> None:
     """Where the code's waiting is not recorded, what is in flight explains it."""
     rows = [span(0, "backprop", 0, 40), call(0, 0, 10, 90), call(1, 0, 60, 90)]
-    assert cut(rows) == [
+    assert segments_of_rank_0(rows) == [
         ("backprop", 0, 40),
         ("wait", 40, 60),
         ("transfer", 60, 90),
@@ -61,13 +67,13 @@ def test_point_to_point_inside_a_collective() -> None:
         span(0, "reduction", 40, 78, op="recv", depth=1),
         call(1, 0, 50, 80, **ring),
     ]
-    assert cut(rows)[1:-1] == [("wait", 20, 50), ("transfer", 50, 80)]
+    assert segments_of_rank_0(rows)[1:-1] == [("wait", 20, 50), ("transfer", 50, 80)]
 
 
 def test_user_code_inside_a_collective() -> None:
     """Adding up received parts inside a reduction is part of it."""
     rows = [call(0, 0, 20, 80, **BLOCKED), span(0, "user", 60, 70, depth=1)]
-    assert cut(rows, ranks=1)[1:-1] == [
+    assert segments_of_rank_0(rows, ranks=1)[1:-1] == [
         ("transfer", 20, 60),
         ("transfer", 60, 70),
         ("transfer", 70, 80),
@@ -77,25 +83,25 @@ def test_user_code_inside_a_collective() -> None:
 def test_user_code_over_something_in_flight() -> None:
     """A user's span outside of any phase is work, also while something is in flight."""
     rows = [span(0, "user", 10, 60), call(0, 0, 0, 60)]
-    assert cut(rows, ranks=1)[1] == ("user", 10, 60)
+    assert segments_of_rank_0(rows, ranks=1)[1] == ("user", 10, 60)
 
 
 def test_never_joined() -> None:
     """A collective that somebody never joins is waiting to the end."""
     rows = [call(0, 0, 30, None, **BLOCKED)]
-    assert cut(rows)[-1] == ("wait", 30, 100)
+    assert segments_of_rank_0(rows)[-1] == ("wait", 30, 100)
 
 
 def test_desync_is_waiting() -> None:
     """In calls of different operations nothing is transferred: ranks wait for what never comes."""
     rows = [call(0, 0, 30, 90, **BLOCKED), call(1, 0, 60, 90, op="broadcast", **BLOCKED)]
-    assert cut(rows)[1] == ("wait", 30, 90)
+    assert segments_of_rank_0(rows)[1] == ("wait", 30, 90)
 
 
 def test_waiting_has_priority() -> None:
     """Of two collectives in flight, one not yet entered by all makes it waiting."""
     rows = [call(0, 0, 10, 90), call(1, 0, 10, 90), call(0, 1, 20, 90), call(1, 1, 60, 90)]
-    assert [row[:2] for row in cut(rows)[1:4]] == [
+    assert [row[:2] for row in segments_of_rank_0(rows)[1:4]] == [
         ("transfer", 10),
         ("wait", 20),
         ("transfer", 60),
@@ -104,12 +110,16 @@ def test_waiting_has_priority() -> None:
 
 def test_bare_wait() -> None:
     """A recorded wait beneath which nothing else is recorded is waiting."""
-    assert cut([span(0, "wait", 10, 60)], ranks=1)[1] == ("wait", 10, 60)
+    assert segments_of_rank_0([span(0, "wait", 10, 60)], ranks=1)[1] == ("wait", 10, 60)
 
 
 def test_waiting_for_work() -> None:
     """Who has been given nothing to do is idle, of known cause: no rank is awaited."""
-    assert cut([span(0, "wait", 10, 60, op="launch")], ranks=1)[1] == ("idle", 10, 60)
+    assert segments_of_rank_0([span(0, "wait", 10, 60, op="launch")], ranks=1)[1] == (
+        "idle",
+        10,
+        60,
+    )
 
 
 def test_other_causes() -> None:
@@ -119,7 +129,7 @@ def test_other_causes() -> None:
         span(0, "device", 30, 40),
         span(0, "device", 50, 55, device_start_ns=60, device_duration_ns=10),
     ]
-    found = cut(rows, ranks=1)
+    found = segments_of_rank_0(rows, ranks=1)
     assert [row[1:] for row in found if row[0] == "idle"] == [(10, 20), (30, 40), (50, 55)]
     assert [row[1:] for row in found if row[0] == "user"] == [(60, 70)]  # the device's own work
 
@@ -128,7 +138,7 @@ def test_elastic() -> None:
     """Waiting for one's turn is a server's queue, an elastic update is an update, the rest transfer."""
     ops = ("turn_wait", "weights_down", "worker_update")
     rows = [span(0, "elastic", 10 * i, 10 * i + 10, op=op) for i, op in enumerate(ops)]
-    assert [row[0] for row in cut(rows, ranks=1)] == [
+    assert [row[0] for row in segments_of_rank_0(rows, ranks=1)] == [
         "ps_queue",
         "transfer",
         "update",
@@ -144,7 +154,7 @@ def test_queue_of_a_shard() -> None:
         span(0, "ps", 15, 30, op="receive", **on_shard),
         span(0, "ps", 50, 80, op="aggregate", **on_shard),
     ]
-    assert cut(rows, ranks=1, shards=1)[1:4] == [
+    assert segments_of_rank_0(rows, ranks=1, shards=1)[1:4] == [
         ("transfer", 10, 30),
         ("ps_queue", 30, 50),
         ("transfer", 50, 90),
@@ -153,10 +163,12 @@ def test_queue_of_a_shard() -> None:
 
 def test_pull_waits_for_later_pushes() -> None:
     """A pull that is answered only after others have pushed stands in the queue until then."""
-    found = phases.run(prepare(generate(HOT_SHARD)))
-    waiting = found.segments.filter(pl.col("name") == "wait_pull", pl.col("category") == "ps_queue")
+    accounted = phases.run(prepare(generate(HOT_SHARD)))
+    waiting = accounted.segments.filter(
+        pl.col("name") == "wait_pull", pl.col("category") == "ps_queue"
+    )
     assert waiting.height > 0
-    shares = found.times.group_by("category").agg(pl.col("ns").sum())
+    shares = accounted.times.group_by("category").agg(pl.col("ns").sum())
     by_name = dict(shares.select(pl.col("category").cast(pl.String), "ns").iter_rows())
     assert by_name["ps_queue"] > by_name["transfer"]
 

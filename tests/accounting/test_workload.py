@@ -18,22 +18,22 @@ STEPS, RANKS = 80, 6
 NS_PER_TOKEN = 20_000
 
 
-def found(tokens: np.ndarray, slow: np.ndarray, kind: str) -> Finding:
+def finding_of_kind(tokens: np.ndarray, slow: np.ndarray, kind: str) -> Finding:
     """Judge a run whose ranks, [step, rank], compute so many tokens, so many times as slowly."""
     rows: list[dict[str, Any]] = []
-    begin = 10**12
+    begin_ns = 10**12
     for step in range(STEPS):
-        took = (tokens[step] * slow[step] * NS_PER_TOKEN).astype(int).tolist()
-        over = begin + max(took) + MS
+        took_ns = (tokens[step] * slow[step] * NS_PER_TOKEN).astype(int).tolist()
+        end_ns = begin_ns + max(took_ns) + MS
         for rank in range(RANKS):
-            rows.append(span(rank, "step", begin, over, step=step))
-            rows.append(span(rank, "backprop", begin, begin + took[rank], step=step))
-            rows.append(call(rank, step, begin + took[rank], over, step=step))
-            told = {"type": "counter", "value": float(tokens[step, rank])}
-            rows.append(span(rank, "step", over, over, "tokens", step=step, **told))
-        begin = over
+            rows.append(span(rank, "step", begin_ns, end_ns, step=step))
+            rows.append(span(rank, "backprop", begin_ns, begin_ns + took_ns[rank], step=step))
+            rows.append(call(rank, step, begin_ns + took_ns[rank], end_ns, step=step))
+            counter = {"type": "counter", "value": float(tokens[step, rank])}
+            rows.append(span(rank, "step", end_ns, end_ns, "tokens", step=step, **counter))
+        begin_ns = end_ns
     findings = analyze(prepare(trace_of(rows, ranks=RANKS))).findings
-    (finding,) = (one for one in findings if one.kind == kind)
+    (finding,) = (candidate for candidate in findings if candidate.kind == kind)
     return finding
 
 
@@ -42,32 +42,32 @@ def noise(by: float, seed: int) -> np.ndarray:
 
 
 def test_lengths_explain_uneven_work() -> None:
-    told = found((1000 * noise(0.25, 1)).round(), noise(0.01, 2), "load_imbalance")
-    assert told.evidence["explained_by"] == "tokens"
-    assert told.evidence["explained"] > 0.95
-    assert "the number of tokens per rank varies, which explains" in told.sentence
+    finding = finding_of_kind((1000 * noise(0.25, 1)).round(), noise(0.01, 2), "load_imbalance")
+    assert finding.evidence["explained_by"] == "tokens"
+    assert finding.evidence["explained"] > 0.95
+    assert "the number of tokens per rank varies, which explains" in finding.sentence
 
 
 def test_lengths_that_do_not_explain_it_are_said() -> None:
-    told = found((1000 * noise(0.01, 1)).round(), noise(0.25, 2), "load_imbalance")
-    assert told.evidence["explained"] < 0.1
-    assert "not with its tokens" in told.sentence
+    finding = finding_of_kind((1000 * noise(0.01, 1)).round(), noise(0.25, 2), "load_imbalance")
+    assert finding.evidence["explained"] < 0.1
+    assert "not with its tokens" in finding.sentence
 
 
 def test_a_rank_with_more_work() -> None:
     tokens = (1000 * noise(0.02, 1)).round()
     tokens[:, 2] *= 1.3
-    told = found(tokens, noise(0.01, 2), "straggler")
-    assert told.ranks == (2,)
-    assert 1.25 < told.evidence["work"]["tokens"] < 1.35
-    assert " % more tokens than the others." in told.sentence
-    low, high = told.evidence["extra_interval_ns"]
-    assert low < told.evidence["extra_ns"] < high
+    finding = finding_of_kind(tokens, noise(0.01, 2), "straggler")
+    assert finding.ranks == (2,)
+    assert 1.25 < finding.evidence["work"]["tokens"] < 1.35
+    assert " % more tokens than the others." in finding.sentence
+    low, high = finding.evidence["extra_interval_ns"]
+    assert low < finding.evidence["extra_ns"] < high
 
 
 def test_a_rank_that_is_slow_with_the_same_work() -> None:
     slow = noise(0.01, 2)
     slow[:, 2] *= 1.3
-    told = found((1000 * noise(0.02, 1)).round(), slow, "straggler")
+    told = finding_of_kind((1000 * noise(0.02, 1)).round(), slow, "straggler")
     assert 0.95 < told.evidence["work"]["tokens"] < 1.05
     assert "more tokens" not in told.sentence

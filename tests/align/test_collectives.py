@@ -16,7 +16,7 @@ from tracelens.model.trace import Alignment, HostClock, Note, Trace
 from tracelens.simulator.synthetic import generate
 
 
-def matched(rows: list[dict[str, Any]], ranks: int = 2, **more: Any) -> Trace:
+def match_calls(rows: list[dict[str, Any]], ranks: int = 2, **more: Any) -> Trace:
     return collectives.match(trace_of(rows, ranks=ranks).with_(**more))
 
 
@@ -26,7 +26,7 @@ def waits(trace: Trace) -> list[tuple[Any, ...]]:
 
 def test_wait_and_transfer() -> None:
     """Who comes first waits for who comes last; the rest is transfer."""
-    trace = matched([call(0, 0, 100, 200), call(1, 0, 160, 205)])
+    trace = match_calls([call(0, 0, 100, 200), call(1, 0, 160, 205)])
     assert waits(trace) == [(0, 0, 60, 40), (1, 0, 0, 45)]
     assert trace.arrivals["last_rank"].to_list() == [1, 1]
     assert trace.arrivals["last_arrival_ns"].to_list() == [160, 160]
@@ -43,7 +43,7 @@ def test_order_of_files_does_not_matter() -> None:
 
 def test_hang() -> None:
     """If a rank that recorded never came, nobody waited for a known time, and it is named."""
-    trace = matched([call(0, 0, 100, 200), call(1, 0, 160, 205), call(0, 1, 300, None)])
+    trace = match_calls([call(0, 0, 100, 200), call(1, 0, 160, 205), call(0, 1, 300, None)])
     hanging = trace.arrivals.filter(pl.col("seq") == 1)
     assert hanging.select("last_arrival_ns", "last_rank", "wait_ns").rows() == [(None, 1, None)]
     assert hanging.select("arrived", "expected").rows() == [(1, 2)]
@@ -51,7 +51,7 @@ def test_hang() -> None:
 
 def test_lost_record() -> None:
     """If a call was completed though a rank's record of it is lost, the others' waits stand."""
-    trace = matched([call(0, 0, 100, 200), call(1, 0, 150, 200)], ranks=3)
+    trace = match_calls([call(0, 0, 100, 200), call(1, 0, 150, 200)], ranks=3)
     assert waits(trace) == [(0, 0, 50, 50), (1, 0, 0, 50)]
     assert trace.arrivals["arrived"].to_list() == [2, 2]
     assert trace.arrivals["expected"].to_list() == [3, 3]
@@ -69,7 +69,7 @@ def test_truncated_file() -> None:
     """Nor does a rank whose file was cut off count as missing after its end."""
     rows = [call(0, 0, 100, None), call(1, 0, 150, None)]
     cut = Note("process-2", "cut", kind="truncated")
-    assert matched(rows, ranks=3, notes=(cut,)).arrivals["last_rank"].to_list() == [1, 1]
+    assert match_calls(rows, ranks=3, notes=(cut,)).arrivals["last_rank"].to_list() == [1, 1]
 
 
 def test_other_op_is_desync() -> None:
@@ -78,7 +78,7 @@ def test_other_op_is_desync() -> None:
         call(rank, seq, 100 * seq + rank, 100 * seq + 50) for rank in (0, 1) for seq in range(4)
     ]
     rows[6] |= {"op": "broadcast"}  # rank 1, call 2
-    trace = matched(rows)
+    trace = match_calls(rows)
     assert [row[2] for row in waits(trace)] == [1, 0, 1, 0, None, None, None, None]
     assert trace.arrivals.filter(pl.col("seq") == 2)["last_rank"].to_list() == [None, None]
     (note,) = trace.notes
@@ -89,7 +89,7 @@ def test_other_op_is_desync() -> None:
 
 def test_other_bucket_is_desync() -> None:
     """Different buckets under one number are different calls."""
-    trace = matched([call(0, 0, 10, 20, bucket=0), call(1, 0, 11, 20, bucket=1)])
+    trace = match_calls([call(0, 0, 10, 20, bucket=0), call(1, 0, 11, 20, bucket=1)])
     assert [note.kind for note in trace.notes] == ["desync"]
     assert "(bucket 1) on ranks 1" in trace.notes[0].sentence
 
@@ -102,7 +102,7 @@ def test_other_size_spoils_only_that_call() -> None:
         call(0, 1, 30, 40),
         call(1, 1, 31, 40),
     ]
-    trace = matched(rows)
+    trace = match_calls(rows)
     assert [row[2] for row in waits(trace)] == [None, None, 1, 0]
     assert [note.kind for note in trace.notes] == ["desync"]
 
@@ -110,7 +110,7 @@ def test_other_size_spoils_only_that_call() -> None:
 def test_sizes_of_a_gather_may_differ() -> None:
     """Ops whose ranks may give different amounts are not compared by size."""
     rows = [call(rank, 0, 10 + rank, 20, op="gather", bytes=8 * rank) for rank in (0, 1)]
-    assert matched(rows).notes == ()
+    assert match_calls(rows).notes == ()
 
 
 def test_stranger_in_a_communicator() -> None:
@@ -125,7 +125,7 @@ def test_broadcast_waits_for_its_root_alone() -> None:
     """With the root known (as peer), the root waits for nobody and the others only for it."""
     starts, ends = (120, 100, 180), (130, 140, 190)
     rows = [call(r, 0, starts[r], ends[r], op="broadcast", peer=0) for r in range(3)]
-    assert waits(matched(rows, ranks=3)) == [(0, 0, 0, 10), (1, 0, 20, 20), (2, 0, 0, 10)]
+    assert waits(match_calls(rows, ranks=3)) == [(0, 0, 0, 10), (1, 0, 20, 20), (2, 0, 0, 10)]
 
 
 def test_children_are_not_matched() -> None:
@@ -146,10 +146,10 @@ def test_slow_rank_costs_what_was_planted() -> None:
 def test_impossible_exits() -> None:
     """Exits before the last arrival mean that the clocks, or the matches, are wrong: it is said."""
     rows = [call(0, 0, 100, 140), call(1, 0, 160, 205)]
-    (note,) = matched(rows).notes
+    (note,) = match_calls(rows).notes
     assert note.kind == "clock"
     assert (
         "1 of 1 collectives a rank left before the last had come, by up to 20 ns" in note.sentence
     )
     unsure = Alignment("wall", (HostClock("host", "boot", 0, 0.0, 10),))
-    assert matched(rows, alignment=unsure).notes == ()
+    assert match_calls(rows, alignment=unsure).notes == ()

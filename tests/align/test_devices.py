@@ -22,15 +22,15 @@ AHEAD = 7_000_000  # a device's clock minus its host's at the begin
 DRIFT = 20e-6
 
 
-def shown(host_ns: int, rank: int = 0) -> int:
+def device_clock_ns(host_ns: int, rank: int = 0) -> int:
     """What the device of a rank shows at a moment of its host."""
     return host_ns + (rank + 1) * AHEAD + round(host_ns * DRIFT)
 
 
 def on_device(begin: int, end: int, rank: int = 0) -> dict[str, Any]:
     """The columns of what ran on the device between two moments of the host."""
-    start = shown(begin, rank)
-    length = shown(end, rank) - start
+    start = device_clock_ns(begin, rank)
+    length = device_clock_ns(end, rank) - start
     return {"device_start_ns": start, "device_duration_ns": length, "stream": STREAM}
 
 
@@ -44,13 +44,13 @@ def with_device(trace: Trace, ranks: int = 1) -> Trace:
         {
             "process": rank,
             "method": "device",
-            "monotonic_ns": at,
+            "monotonic_ns": host_ns,
             "window_ns": 10_000,
-            "offset_ns": at - shown(at, rank),
+            "offset_ns": host_ns - device_clock_ns(host_ns, rank),
             "device": 0,
         }
         for rank in range(ranks)
-        for at in range(0, 11 * SECOND, SECOND)
+        for host_ns in range(0, 11 * SECOND, SECOND)
     ]
     return trace.with_(
         threads=pl.concat([trace.threads, pl.DataFrame(stream, schema=THREAD_COLUMNS)]),
@@ -61,11 +61,16 @@ def with_device(trace: Trace, ranks: int = 1) -> Trace:
 def test_offset_and_drift_are_taken_out() -> None:
     """At the begin, in the middle, at the end: within a microsecond of the truth."""
     moments = [0, 5 * SECOND, 10 * SECOND]
-    rows = [span(0, "forward", at, at + 10, **on_device(at + 100, at + 200)) for at in moments]
+    rows = [
+        span(0, "forward", moment_ns, moment_ns + 10, **on_device(moment_ns + 100, moment_ns + 200))
+        for moment_ns in moments
+    ]
     placed = devices.place_on_host(with_device(trace_of(rows)))
-    found = placed.events.collect()
-    assert found["device_start_ns"].to_list() == pytest.approx([at + 100 for at in moments], abs=50)
-    assert found["start_ns"].to_list() == moments
+    events = placed.events.collect()
+    assert events["device_start_ns"].to_list() == pytest.approx(
+        [moment_ns + 100 for moment_ns in moments], abs=50
+    )
+    assert events["start_ns"].to_list() == moments
     (row,) = placed.device_clocks.to_dicts()
     assert row["drift_ppm"] == pytest.approx(20.0, abs=0.1)
     assert row["offset_ns"] == -AHEAD
@@ -91,14 +96,14 @@ def test_a_reduction_in_flight_ends_when_the_device_says() -> None:
         for number, at in enumerate(range(0, 3 * SECOND, SECOND))
     ]
     rows.append(call(0, 3, 4 * SECOND, 4 * SECOND + 10))
-    found = devices.place_on_host(with_device(trace_of(rows))).events.collect()
-    assert found["start_ns"].to_list() == pytest.approx(
+    events = devices.place_on_host(with_device(trace_of(rows))).events.collect()
+    assert events["start_ns"].to_list() == pytest.approx(
         [SECOND, 2 * SECOND, 3 * SECOND, 4 * SECOND], abs=50
     )
-    assert found["end_ns"].to_list() == pytest.approx(
+    assert events["end_ns"].to_list() == pytest.approx(
         [2 * SECOND, 3 * SECOND, 4 * SECOND, 4 * SECOND + 10], abs=50
     )
-    assert found["status"].to_list() == ["closed"] * 3 + ["estimated"]
+    assert events["status"].to_list() == ["closed"] * 3 + ["estimated"]
 
 
 def test_a_reduction_that_is_open_stays_so() -> None:
@@ -123,7 +128,7 @@ def test_times_without_readings_stay() -> None:
     trace = with_device(trace_of([span(0, "forward", 5, 9, **on_device(6, 8))]))
     bare = replace(trace, clocks=trace.clocks.clear())
     found = devices.place_on_host(bare).events.collect()
-    assert found["device_start_ns"].to_list() == [shown(6)]
+    assert found["device_start_ns"].to_list() == [device_clock_ns(6)]
 
 
 def test_arrival_is_when_the_device_came() -> None:

@@ -23,15 +23,15 @@ def run_of(calls: Sequence[tuple[str, int, float]], ranks: int = 2) -> list[dict
     """Make calls (operation, bytes, milliseconds of work before), each a millisecond long."""
     rows: list[dict[str, Any]] = []
     for rank in range(ranks):
-        at = 0
+        begin_ns = 0
         for seq, (op, nbytes, before_ms) in enumerate(calls):
-            at += round(before_ms * MS)
-            rows.append(call(rank, seq, at, at + MS, op=op, bytes=nbytes, thread=0))
-            at += MS
+            begin_ns += round(before_ms * MS)
+            rows.append(call(rank, seq, begin_ns, begin_ns + MS, op=op, bytes=nbytes, thread=0))
+            begin_ns += MS
     return rows
 
 
-def divided(calls: Sequence[tuple[str, int, float]], ranks: int = 2) -> Trace:
+def divide_calls(calls: Sequence[tuple[str, int, float]], ranks: int = 2) -> Trace:
     return steps.divide_into_steps(trace_of(run_of(calls, ranks), ranks=ranks))
 
 
@@ -41,7 +41,7 @@ def starts_ms(trace: Trace) -> list[float]:
 
 def test_a_call_that_comes_back_ends_a_step() -> None:
     """Steps touch, the last one ends with its call, and what was before the first is start-up."""
-    trace = divided([("broadcast", 99, 50), *[("allreduce", 8, 9)] * 6])
+    trace = divide_calls([("broadcast", 99, 50), *[("allreduce", 8, 9)] * 6])
     assert starts_ms(trace) == [61, 71, 81, 91, 101]
     assert trace.steps["end_ns"].max() == 111 * MS
     assert trace.steps["step"].unique().sort().to_list() == [0, 1, 2, 3, 4]
@@ -51,9 +51,9 @@ def test_a_call_that_comes_back_ends_a_step() -> None:
 def test_buckets_of_one_pass_are_one_step() -> None:
     """Equal ones follow each other sooner than the next pass; different ones tell by their size."""
     alike = [("allreduce", 8, wait) for _ in range(6) for wait in (20, 2, 2)]
-    assert len(starts_ms(divided(alike))) == 5
+    assert len(starts_ms(divide_calls(alike))) == 5
     sizes = [("allreduce", 8 * part, 5.0) for _ in range(6) for part in (1, 2, 3)]
-    assert len(starts_ms(divided(sizes))) == 5
+    assert len(starts_ms(divide_calls(sizes))) == 5
 
 
 def test_what_comes_now_and_then_begins_no_step() -> None:
@@ -63,14 +63,14 @@ def test_what_comes_now_and_then_begins_no_step() -> None:
         for step in range(40)
         for one in [("allreduce", 8, 9.0), *[("allreduce", 4, 5.0)] * (step % 10 == 9)]
     ]
-    assert len(starts_ms(divided(calls))) == 39
+    assert len(starts_ms(divide_calls(calls))) == 39
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_noise_divides_no_step(noise: float) -> None:
     """However long each step takes."""
     drawn = np.random.default_rng(1).lognormal(2, noise, 100)
-    assert len(starts_ms(divided([("allreduce", 8, float(ms)) for ms in drawn]))) == 99
+    assert len(starts_ms(divide_calls([("allreduce", 8, float(ms)) for ms in drawn]))) == 99
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_noise_divides_no_step(noise: float) -> None:
 )
 def test_without_a_loop_the_run_is_one_step(calls: list[tuple[str, int, float]]) -> None:
     """And a note says that nothing says where steps begin."""
-    trace = divided(calls)
+    trace = divide_calls(calls)
     assert trace.steps["step"].to_list() == [0, 0]
     assert "the whole run counts as one" in trace.notes[0].sentence
 
@@ -93,13 +93,13 @@ def test_updates_go_before_calls() -> None:
     rows = []
     for rank in range(2):
         for number in range(5):
-            at = 100 * number
+            begin_ns = 100 * number
             rows += [
-                span(rank, "forward", at, at + 30),
-                span(rank, "backprop", at + 30, at + 60),
-                call(rank, number, at + 60, at + 70, thread=0),
-                span(rank, "update", at + 70, at + 80),
-                span(rank, "update", at + 80, at + 90),
+                span(rank, "forward", begin_ns, begin_ns + 30),
+                span(rank, "backprop", begin_ns + 30, begin_ns + 60),
+                call(rank, number, begin_ns + 60, begin_ns + 70, thread=0),
+                span(rank, "update", begin_ns + 70, begin_ns + 80),
+                span(rank, "update", begin_ns + 80, begin_ns + 90),
             ]
         rows.append(span(rank, "forward", 500, 530))
     trace = steps.divide_into_steps(trace_of(rows, ranks=2))

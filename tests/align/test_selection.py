@@ -36,17 +36,17 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     """Return the folder of a run, which is written when it is first asked for."""
     root = tmp_path_factory.mktemp("runs")
 
-    def made(name: str) -> Path:
+    def record_once(name: str) -> Path:
         if not (root / name).exists():
             write(RUNS[name], root / name)
         return root / name
 
-    return made
+    return record_once
 
 
-def spent(found: Phases, steps: Choice) -> pl.DataFrame:
-    chosen = pl.Series(steps.of_steps(found.times["step"].to_numpy()), dtype=pl.Boolean)
-    return found.times.filter(chosen).sort("process", "step", "category")
+def times_in_steps(accounted: Phases, steps: Choice) -> pl.DataFrame:
+    is_chosen = pl.Series(steps.of_steps(accounted.times["step"].to_numpy()), dtype=pl.Boolean)
+    return accounted.times.filter(is_chosen).sort("process", "step", "category")
 
 
 @pytest.mark.parametrize("asked", ["10-19", "5,9,20-22,30-", "0", "39-"])
@@ -55,15 +55,15 @@ def test_time_is_that_of_the_whole_run(
     folder_of: Callable[[str], Path], run: str, asked: str
 ) -> None:
     """Each category of each rank in each step, also where steps between are left out."""
-    whole = phases.run(tracelens.open(folder_of(run)))
-    part = tracelens.open(folder_of(run), steps=asked)
+    accounted_run = phases.run(tracelens.open(folder_of(run)))
+    selected = tracelens.open(folder_of(run), steps=asked)
     choice = Choice.parse(steps=asked)
-    assert choice.of_steps(part.steps["step"].to_numpy()).all()
-    found = phases.run(part)
-    assert_frame_equal(spent(found, choice), spent(whole, choice))
-    ends = part.steps.group_by("process").agg(pl.col("end_ns") - pl.col("start_ns"))
+    assert choice.of_steps(selected.steps["step"].to_numpy()).all()
+    accounted = phases.run(selected)
+    assert_frame_equal(times_in_steps(accounted, choice), times_in_steps(accounted_run, choice))
+    ends = selected.steps.group_by("process").agg(pl.col("end_ns") - pl.col("start_ns"))
     length = dict(ends.select("process", pl.col("end_ns").list.sum()).iter_rows())
-    sums = found.times.group_by("process").agg(pl.col("ns").sum())
+    sums = accounted.times.group_by("process").agg(pl.col("ns").sum())
     assert dict(sums.iter_rows()) == length
 
 
@@ -80,13 +80,13 @@ def test_time_of_a_real_run_with_servers() -> None:
     Beside that, what time without a span is follows from all stretches like it, and the part has fewer.
     """
     folder, choice = SAMPLES / "grpc-pipelined", Choice.parse(steps="13-20,39")
-    whole, part = (
-        spent(phases.run(tracelens.open(folder, steps=steps)), choice)
+    run_trace, selected = (
+        times_in_steps(phases.run(tracelens.open(folder, steps=steps)), choice)
         for steps in (None, "13-20,39")
     )
-    total_ns = whole["ns"].to_numpy().sum()
+    total_ns = run_trace["ns"].to_numpy().sum()
     for measure, most in ((spent_at_servers, 3e-3), (pl.DataFrame.clone, 0.01)):
-        apart_ns = (measure(part)["ns"] - measure(whole)["ns"]).to_numpy()
+        apart_ns = (measure(selected)["ns"] - measure(run_trace)["ns"]).to_numpy()
         assert np.abs(apart_ns).sum() < most * total_ns
 
 
@@ -98,39 +98,39 @@ def test_time_of_real_runs(sample: str) -> None:
     asked = f"{steps[len(steps) // 3]}-{steps[len(steps) // 2]},{steps[-1]}"
     choice = Choice.parse(steps=asked)
     whole, part = (phases.run(tracelens.open(folder, steps=s)) for s in (None, asked))
-    assert_frame_equal(spent(part, choice), spent(whole, choice))
+    assert_frame_equal(times_in_steps(part, choice), times_in_steps(whole, choice))
 
 
 def test_calls_and_events_are_those_that_reach_into_the_steps(
     folder_of: Callable[[str], Path],
 ) -> None:
     """What reaches into them from other steps is in no step."""
-    whole, part = (tracelens.open(folder_of("ranks"), steps=s) for s in (None, "20-29"))
-    bounds = part.steps.group_by("process").agg(
+    run_trace, selected = (tracelens.open(folder_of("ranks"), steps=s) for s in (None, "20-29"))
+    bounds = selected.steps.group_by("process").agg(
         begin=pl.col("start_ns").min(), end=pl.col("end_ns").max()
     )
     touching = (pl.col("start_ns") < pl.col("end")) & (pl.col("end_ns") > pl.col("begin"))
-    events = whole.events.collect().join(bounds, on="process")
+    events = run_trace.events.collect().join(bounds, on="process")
     expected = events.filter(touching | pl.col("start_ns").is_between("begin", pl.col("end") - 1))
-    found = part.events.collect()
-    assert found.height == expected.height
-    assert {*found["step"]} <= {-1, *range(20, 30)}
-    numbered = part.arrivals.filter(pl.col("step") >= 0)
-    assert_frame_equal(numbered, whole.arrivals.filter(pl.col("step").is_between(20, 29)))
+    selected_events = selected.events.collect()
+    assert selected_events.height == expected.height
+    assert {*selected_events["step"]} <= {-1, *range(20, 30)}
+    numbered = selected.arrivals.filter(pl.col("step") >= 0)
+    assert_frame_equal(numbered, run_trace.arrivals.filter(pl.col("step").is_between(20, 29)))
 
 
 def test_a_time_is_the_steps_in_it(folder_of: Callable[[str], Path]) -> None:
     """Every step that any rank was in during that time, whole."""
-    whole = tracelens.open(folder_of("hosts"))
-    begin = whole.steps["start_ns"].min()
-    assert isinstance(begin, int)
-    inside = whole.steps.filter(
-        pl.col("start_ns") < begin + 500_000_000, pl.col("end_ns") > begin + 200_000_000
+    run_trace = tracelens.open(folder_of("hosts"))
+    begin_ns = run_trace.steps["start_ns"].min()
+    assert isinstance(begin_ns, int)
+    steps_inside = run_trace.steps.filter(
+        pl.col("start_ns") < begin_ns + 500_000_000, pl.col("end_ns") > begin_ns + 200_000_000
     )
-    part = tracelens.open(folder_of("hosts"), time="200ms-500ms")
-    assert {*part.steps["step"]} == {*inside["step"]}
-    assert part.choice.steps == ((inside["step"].min(), inside["step"].max()),)
-    assert part.cut_short
+    selected = tracelens.open(folder_of("hosts"), time="200ms-500ms")
+    assert {*selected.steps["step"]} == {*steps_inside["step"]}
+    assert selected.choice.steps == ((steps_inside["step"].min(), steps_inside["step"].max()),)
+    assert selected.cut_short
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,12 @@ def test_a_time_is_the_steps_in_it(folder_of: Callable[[str], Path]) -> None:
 )
 def test_all_of_it_is_the_run(folder_of: Callable[[str], Path], asked: dict[str, Any]) -> None:
     """Where nothing is left out, nothing is different, nor is anything noted."""
-    whole, part = (tracelens.open(folder_of("ranks"), **some) for some in (dict[str, Any](), asked))
-    assert part.choice.is_all
-    assert part.notes == whole.notes
-    assert_frame_equal(part.events.collect(), whole.events.collect())
+    run_trace, selected = (
+        tracelens.open(folder_of("ranks"), **options) for options in (dict[str, Any](), asked)
+    )
+    assert selected.choice.is_all
+    assert selected.notes == run_trace.notes
+    assert_frame_equal(selected.events.collect(), run_trace.events.collect())
 
 
 def test_clocks_are_those_of_the_whole_run(folder_of: Callable[[str], Path]) -> None:
@@ -157,29 +159,29 @@ def test_batches_outside_are_not_decoded(tmp_path: Path) -> None:
     file = next((tmp_path / "run").glob("worker-00000-*"))
     recording = arrow_file.read_arrow(file)
     write_events(file, recording.table, recording.side, batch_rows=200)
-    whole = arrow_file.read_arrow(file).table
-    start = whole["start_ns"].to_numpy()
+    table = arrow_file.read_arrow(file).table
+    start = table["start_ns"].to_numpy()
     window = (int(start[len(start) // 2]), int(start[len(start) // 2]) + 1)
     some = arrow_file.read_arrow(file, None, window).table
-    assert 200 <= some.num_rows <= 400 < whole.num_rows
+    assert 200 <= some.num_rows <= 400 < table.num_rows
     assert np.isin(window[0], some["start_ns"].to_numpy())
 
 
 def test_ranks_that_were_left_out_are_not_accused(folder_of: Callable[[str], Path]) -> None:
     """Who came last to a call of others is not known, and so is no wait."""
-    part = tracelens.open(folder_of("ranks"), ranks="0-1")
-    assert part.workers["rank"].to_list() == [0, 1]
-    assert part.arrivals["last_arrival_ns"].null_count() == part.arrivals.height > 0
-    assert part.arrivals["last_rank"].null_count() == part.arrivals.height
-    assert phases.run(part).sum_time("wait").sum() == 0
+    selected = tracelens.open(folder_of("ranks"), ranks="0-1")
+    assert selected.workers["rank"].to_list() == [0, 1]
+    assert selected.arrivals["last_arrival_ns"].null_count() == selected.arrivals.height > 0
+    assert selected.arrivals["last_rank"].null_count() == selected.arrivals.height
+    assert phases.run(selected).sum_time("wait").sum() == 0
 
 
 def test_servers_stay(folder_of: Callable[[str], Path]) -> None:
     """Ranks are those of workers."""
-    part = tracelens.open(folder_of("servers"), ranks="1-2")
-    assert "What limits the parameter servers is not judged" in part.notes[-1].sentence
-    assert part.workers["rank"].to_list() == [1, 2]
-    assert part.shards.height == 3
+    selected = tracelens.open(folder_of("servers"), ranks="1-2")
+    assert "What limits the parameter servers is not judged" in selected.notes[-1].sentence
+    assert selected.workers["rank"].to_list() == [1, 2]
+    assert selected.shards.height == 3
 
 
 def test_ranks_of_a_table() -> None:

@@ -55,10 +55,14 @@ def test_who_updates_trains() -> None:
     On devices PyTorch computes gradients on a thread of its own.
     """
     rows = []
-    for begin in (0, 100, 200):
-        rows += [span(0, "forward", begin, begin + 20), span(0, "update", begin + 80, begin + 90)]
+    for begin_ns in (0, 100, 200):
         rows += [
-            span(0, "backprop", begin + at, begin + at + 5, thread=3) for at in range(30, 70, 5)
+            span(0, "forward", begin_ns, begin_ns + 20),
+            span(0, "update", begin_ns + 80, begin_ns + 90),
+        ]
+        rows += [
+            span(0, "backprop", begin_ns + offset_ns, begin_ns + offset_ns + 5, thread=3)
+            for offset_ns in range(30, 70, 5)
         ]
     trace = steps.divide_into_steps(trace_of(rows))
     assert trace.workers["training_thread"].to_list() == [0]
@@ -132,14 +136,16 @@ TIMES = st.tuples(st.integers(0, 30), st.integers(0, 12))
 @given(st.lists(TIMES, max_size=12))
 def test_what_is_nested_by_definition(drawn: list[tuple[int, int]]) -> None:
     """A span is dropped if and only if another one that is kept holds it whole."""
-    rows = sorted(((begin, begin + length) for begin, length in drawn), key=lambda r: (r[0], -r[1]))
+    rows = sorted(
+        ((begin_ns, begin_ns + length) for begin_ns, length in drawn), key=lambda r: (r[0], -r[1])
+    )
     begins, ends = np.array(rows, np.int64).reshape(-1, 2).T
     outer = steps.find_outermost(begins, ends)
-    for row, (begin, end) in enumerate(rows):
+    for row, (begin_ns, end) in enumerate(rows):
         holders = [
             other
             for other in np.flatnonzero(outer[:row]).tolist()
-            if rows[other][0] <= begin < rows[other][1] >= end
+            if rows[other][0] <= begin_ns < rows[other][1] >= end
         ]
         assert outer[row] == (not holders)
 

@@ -127,12 +127,12 @@ def test_pieces_of_the_path_add_up_to_its_shares(run: str) -> None:
 def test_the_longest_pieces_are_the_planted_ones() -> None:
     """Backprop of the late rank, one a step, the longest first, with the span's name."""
     longest = find_path(replace(QUIET, overlap=False, faults=(LATE,))).longest
-    first = longest.head(50)
-    assert set(first.select("rank", "category").rows()) == {(2, "backprop")}
-    assert first["step"].n_unique() == 50
+    longest_50 = longest.head(50)
+    assert set(longest_50.select("rank", "category").rows()) == {(2, "backprop")}
+    assert longest_50["step"].n_unique() == 50
     lasted = (longest["end_ns"] - longest["start_ns"]).to_list()
     assert lasted == sorted(lasted, reverse=True)
-    assert first["name"].is_not_null().all()
+    assert longest_50["name"].is_not_null().all()
 
 
 def test_neighbouring_steps_of_a_long_run_share_a_cell() -> None:

@@ -23,10 +23,10 @@ def make_hang(*, absent_ended: bool) -> Trace:
     rows = []
     for rank in range(3):
         for step in range(2):
-            begin = 10 * step * MS
-            rows.append(span(rank, "step", begin, begin + 10 * MS, step=step))
-            rows.append(span(rank, "backprop", begin, begin + 5 * MS, step=step, depth=1))
-            rows.append(call(rank, step, begin + 5 * MS, begin + 6 * MS, step=step))
+            begin_ns = 10 * step * MS
+            rows.append(span(rank, "step", begin_ns, begin_ns + 10 * MS, step=step))
+            rows.append(span(rank, "backprop", begin_ns, begin_ns + 5 * MS, step=step, depth=1))
+            rows.append(call(rank, step, begin_ns + 5 * MS, begin_ns + 6 * MS, step=step))
         rows.append(span(rank, "step", 20 * MS, None, step=2))
         last = span(rank, "backprop", 20 * MS, None if rank == 1 else 25 * MS, step=2, depth=1)
         rows.append(last)

@@ -24,10 +24,12 @@ def broken_off(rank: int, step: int) -> Trace:
     kind = pl.when(pl.col("rank") == rank).then(pl.lit("backprop")).otherwise(pl.lit("reduction"))
     last = events.filter((pl.col("step") == step) & (pl.col("kind").cast(pl.String) == kind))
     ends = last.group_by("process").agg(ended=pl.col("start_ns").min())
-    begun = events.join(ends, on="process").filter(pl.col("start_ns") <= pl.col("ended"))
+    begun_events = events.join(ends, on="process").filter(pl.col("start_ns") <= pl.col("ended"))
     over = pl.col("end_ns") <= pl.col("ended")
-    status = pl.when(over).then("status").otherwise(pl.lit("open", begun["status"].dtype))
-    cut = begun.with_columns(end_ns=pl.when(over).then("end_ns"), status=status).drop("ended")
+    status = pl.when(over).then("status").otherwise(pl.lit("open", begun_events["status"].dtype))
+    cut = begun_events.with_columns(end_ns=pl.when(over).then("end_ns"), status=status).drop(
+        "ended"
+    )
     trace = trace.with_(events=cut.lazy())
     processes = trace.processes.with_columns(complete=pl.lit(value=False))
     return prepare(trace.with_(events=cut.lazy(), processes=processes))
@@ -35,10 +37,10 @@ def broken_off(rank: int, step: int) -> Trace:
 
 def test_the_rank_that_died_is_named_with_what_it_was_in() -> None:
     """Of four ranks that broke off, the first finding is the one that died, its phase and step."""
-    first = analyze(broken_off(rank=2, step=33)).findings[0]
-    assert (first.kind, first.category) == ("truncated_trace", "fault")
-    assert (first.ranks, first.phase, first.steps) == ((2,), "backprop", (33, 33))
-    assert first.saving is None
+    finding = analyze(broken_off(rank=2, step=33)).findings[0]
+    assert (finding.kind, finding.category) == ("truncated_trace", "fault")
+    assert (finding.ranks, finding.phase, finding.steps) == ((2,), "backprop", (33, 33))
+    assert finding.saving is None
 
 
 def test_a_damaged_file_is_not_called_a_death() -> None:

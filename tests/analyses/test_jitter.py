@@ -81,21 +81,21 @@ def test_no_step_of_noise_is_rare(steps: int) -> None:
 
 def test_a_run_whose_loss_is_in_few_steps_is_not_called_healthy() -> None:
     """The verdict says for whom the others waited, in which steps, and between what."""
-    rows, begin = [], 0
+    rows, begin_ns = [], 0
     for step in range(STEPS):
-        end = begin + (400 if step in {60, 110} else 10) * MS
+        end_ns = begin_ns + (400 if step in {60, 110} else 10) * MS
         for rank in range(RANKS):
-            late = end - 3 * MS if rank == 0 else begin + (6 + (step + rank) % 3) * MS
+            late_ns = end_ns - 3 * MS if rank == 0 else begin_ns + (6 + (step + rank) % 3) * MS
             rows += [
-                span(rank, "step", begin, end, step=step),
-                span(rank, "forward", late - 2 * MS, late, step=step, depth=1),
-                call(rank, step, late, end - MS, step=step, thread=0, depth=1),
-                span(rank, "update", end - MS, end, step=step, depth=1),
+                span(rank, "step", begin_ns, end_ns, step=step),
+                span(rank, "forward", late_ns - 2 * MS, late_ns, step=step, depth=1),
+                call(rank, step, late_ns, end_ns - MS, step=step, thread=0, depth=1),
+                span(rank, "update", end_ns - MS, end_ns, step=step, depth=1),
             ]
-        begin = end
-    found = tl.analyze(prepare(trace_of(rows, RANKS))).verdict
-    assert found.state == "fault"
-    assert found.why.startswith(
+        begin_ns = end_ns
+    verdict = tl.analyze(prepare(trace_of(rows, RANKS))).verdict
+    assert verdict.state == "fault"
+    assert verdict.why.startswith(
         "Rank 0 is late in uninstrumented code in steps 60 and 110, by 390 ms"
     )
-    assert "between optimizer update and forward" in found.action
+    assert "between optimizer update and forward" in verdict.action

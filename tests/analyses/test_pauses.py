@@ -20,16 +20,22 @@ def _find_pauses(
 ) -> list[Finding]:
     """Return what is said of 64 ranks that pause so long, where another is later; do they `meet`?"""
     matrices = healthy(0, 64, 60)
-    own = own_time(matrices)
+    compute_time = own_time(matrices)
     late = STEP_NS * (np.arange(60)[:, None] % 10 != 0) * (np.arange(64) == 0)
     gc = length * STEP_NS * paused
-    table = np.stack([*own.own, gc])
+    table = np.stack([*compute_time.own, gc])
     table[2] += late
-    whole = table.sum(axis=0)
-    widest = np.broadcast_to(whole.max(axis=1, keepdims=True), whole.shape) if meet else whole
-    own = replace(own, phases=(*own.phases, "gc"), own=table, length=widest, wait=widest - whole)
-    told = turns.find_turns(own, int(widest[:, 0].sum()))
-    return [one for one in told if one.phase == "gc"]
+    step_ns = table.sum(axis=0)
+    widest = np.broadcast_to(step_ns.max(axis=1, keepdims=True), step_ns.shape) if meet else step_ns
+    compute_time = replace(
+        compute_time,
+        phases=(*compute_time.phases, "gc"),
+        own=table,
+        length=widest,
+        wait=widest - step_ns,
+    )
+    turn_order = turns.find_turns(compute_time, int(widest[:, 0].sum()))
+    return [pause for pause in turn_order if pause.phase == "gc"]
 
 
 def test_long_pauses_in_most_steps_are_told() -> None:

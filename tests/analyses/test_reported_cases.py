@@ -47,18 +47,18 @@ class Table:
         """Every rank does its work, phase by phase in ms, reduces, and updates; `gap` has no span."""
         ready = []
         for rank, phases in enumerate(work):
-            at = self.now
+            begin_ns = self.now
             for phase, ms in phases:
-                end = at + int(ms * MS)
-                if phase != "gap" and end > at:
-                    self.span(rank, at, end, phase, step=number)
-                at = end
-            ready.append(at)
-        end = max(ready) + 7 * MS // 10
-        self.call(ready, end, "allreduce", number, 4_000_000)
+                end_ns = begin_ns + int(ms * MS)
+                if phase != "gap" and end_ns > begin_ns:
+                    self.span(rank, begin_ns, end_ns, phase, step=number)
+                begin_ns = end_ns
+            ready.append(begin_ns)
+        end_ns = max(ready) + 7 * MS // 10
+        self.call(ready, end_ns, "allreduce", number, 4_000_000)
         for rank in range(len(work)):
-            self.span(rank, end, end + 4 * MS // 10, "update", step=number)
-        self.now = end + 4 * MS // 10
+            self.span(rank, end_ns, end_ns + 4 * MS // 10, "update", step=number)
+        self.now = end_ns + 4 * MS // 10
 
     def analyze(self) -> Report:
         return tl.analyze(Trace.from_table(pl.DataFrame(self.rows, infer_schema_length=None)))
@@ -67,7 +67,7 @@ class Table:
 def few_ranks(kind: str, ranks: int) -> Report:
     """One kind of trouble in steps of about 10 ms, with 2 % of noise."""
     table, noise = Table(), Random(7)
-    own = [set(Random(100 + rank).sample(range(5, 155), 8)) for rank in range(ranks)]
+    slow_steps = [set(Random(100 + rank).sample(range(5, 155), 8)) for rank in range(ranks)]
     for number in range(STEPS):
         work = []
         for rank in range(ranks):
@@ -81,7 +81,7 @@ def few_ranks(kind: str, ranks: int) -> Report:
                 kind == "sparse" and is_last and number in {20, 47, 71, 90, 150}
             )
             ms["gc"] += 60.0 * (kind == "turns" and (number + 7 * rank) % 20 == 19)
-            ms["data"] += 40.0 * (kind == "loader" and number in own[rank])
+            ms["data"] += 40.0 * (kind == "loader" and number in slow_steps[rank])
             work.append(list(ms.items()))
         table.step(number, work)
     return table.analyze()
@@ -180,24 +180,24 @@ def uneven(less: int, *, hangs: bool) -> Report:
     for number in range(60 - less):
         table.step(number, [both, both])
     for number in range(60 - less, 60)[: 1 if hangs else None]:
-        begin = table.now + 8 * MS
-        end = begin + (12_000 if hangs else 1) * MS
-        table.span(0, begin - 8 * MS, begin - 5 * MS, "forward", step=number)
-        table.span(0, begin - 5 * MS, begin, "backprop", step=number)
+        begin_ns = table.now + 8 * MS
+        end_ns = begin_ns + (12_000 if hangs else 1) * MS
+        table.span(0, begin_ns - 8 * MS, begin_ns - 5 * MS, "forward", step=number)
+        table.span(0, begin_ns - 5 * MS, begin_ns, "backprop", step=number)
         for rank, op in enumerate(("allreduce", "barrier" if hangs else "allreduce")):
             about = {"op": op, "step": number, "seq": table.calls}
-            table.span(rank, begin, end, "reduction", communicator="w", **about)
-        table.now, table.calls = end, table.calls + 1
+            table.span(rank, begin_ns, end_ns, "reduction", communicator="w", **about)
+        table.now, table.calls = end_ns, table.calls + 1
     return table.analyze()
 
 
-@pytest.mark.parametrize("less", [1, 3])
-def test_a_hang_after_uneven_inputs(less: int) -> None:
+@pytest.mark.parametrize("fewer_steps", [1, 3])
+def test_a_hang_after_uneven_inputs(fewer_steps: int) -> None:
     """Rank 1 is in the barrier at the end while rank 0 waits for gradients: advice is about inputs."""
-    report = uneven(less, hangs=True)
+    report = uneven(fewer_steps, hangs=True)
     found = report.findings[0]
     assert (report.verdict.kind, found.ranks) == ("desync", (1,))
-    assert f"Rank 1 ended training after step {59 - less}" in found.sentence
+    assert f"Rank 1 ended training after step {59 - fewer_steps}" in found.sentence
     assert ADVICE_IF_UNEVEN in report.verdict.action
 
 
@@ -227,10 +227,10 @@ def test_a_loop_of_gathers_keeps_its_steps(gathers: int, is_noisy: bool) -> None
             op = "barrier" if number == gathers else "all_gather"
             table.call(begins, table.now, op, None, 8)
     report = table.analyze()
-    found = report.findings[0]
+    finding = report.findings[0]
     assert report.summary.steps == 59
-    assert (found.kind, found.ranks) == ("straggler", (1,))
-    assert found.saving == pytest.approx(5 * 60 * MS / (table.now - 1_000 * MS), rel=0.06)
+    assert (finding.kind, finding.ranks) == ("straggler", (1,))
+    assert finding.saving == pytest.approx(5 * 60 * MS / (table.now - 1_000 * MS), rel=0.06)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])

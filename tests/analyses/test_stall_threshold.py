@@ -23,14 +23,14 @@ def loading(deviations: float) -> ComputeTime:
     judged = data[WARM_UP:]
     usual = np.median(judged)
     data[STALLED] = usual + deviations * 1.4826 * np.median(np.abs(judged - usual))
-    own = np.repeat(data[:, None], RANKS, axis=1)[None]
-    rest = np.full((1, STEPS, RANKS), 0.5 * STEP_NS)
+    data_ns = np.repeat(data[:, None], RANKS, axis=1)[None]
+    rest_ns = np.full((1, STEPS, RANKS), 0.5 * STEP_NS)
     return ComputeTime(
         ranks=tuple(range(RANKS)),
         hosts=("here",) * RANKS,
         steps=np.arange(STEPS),
         phases=("data", "forward"),
-        own=np.concatenate([own, rest]),
+        own=np.concatenate([data_ns, rest_ns]),
         length=np.full((STEPS, RANKS), STEP_NS),
         wait=np.zeros((STEPS, RANKS)),
         settled=np.arange(STEPS) >= WARM_UP,

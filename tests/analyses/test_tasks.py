@@ -33,19 +33,25 @@ def handed_out(
     def message(sender: int, receiver: int, posted: int, at: int) -> None:
         """Write one that is sent at a moment, and waited for from another on."""
         seq = counts[sender, receiver] = counts.get((sender, receiver), -1) + 1
-        more: dict[str, Any] = {"key": 1, "seq": seq, "communicator": "c", "bytes": 8, "thread": 0}
+        fields: dict[str, Any] = {
+            "key": 1,
+            "seq": seq,
+            "communicator": "c",
+            "bytes": 8,
+            "thread": 0,
+        }
         end = at + MESSAGE
-        rows.append(span(sender, "reduction", at, end, op="send", peer=receiver, **more))
-        rows.append(span(receiver, "reduction", posted, end, op="recv", peer=sender, **more))
+        rows.append(span(sender, "reduction", at, end, op="send", peer=receiver, **fields))
+        rows.append(span(receiver, "reduction", posted, end, op="recv", peer=sender, **fields))
 
     workers = range(1, len(lengths) + 1)
-    free, server, given = dict.fromkeys(workers, MS), 0, 0
+    free, server, given_count = dict.fromkeys(workers, MS), 0, 0
     for worker in workers if unasked else ():
         message(0, worker, 0, server)
         server += MESSAGE
         free[worker] = server + lengths[worker - 1] * MS
-        given += 1
-    for number in range(given, count + len(lengths)):
+        given_count += 1
+    for number in range(given_count, count + len(lengths)):
         worker = min(free, key=lambda one: free[one])
         asked = max(free.pop(worker), server)
         message(worker, 0, server, asked)
@@ -114,11 +120,11 @@ def test_who_is_waited_for_but_takes_no_longer_is_said_so() -> None:
     """Of one step, which begins later on a rank: it takes as long there, not "0 ns" longer."""
     rows: list[dict[str, Any]] = []
     for rank in range(3):
-        begin = 20 * MS if rank == 1 else 0
+        begin_ns = 20 * MS if rank == 1 else 0
         rows += [
-            span(rank, "step", begin, 80 * MS, step=0),
-            span(rank, "forward", begin, begin + 50 * MS, step=0, depth=1),
-            call(rank, 0, begin + 50 * MS, 80 * MS, step=0, thread=0, depth=1),
+            span(rank, "step", begin_ns, 80 * MS, step=0),
+            span(rank, "forward", begin_ns, begin_ns + 50 * MS, step=0, depth=1),
+            call(rank, 0, begin_ns + 50 * MS, 80 * MS, step=0, thread=0, depth=1),
         ]
     verdict = tl.analyze(prepare(trace_of(rows, 3))).verdict
     assert verdict.state == "inconclusive"
@@ -135,11 +141,11 @@ def test_a_worker_that_has_taken_its_last_task_has_not_left() -> None:
 
 def test_times_in_collectives_are_not_the_workers_own() -> None:
     """What is between a receive and a send that has a collective in it is no task."""
-    before = pool([4, 4, 4], 40)
-    begin = int(before.sent.filter(rank=2, op="recv")["end_ns"].sort()[3]) + MS
-    together = [call(rank, 0, begin, begin + MS, thread=1) for rank in range(4)]
+    pool_run = pool([4, 4, 4], 40)
+    begin_ns = int(pool_run.sent.filter(rank=2, op="recv")["end_ns"].sort()[3]) + MS
+    together = [call(rank, 0, begin_ns, begin_ns + MS, thread=1) for rank in range(4)]
     after = tasks_of(pool([4, 4, 4], 40, *together))
-    assert len(after.held_ns[2]) == len(tasks_of(before).held_ns[2]) - 1
+    assert len(after.held_ns[2]) == len(tasks_of(pool_run).held_ns[2]) - 1
 
 
 def test_who_is_given_a_task_unasked_is_served_nevertheless() -> None:

@@ -304,23 +304,25 @@ class Pauses:
         """Return the job with so many pauses, at even distances."""
         setting = self.setting
         steps = np.linspace(0, setting.steps, count + 2).round().astype(int)[1:-1]
-        first = self.setting.seed % setting.ranks
+        first_rank = self.setting.seed % setting.ranks
         is_paused = np.zeros((setting.ranks, setting.steps))
         for number, step in enumerate(steps.tolist()):
             if self.owner == "all ranks":
                 is_paused[:, step] = 1
             else:
                 turn = number if self.owner == "ranks in turns" else 0
-                is_paused[(first + turn) % setting.ranks, step] = 1
+                is_paused[(first_rank + turn) % setting.ranks, step] = 1
         return blocking_job(setting).lengthen(self.part, is_paused * self.total_ns / count)
 
 
 def check_pauses(pauses: Pauses, count: int) -> None:
     """Compare what many pauses cost with what a single one does: as accounted and as priced."""
-    (one, many) = (price_all_fixes(pauses.plant(number)) for number in (1, count))
-    assert many.state == one.state
-    assert many.saving == pytest.approx(one.saving, rel=0.05)
-    assert many.useful == pytest.approx(one.useful, abs=0.01)
+    (verdict_of_one, verdict_of_many) = (
+        price_all_fixes(pauses.plant(number)) for number in (1, count)
+    )
+    assert verdict_of_many.state == verdict_of_one.state
+    assert verdict_of_many.saving == pytest.approx(verdict_of_one.saving, rel=0.05)
+    assert verdict_of_many.useful == pytest.approx(verdict_of_one.useful, abs=0.01)
 
 
 @dataclass(frozen=True)
@@ -353,7 +355,7 @@ def replay(trace: Trace, report: Report) -> Replay:
 def draw_pauses(owner: str) -> st.SearchStrategy[Pauses]:
     """Draw pauses that take from an eighth of the job to half of it, in 100 steps."""
     steps = 100
-    parts = ("data", "gap_before_forward", "forward", "gc", "backward", "optimizer", "checkpoint")
+    phases = ("data", "gap_before_forward", "forward", "gc", "backward", "optimizer", "checkpoint")
     settings = st.builds(
         Setting,
         st.sampled_from(FEW_RANKS),
@@ -362,7 +364,7 @@ def draw_pauses(owner: str) -> st.SearchStrategy[Pauses]:
         st.integers(0, 1000),
     )
     totals = st.floats(0.125, 0.5).map(lambda share: share / (1 - share) * steps * STEP_NS)
-    return st.builds(Pauses, st.sampled_from(parts), st.just(owner), settings, totals)
+    return st.builds(Pauses, st.sampled_from(phases), st.just(owner), settings, totals)
 
 
 @pytest.mark.parametrize("owner", ["one rank", "ranks in turns", "all ranks"])

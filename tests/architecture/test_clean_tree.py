@@ -25,12 +25,12 @@ def tracked_files() -> list[Path]:
 
 def test_no_path_of_a_machine() -> None:
     """No absolute path of somebody's machine stands in a tracked file."""
-    here = Path(__file__)
-    found = [
+    this_file = Path(__file__)
+    named_paths = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in tracked_files()
-        if path != here and path.exists()
+        if path != this_file and path.exists()
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
         if FORBIDDEN.search(line)
     ]
-    assert found == []
+    assert named_paths == []

@@ -44,7 +44,7 @@ class Table:
 
 
 @cache
-def every() -> list[Constant]:
+def all_constants() -> list[Constant]:
     """Return the constants of all packages."""
     return read_all()
 
@@ -62,42 +62,42 @@ def importers(constant: Constant) -> list[str]:
     """Return the modules that take a constant from its module."""
     module = constant.module.name
     return [
-        other.name
-        for other in modules().values()
-        if other.name != module
-        and constant.name in other.text
-        and constant.name in names_taken(other).get(module, set())
+        module_file.name
+        for module_file in modules().values()
+        if module_file.name != module
+        and constant.name in module_file.text
+        and constant.name in names_taken(module_file).get(module, set())
     ]
 
 
 @cache
 def names_taken(module: Module) -> dict[str, set[str]]:
     """Return the upper-case names that a module takes from each other one, by import or attribute."""
-    taken: dict[str, set[str]] = {}
+    names_by_module: dict[str, set[str]] = {}
     bound: dict[str, str] = {}
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
-                taken.setdefault(node.module, set()).add(alias.name)
+                names_by_module.setdefault(node.module, set()).add(alias.name)
                 bound[alias.asname or alias.name] = f"{node.module}.{alias.name}"
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            taken.setdefault(bound.get(node.value.id, ""), set()).add(node.attr)
-    return taken
+            names_by_module.setdefault(bound.get(node.value.id, ""), set()).add(node.attr)
+    return names_by_module
 
 
 def test_each_says_unit_decision_and_source() -> None:
-    assert [constant.label for constant in every() if not constant.source] == []
+    assert [constant.label for constant in all_constants() if not constant.source] == []
 
 
 def test_each_source_exists() -> None:
-    found = [constant for constant in every() if constant.source]
+    found = [constant for constant in all_constants() if constant.source]
     assert [one.label for one in found if not is_source(one.source)] == []
 
 
 def test_each_serves_one_decision() -> None:
     """One function reads it, or its comment names all functions that do."""
-    decisions = [constant for constant in every() if constant.source != "definition"]
+    decisions = [constant for constant in all_constants() if constant.source != "definition"]
     assert [
         f"{one.label} is read in {', '.join(one.readers)}"
         for one in decisions
@@ -107,7 +107,7 @@ def test_each_serves_one_decision() -> None:
 
 def calibrated() -> list[Constant]:
     """Return the constants that the bench tunes."""
-    return [constant for constant in every() if constant.source == "calibrate"]
+    return [constant for constant in all_constants() if constant.source == "calibrate"]
 
 
 def test_no_module_imports_what_is_calibrated() -> None:
@@ -126,7 +126,7 @@ def test_runs_judge_what_is_calibrated() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == render_page(every()), "run: make constants"
+    assert PAGE.read_text(encoding="utf-8") == render_page(all_constants()), "run: make constants"
 
 
 @pytest.fixture

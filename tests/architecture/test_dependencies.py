@@ -26,25 +26,25 @@ def project() -> dict[str, Any]:
 
 def required(extra: str) -> Iterator[Requirement]:
     """Yield what an extra asks for, with what it takes from other extras."""
-    for found in map(Requirement, project()["optional-dependencies"][extra]):
-        if found.name != NAME:
-            yield found
-        for other in found.extras if found.name == NAME else ():
-            yield from required(other)
+    for requirement in map(Requirement, project()["optional-dependencies"][extra]):
+        if requirement.name != NAME:
+            yield requirement
+        for extra_name in requirement.extras if requirement.name == NAME else ():
+            yield from required(extra_name)
 
 
 def test_each_library_has_its_reason() -> None:
     page = (ROOT / "docs" / "dependencies.md").read_text()
-    named = {
+    explained = {
         *re.findall(r"^\| (\(base\)|\w+) \| `([\w-]+)` \| [^|]+ \| [^|]+ \|$", page, re.MULTILINE)
     }
-    asked = {("(base)", Requirement(text).name) for text in project()["dependencies"]}
+    declared = {("(base)", Requirement(text).name) for text in project()["dependencies"]}
     for extra, texts in project()["optional-dependencies"].items():
         if extra not in {"test", "all"}:
-            asked |= {
+            declared |= {
                 (extra, found.name) for found in map(Requirement, texts) if found.name != NAME
             }
-    assert named == asked
+    assert explained == declared
 
 
 def test_the_lock_is_of_this_project() -> None:
@@ -54,10 +54,10 @@ def test_the_lock_is_of_this_project() -> None:
     for name, version, hashed in PINNED.findall(lock):
         assert hashed, f"{name} has no hash"
         pinned.setdefault(name, []).append(version)
-    for wanted in required("test"):
-        name = wanted.name.lower().replace("_", "-")
+    for requirement in required("test"):
+        name = requirement.name.lower().replace("_", "-")
         if name != "torch":
-            assert [v for v in pinned.get(name, []) if v in wanted.specifier], wanted
+            assert [v for v in pinned.get(name, []) if v in requirement.specifier], requirement
 
 
 def test_the_lock_names_no_place() -> None:

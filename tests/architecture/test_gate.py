@@ -147,11 +147,15 @@ def modules() -> dict[str, Path]:
 
 def test_nobody_else_opens_a_file_of_a_trace() -> None:
     """Open it by `schema.gate` or `schema.arrow.mapped`, or list it here and say why not."""
-    found = {name: opens(path) for name, path in modules().items() if name not in GATE}
-    unlisted = {name: calls - LISTED.get(name, {}).keys() for name, calls in found.items()}
+    calls_by_module = {name: opens(path) for name, path in modules().items() if name not in GATE}
+    unlisted = {
+        name: calls - LISTED.get(name, {}).keys() for name, calls in calls_by_module.items()
+    }
     assert {name: calls for name, calls in unlisted.items() if calls} == {}
-    gone = {name: {*calls} - found.get(name, set()) for name, calls in LISTED.items()}
-    assert {name: calls for name, calls in gone.items() if calls} == {}
+    vanished_by_module = {
+        name: {*calls} - calls_by_module.get(name, set()) for name, calls in LISTED.items()
+    }
+    assert {name: calls for name, calls in vanished_by_module.items() if calls} == {}
 
 
 def test_what_would_be_found(tmp_path: Path) -> None:

@@ -62,10 +62,10 @@ def assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                 )
 
 
-def changed(tree: ast.AST, owner: str | None = None) -> Iterator[str]:
+def names_changed(tree: ast.AST, owner: str | None = None) -> Iterator[str]:
     """Yield the names that something is put into or taken out of; with `owner` its attributes."""
 
-    def named(node: ast.expr) -> Iterator[str]:
+    def names_in(node: ast.expr) -> Iterator[str]:
         if owner is None and isinstance(node, ast.Name | ast.Attribute):
             yield last_name(node)
         elif isinstance(node, ast.Attribute) and last_name(node.value) == owner:
@@ -73,14 +73,14 @@ def changed(tree: ast.AST, owner: str | None = None) -> Iterator[str]:
 
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            yield from named(node.value)
+            yield from names_in(node.value)
         elif isinstance(node, ast.AugAssign):
-            yield from named(node.target)
+            yield from names_in(node.target)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr in CHANGES:
-                yield from named(node.func.value)
+                yield from names_in(node.func.value)
         elif owner and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield from named(node)
+            yield from names_in(node)
 
 
 def changing_classes(core: dict[str, Module]) -> set[str]:
@@ -93,13 +93,13 @@ def changing_classes(core: dict[str, Module]) -> set[str]:
         for method in node.body
         if isinstance(method, ast.FunctionDef)
         and method.name not in {"__init__", "__new__", "__post_init__"}
-        and any(changed(method, "self"))
+        and any(names_changed(method, "self"))
     }
 
 
 def state(core: dict[str, Module]) -> set[tuple[str, str]]:
     """Return what modules hold that changes, by module and name."""
-    found = set()
+    changed_names = set()
     classes = changing_classes(core)
     everywhere = {
         (alias.asname or alias.name)
@@ -108,21 +108,21 @@ def state(core: dict[str, Module]) -> set[tuple[str, str]]:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    changes = {name: {*changed(module.tree)} for name, module in core.items()}
+    changes = {name: {*names_changed(module.tree)} for name, module in core.items()}
     imported = set().union(*changes.values()) & everywhere
     for where, module in core.items():
         for name, value in assigned(module.tree):
             made = last_name(value.func) if isinstance(value, ast.Call) else ""
             container = isinstance(value, DISPLAYS) or made in CONTAINERS
             if made in classes or (container and name in changes[where] | imported):
-                found.add((where, name))
-        found |= {
+                changed_names.add((where, name))
+        changed_names |= {
             (where, name)
             for node in ast.walk(module.tree)
             if isinstance(node, ast.Global)
             for name in node.names
         }
-    return found
+    return changed_names
 
 
 def test_modules_of_the_core_hold_no_state(core: dict[str, Module]) -> None:

@@ -44,9 +44,9 @@ def test_tests_are_those_that_import_it() -> None:
 def test_annotations_are_left_alone() -> None:
     """Changes in them, and in what is imported for them, would all survive."""
     lines = SOURCE.splitlines()
-    parts = [
+    annotations = [
         lines[first - 1][begin:end]
         for first, begin, last, end in mutate.unseen_lines(SOURCE)
         if first == last
     ]
-    assert sorted(parts) == ["int", "int | None", "int | None"]
+    assert sorted(annotations) == ["int", "int | None", "int | None"]

@@ -41,7 +41,7 @@ def test_without():
 WITHOUT = 'second("without")'
 
 
-def tried(
+def run_with_conftest(
     folder: Path, program: str, options: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run the tests of a program with our conftest, in a folder of their own."""
@@ -66,7 +66,7 @@ def tried(
     )
 
 
-def counted(names: Sequence[str]) -> tuple[int, str]:
+def report_second_tries(names: Sequence[str]) -> tuple[int, str]:
     """Report second tries to the plugin; return the exit status of the run, and what it printed."""
     plugin = second_tries.SecondTries()
     for name in names:
@@ -88,7 +88,7 @@ def test_few_second_tries_pass_and_more_fail(
 ) -> None:
     """Each test is listed once, and the run fails with the third."""
     monkeypatch.delenv(second_tries.VARIABLE, raising=False)
-    ended, printed = counted(names)
+    ended, printed = report_second_tries(names)
     assert ended == status
     listed = [line for line in printed.splitlines() if len(line) == 1]
     assert listed == sorted(set(names))
@@ -100,7 +100,7 @@ def test_several_runs_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Two in the first, one in the second are three; a third run without any passes."""
     file = tmp_path / "made" / "tries"
     monkeypatch.setenv(second_tries.VARIABLE, str(file))
-    assert [counted(names)[0] for names in ("ab", "c", "")] == [0, 1, 0]
+    assert [report_second_tries(names)[0] for names in ("ab", "c", "")] == [0, 1, 0]
     assert len(file.read_text().splitlines()) == 3
 
 
@@ -109,7 +109,7 @@ def test_several_runs_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_only_tests_with_processes_are_tried_twice(tmp_path: Path, options: Sequence[str]) -> None:
     """Three that pass the second time fail the run."""
-    ran = tried(tmp_path / "t", FLAKY.format(flaky=3, without=True), options)
+    ran = run_with_conftest(tmp_path / "t", FLAKY.format(flaky=3, without=True), options)
     assert ran.returncode == 1, ran.stdout
     assert "4 passed" in ran.stdout
     assert "too many" in ran.stdout
@@ -120,7 +120,7 @@ def test_only_tests_with_processes_are_tried_twice(tmp_path: Path, options: Sequ
 @pytest.mark.slow
 def test_a_test_without_processes_is_tried_once(tmp_path: Path) -> None:
     """What would pass the second time fails."""
-    ran = tried(tmp_path / "t", FLAKY.format(flaky=0, without=WITHOUT))
+    ran = run_with_conftest(tmp_path / "t", FLAKY.format(flaky=0, without=WITHOUT))
     assert ran.returncode == 1
     assert "1 failed" in ran.stdout
     assert "rerun" not in ran.stdout

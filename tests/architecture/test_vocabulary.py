@@ -115,7 +115,7 @@ def _room(path: str) -> str:
 
 
 @functools.cache
-def _words(name: str) -> frozenset[str]:
+def words_in(name: str) -> frozenset[str]:
     return frozenset(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower()))
 
 
@@ -164,7 +164,7 @@ def _banned() -> tuple[list[Found], list[Found]]:
 
 def _banned_names(path: str, nodes: list[ast.AST]) -> Iterator[Found]:
     for name, line in ((Path(path).stem, 1), *_names(nodes)):
-        for word in _words(name) & INSTEAD.keys():
+        for word in words_in(name) & INSTEAD.keys():
             yield Found(_room(path), f"{path}:{line}: {name}", word)
 
 
@@ -191,14 +191,14 @@ def test_names_are_words_of_the_field() -> None:
 
 def test_sentences_are_words_of_the_field() -> None:
     """What is shown, and what docstrings begin with, has no banned phrase beyond the exceptions."""
-    found = _banned()[1]
-    rooms = {each.room for each in found}
+    banned_words = _banned()[1]
+    rooms = {banned.room for banned in banned_words}
     wrong = [
-        each.where
+        banned.where
         for room in sorted(rooms)
-        if len(those := [e for e in found if e.room == room])
+        if len(those := [e for e in banned_words if e.room == room])
         > (EXCEPTIONS[room].phrases if room in EXCEPTIONS else 0)
-        for each in those
+        for banned in those
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -226,6 +226,6 @@ def test_names_in_c_are_words_of_the_field() -> None:
         f"{file.relative_to(ROOT)}: {name}"
         for file in files
         for name in sorted(set(C_WORD.findall(file.read_text())))
-        if _words(name) & INSTEAD.keys()
+        if words_in(name) & INSTEAD.keys()
     ]
     assert not wrong, "\n".join(wrong)

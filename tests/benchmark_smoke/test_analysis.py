@@ -24,10 +24,10 @@ RANKS, STEPS, MICRO_STEPS = 2, 30, 3
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both forms of a simulated training."""
-    place = tmp_path_factory.mktemp("profiled")
-    kineto.simulate(RANKS, STEPS, MICRO_STEPS, place / "kineto")
-    convert(place / "kineto", place / "trace")
-    return place
+    path = tmp_path_factory.mktemp("profiled")
+    kineto.simulate(RANKS, STEPS, MICRO_STEPS, path / "kineto")
+    convert(path / "kineto", path / "trace")
+    return path
 
 
 def complete(path: Path) -> list[dict[str, Any]]:
@@ -58,14 +58,14 @@ def test_times_of_kernels_are_theirs(folder: Path) -> None:
         kernels = [event for event in complete(theirs) if event["cat"] in DEVICE]
         expected = Counter((round(e["ts"] * 1000), round(e["dur"] * 1000)) for e in kernels)
         rows = table.filter(table["device_start_ns"].is_valid())
-        found = Counter(
+        kernel_counts = Counter(
             zip(
                 rows["device_start_ns"].to_pylist(),
                 rows["device_duration_ns"].to_pylist(),
                 strict=True,
             )
         )
-        assert found == expected
+        assert kernel_counts == expected
         assert len(set(rows["stream"].to_pylist())) == len(kineto.STREAMS)
 
 

@@ -32,7 +32,7 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 
 def test_outcomes_of_other_code_are_refused(tmp_path: Path) -> None:
     """They would be told as those of the analyses as they are now."""
-    kept = tmp_path / "kept.jsonl"
-    kept.write_text(json.dumps({"code": "of yesterday"}) + "\n")
+    outcome_file = tmp_path / "kept.jsonl"
+    outcome_file.write_text(json.dumps({"code": "of yesterday"}) + "\n")
     with pytest.raises(SystemExit, match="other code"):
-        Performer(kept=kept)
+        Performer(kept=outcome_file)

@@ -44,12 +44,14 @@ def run(*arguments: object) -> str:
 def test_every_recorder_is_measured_or_told_why_not() -> None:
     """Both switched off and on; a time is a time."""
     backend, rows, failed = json.loads(run("--one", "--rounds", 1).splitlines()[-1])
-    on = {row["recorder"] for row in rows if row["on"]}
+    measured_recorders = {row["recorder"] for row in rows if row["on"]}
     expected = RECORDERS if backend == "native" else (TraceLens,)
-    assert on | set(failed) == {kind.name for kind in expected} | {""}
+    assert measured_recorders | set(failed) == {kind.name for kind in expected} | {""}
     assert all(failed.values())
     arms = {(row["arm"], row["on"]) for row in rows if row["recorder"] == TraceLens.name}
-    assert {(arm.name, on) for arm in WAYS for on in (True, False)} <= arms
+    assert {
+        (arm.name, measured_recorders) for arm in WAYS for measured_recorders in (True, False)
+    } <= arms
     assert all(row["ns"][0] > 0 for row in rows if row["arm"] in {MAIN, INLINE})
 
 
@@ -57,11 +59,11 @@ def test_every_recorder_is_measured_or_told_why_not() -> None:
 @pytest.mark.parametrize("kind", mark_slow((TraceLens, JsonLines), quick={TraceLens}))
 def test_spans_on_disk_are_counted(kind: type[Recorder], tmp_path: Path) -> None:
     """As many as the child says it has closed, not fewer, not what it has not."""
-    said, folder = tmp_path / "said", tmp_path / "folder"
-    said.write_bytes(bytes(8))
+    output, folder = tmp_path / "said", tmp_path / "folder"
+    output.write_bytes(bytes(8))
     folder.mkdir()
-    run("--child", kind.__name__, folder, said, 60)
-    assert int.from_bytes(said.read_bytes(), sys.byteorder) == 60
+    run("--child", kind.__name__, folder, output, 60)
+    assert int.from_bytes(output.read_bytes(), sys.byteorder) == 60
     assert kind.kept(folder) == 60
 
 
@@ -74,11 +76,11 @@ def test_an_error_of_a_child_is_shown() -> None:
 
 def test_ratios_are_taken_round_by_round() -> None:
     """A round in which the machine was slow for all counts like any other."""
-    found = Found([])
+    results = Found([])
     for slow in (1.0, 9.0):
-        found.add([row("", INLINE, 10 * slow), row("TraceLens", MAIN, 5 * slow)])
-    assert found.to_inline(found.of("TraceLens", MAIN)) == (0.5, 0.5, 0.5)
-    assert found.peers(on=True) == []
+        results.add([row("", INLINE, 10 * slow), row("TraceLens", MAIN, 5 * slow)])
+    assert results.to_inline(results.of("TraceLens", MAIN)) == (0.5, 0.5, 0.5)
+    assert results.peers(on=True) == []
 
 
 def test_a_start_is_what_is_beyond_a_bare_one() -> None:

@@ -40,16 +40,18 @@ BUSY = "import time\nwhile time.process_time() < {}: pass"
 @pytest.mark.slow
 def test_memory_and_files_are_those_of_all_processes(tmp_path: Path) -> None:
     """What two processes have is the sum; what is outside of the trace is not counted."""
-    inside, outside = tmp_path / "trace" / "file", tmp_path / "other"
-    inside.parent.mkdir()
-    inside.touch()
-    outside.touch()
+    file_inside, file_outside = tmp_path / "trace" / "file", tmp_path / "other"
+    file_inside.parent.mkdir()
+    file_inside.touch()
+    file_outside.touch()
     output = tmp_path / "output.txt"
     command = [sys.executable, "-c", HOLD]
-    cost = measured([*command, str(inside), HOLD], output, trace=inside.parent)
+    cost = measured([*command, str(file_inside), HOLD], output, trace=file_inside.parent)
     assert 300 * MIB < cost.peak < 420 * MIB
     assert cost.files == 2
-    assert measured([*command, str(outside), HOLD], output, trace=inside.parent).files == 0
+    assert (
+        measured([*command, str(file_outside), HOLD], output, trace=file_inside.parent).files == 0
+    )
 
 
 @pytest.mark.slow
@@ -101,17 +103,17 @@ def test_a_first_verb_finds_nothing_kept(tmp_path: Path) -> None:
 
 def test_verdicts() -> None:
     """The median counts, the bound itself is within, and what was not measured is not held."""
-    most, least = Bound("a", 10, "x"), Bound("b", 1.7, "x", at_least=True)
-    assert Outcome(most, (9, 10, 50)).verdict == "yes"
-    assert Outcome(most, (9, 10.1, 50)).missed
-    assert Outcome(least, (1.7,)).verdict == "yes"
-    assert Outcome(least, (1.69,)).missed
-    assert Outcome(most, (), why="this version has no --executor").missed
-    assert not Outcome(most, (50,), judged=False).missed
-    assert Outcome(most, (), judged=False).missed
+    upper_bound, lower_bound = Bound("a", 10, "x"), Bound("b", 1.7, "x", at_least=True)
+    assert Outcome(upper_bound, (9, 10, 50)).verdict == "yes"
+    assert Outcome(upper_bound, (9, 10.1, 50)).missed
+    assert Outcome(lower_bound, (1.7,)).verdict == "yes"
+    assert Outcome(lower_bound, (1.69,)).missed
+    assert Outcome(upper_bound, (), why="this version has no --executor").missed
+    assert not Outcome(upper_bound, (50,), judged=False).missed
+    assert Outcome(upper_bound, (), judged=False).missed
     assert Outcome(Bound.yes("c"), (0.0,)).row == ["c", "yes", "no", "**no**"]
     section = Section("t")
-    section.judge(most, [11, 12, 13], judged=True, why="because")
+    section.judge(upper_bound, [11, 12, 13], judged=True, why="because")
     assert section.missed == ["a: <= 10 x: 12 x (11 to 13); because"]
 
 

@@ -23,11 +23,11 @@ SLOWER = replace(EQUAL, seed=9, faults=(Fault("backprop", (0, 1, 2), factor=1.5)
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four equal runs, and one that is slower."""
-    place = tmp_path_factory.mktemp("runs")
+    folder = tmp_path_factory.mktemp("runs")
     for seed in range(4):
-        recorded(place / f"main-{seed}", replace(EQUAL, seed=seed))
-    recorded(place / "slower", SLOWER)
-    return place
+        recorded(folder / f"main-{seed}", replace(EQUAL, seed=seed))
+    recorded(folder / "slower", SLOWER)
+    return folder
 
 
 def test_a_slower_run_fails_its_gate(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,10 +66,10 @@ def test_for_programs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_wrong_call_is_one_sentence(
     runs: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, part: str
 ) -> None:
-    named = [str(runs / word) if i < 2 else word for i, word in enumerate(arguments)]
+    call = [str(runs / word) if i < 2 else word for i, word in enumerate(arguments)]
     if "--fail-if" in arguments:
-        named = [*named[:2], *arguments[2:]]
-    assert main(["compare", *named]) == code
+        call = [*call[:2], *arguments[2:]]
+    assert main(["compare", *call]) == code
     error = capsys.readouterr().err
     assert part in error
     assert len(error.strip().splitlines()) == 1
@@ -82,10 +82,10 @@ def test_the_example_of_the_page_is_what_is_printed(
     page = (ROOT / "docs" / "compare.md").read_text()
     example = re.search(r"\$ tracelens compare (sample_traces/.*)\n([^`]*)```", page)
     assert example
-    words, shown = shlex.split(example[1]), example[2]
-    for word in words:
+    call, printed = shlex.split(example[1]), example[2]
+    for word in call:
         if word.startswith("sample_traces/"):
             shutil.copytree(ROOT / word, tmp_path / word)
     monkeypatch.chdir(tmp_path)
-    assert main(["compare", *words]) == 1
-    assert capsys.readouterr().out == shown
+    assert main(["compare", *call]) == 1
+    assert capsys.readouterr().out == printed

@@ -63,18 +63,18 @@ def test_ranks_and_steps_are_chosen(
     out = tmp_path / "some.json"
     chosen = ["--ranks", "0,2-9", "--steps", "10-12", "--out", str(out)]
     assert main(["convert", str(trace), "--to", "perfetto", *chosen]) == 0
-    said = capsys.readouterr().out
-    told = re.search(r"some.json: ([\d,]+) events, [\d.]+ KiB\n", said)
-    assert told
+    output = capsys.readouterr().out
+    size_line = re.search(r"some.json: ([\d,]+) events, [\d.]+ KiB\n", output)
+    assert size_line
     written = json.loads(out.read_text())
     events = [event for event in written["traceEvents"] if event["ph"] != "M"]
-    assert len(events) == int(told[1].replace(",", ""))
+    assert len(events) == int(size_line[1].replace(",", ""))
     named = {e["args"]["name"] for e in written["traceEvents"] if e["name"] == "process_name"}
     assert {name.split(" (")[0] for name in named} == {"rank 0", "rank 2"}
     arguments = [event["args"] for event in events if event["ph"] not in "stf"]  # no arrows
     assert {found.get("step") for found in arguments} - {None} == {10, 11, 12}
     note = "As asked, only ranks 0,2-9 and steps 10-12 of the run are here."
-    assert note in said
+    assert note in output
     assert written["otherData"]["notes"] == note
 
 
@@ -107,19 +107,19 @@ def test_steps_of_a_trace_folder_are_those_asked_for(trace: Path, tmp_path: Path
 
 def test_time_counts_from_the_first_step(trace: Path, tmp_path: Path) -> None:
     """What touches the window is whole, and nothing else is there."""
-    whole = tracelens.open(trace)
-    begin = whole.steps["start_ns"].min()
-    assert isinstance(begin, int)
-    first, last = 0.2, 0.3
+    run = tracelens.open(trace)
+    begin_ns = run.steps["start_ns"].min()
+    assert isinstance(begin_ns, int)
+    first_s, last_s = 0.2, 0.3
     out = tmp_path / "part.parquet"
-    window = ["--time", f"{first}-{last}"]
+    window = ["--time", f"{first_s}-{last_s}"]
     assert main(["convert", str(trace), "--to", "parquet", *window, "--out", str(out)]) == 0
-    found = pl.read_parquet(out)
-    start, end = begin + round(first * 1e9), begin + round(last * 1e9)
+    rows = pl.read_parquet(out)
+    start, end = begin_ns + round(first_s * 1e9), begin_ns + round(last_s * 1e9)
     inside = (pl.col("start_ns") < end) & (pl.col("end_ns").fill_null(end) >= start)
-    assert found.filter(~inside).is_empty()
-    spans = whole.spans.filter(pl.col("start_ns") < end, pl.col("end_ns") > start).collect()
-    assert found.filter(type="span").height == spans.height > 0
+    assert rows.filter(~inside).is_empty()
+    spans = run.spans.filter(pl.col("start_ns") < end, pl.col("end_ns") > start).collect()
+    assert rows.filter(type="span").height == spans.height > 0
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ def test_what_cannot_be_is_one_sentence(
     case: tuple[list[str], str],
 ) -> None:
     """Exit 2, the sentence says what was wrong, and nothing is left behind."""
-    chosen, said = case
+    chosen, sentence = case
     assert main(["convert", str(trace), "--to", to, *chosen]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert sentence in error
     assert len(error.splitlines()) == 1
     assert list(empty.iterdir()) == []
 
@@ -170,12 +170,12 @@ def test_nothing_is_written_over(
         (out / "mine.txt").write_text("precious")
     else:
         out.write_text("precious")
-    before = sorted(tmp_path.rglob("*"))
+    paths_before = sorted(tmp_path.rglob("*"))
     assert main(["convert", str(trace), "--to", to, "--out", str(out)]) == 2
     error = capsys.readouterr().err
     assert "exists" in error
     assert "--out" in error
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == paths_before
     assert (out / "mine.txt" if to == "native" else out).read_text() == "precious"
 
 
@@ -191,13 +191,13 @@ def test_links_are_not_followed(trace: Path, tmp_path: Path) -> None:
 
 def test_a_folder_made_here_is_marked(trace: Path, tmp_path: Path) -> None:
     """As those that the recorder makes; a folder that was there before, and empty, is the user's own."""
-    made, given = tmp_path / "made", tmp_path / "given"
-    given.mkdir()
-    for out in (made, given):
+    made_folder, given_folder = tmp_path / "made", tmp_path / "given"
+    given_folder.mkdir()
+    for out in (made_folder, given_folder):
         assert main(["convert", str(trace), "--to", "native", "--out", str(out)]) == 0
         assert tracelens.open(out).workers.height == 3
-    assert is_ours(made)
-    assert not (given / MARKER_FILE).exists()
+    assert is_ours(made_folder)
+    assert not (given_folder / MARKER_FILE).exists()
 
 
 @pytest.mark.parametrize("to", mark_slow(FORMATS, ("native", "csv")))
@@ -220,15 +220,15 @@ def test_a_full_disk_leaves_nothing(trace: Path, tmp_path: Path, to: str) -> Non
 
 def test_folders_of_one_run_become_one(tmp_path: Path) -> None:
     """Ranks that were kept apart are joined before clocks are aligned, as if never parted."""
-    whole = recorded(tmp_path / "whole", Scenario(ranks=4, steps=30))
-    parts = [tmp_path / "a", tmp_path / "b"]
-    for place, part in enumerate(parts):
-        part.mkdir()
-        for file in sorted(whole.iterdir())[2 * place : 2 * place + 2]:
-            (part / file.name).write_bytes(file.read_bytes())
+    run_folder = recorded(tmp_path / "whole", Scenario(ranks=4, steps=30))
+    node_folders = [tmp_path / "a", tmp_path / "b"]
+    for index, node_folder in enumerate(node_folders):
+        node_folder.mkdir()
+        for file in sorted(run_folder.iterdir())[2 * index : 2 * index + 2]:
+            (node_folder / file.name).write_bytes(file.read_bytes())
     out = tmp_path / "joined"
-    assert main(["convert", *map(str, parts), "--to", "native", "--out", str(out)]) == 0
-    joined, expected = tracelens.open(out), tracelens.open(whole)
+    assert main(["convert", *map(str, node_folders), "--to", "native", "--out", str(out)]) == 0
+    joined, expected = tracelens.open(out), tracelens.open(run_folder)
     assert joined.arrivals.equals(expected.arrivals)
     assert joined.processes.equals(expected.processes)
 
@@ -259,8 +259,8 @@ def test_what_a_killed_rank_left_is_converted(tmp_path: Path) -> None:
     before = sorted(entry.name for entry in copy.rglob("*"))
     assert main(["convert", str(copy), "--to", "native", "--out", str(out)]) == 0
     assert sorted(entry.name for entry in copy.rglob("*")) == before
-    found, expected = tracelens.open(out), tracelens.open(copy)
-    assert found.events.collect().equals(expected.events.collect())
-    assert found.clocks.height == expected.clocks.height
-    assert not found.processes["complete"].any()
-    assert found.processes["local_rank"].to_list() == [5]
+    converted, expected = tracelens.open(out), tracelens.open(copy)
+    assert converted.events.collect().equals(expected.events.collect())
+    assert converted.clocks.height == expected.clocks.height
+    assert not converted.processes["complete"].any()
+    assert converted.processes["local_rank"].to_list() == [5]

@@ -26,11 +26,11 @@ def examined(folder: Path, capsys: Output) -> tuple[int, dict[str, Any]]:
 
 def test_a_machine_that_can_record(tmp_path: Path, capsys: Output) -> None:
     """All is tried for real, below the folder that was named, and nothing is left there."""
-    code, found = examined(tmp_path / "traces" / "today", capsys)
+    code, checks = examined(tmp_path / "traces" / "today", capsys)
     assert code == 0
-    assert found["trial"]["state"] == "ok"
-    assert "1000 spans" in found["trial"]["found"]
-    assert found["PyTorch"]["found"] == "not installed" or "2." in found["PyTorch"]["found"]
+    assert checks["trial"]["state"] == "ok"
+    assert "1000 spans" in checks["trial"]["found"]
+    assert checks["PyTorch"]["found"] == "not installed" or "2." in checks["PyTorch"]["found"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -53,10 +53,10 @@ def test_the_recorder_in_python_is_noted(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(capsys: Output) -> None:
     """Nobody can make a folder there, not even the administrator."""
-    code, found = examined(Path("/proc/nowhere"), capsys)
+    code, checks = examined(Path("/proc/nowhere"), capsys)
     assert code == 1
-    assert found["trial"]["state"] == "problem"
-    assert "/proc" in found["trial"]["found"]
+    assert checks["trial"]["state"] == "problem"
+    assert "/proc" in checks["trial"]["found"]
 
 
 def test_spans_that_are_missing_are_a_problem(tmp_path: Path) -> None:

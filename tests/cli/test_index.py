@@ -25,13 +25,13 @@ def test_the_index_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     folder = index.find(trace)
     assert folder
     assert str(folder) in capsys.readouterr().out
-    made = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
-    assert any(name.startswith("level-") for name in made)
+    times_by_name = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+    assert any(name.startswith("level-") for name in times_by_name)
     assert (
         pl.read_ipc(folder / names.FILE)["count"].sum() == load.open(trace).spans.collect().height
     )
     assert main(["index", str(trace)]) == 0
-    assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == made
+    assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == times_by_name
 
 
 def test_again_makes_it_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,23 +54,24 @@ def test_only_files_of_the_ranks_are_opened(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The others may be damaged: nothing of them is read, and none is reported missing."""
-    whole = report(capsys, run, "--ranks", "2-3,5", "--again")
+    report_of_sound = report(capsys, run, "--ranks", "2-3,5", "--again")
     spoilt = tmp_path / "spoilt"
     spoilt.mkdir()
     for file in run.glob("worker-*"):
         rank = int(file.name.split("-")[1])
         content = file.read_bytes() if rank in {2, 3, 5} else b"not a trace"
         (spoilt / file.name).write_bytes(content)
-    found = report(capsys, spoilt, "--ranks", "2-3,5")
-    assert found == whole
-    assert found["trace"]["ranks_seen"] == 3
-    assert found["trace"]["ranks_expected"] == 8
-    assert found["trace"]["selected"] == {"ranks": "2-3,5", "steps": None, "time": None}
-    assert "only ranks 2-3,5 of 8 were read" in notes(found)
+    report_of_spoilt = report(capsys, spoilt, "--ranks", "2-3,5")
+    assert report_of_spoilt == report_of_sound
+    assert report_of_spoilt["trace"]["ranks_seen"] == 3
+    assert report_of_spoilt["trace"]["ranks_expected"] == 8
+    assert report_of_spoilt["trace"]["selected"] == {"ranks": "2-3,5", "steps": None, "time": None}
+    assert "only ranks 2-3,5 of 8 were read" in notes(report_of_spoilt)
     assert not any(
-        f["kind"] in {"missing_rank", "hang", "truncated_trace"} for f in found["findings"]
+        f["kind"] in {"missing_rank", "hang", "truncated_trace"}
+        for f in report_of_spoilt["findings"]
     )
-    assert "'worker-" not in json.dumps(found["notes"])
+    assert "'worker-" not in json.dumps(report_of_spoilt["notes"])
 
 
 @pytest.mark.slow
@@ -78,13 +79,13 @@ def test_a_straggler_among_the_ranks_is_found(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its saving is an upper bound: a rank that was not read may be as slow."""
-    whole, part = (report(capsys, run, *some) for some in ((), ("--ranks", "3-6")))
+    report_of_run, part = (report(capsys, run, *some) for some in ((), ("--ranks", "3-6")))
     (late,) = (f for f in part["findings"] if f["kind"] == "straggler")
-    (same,) = (f for f in whole["findings"] if f["kind"] == "straggler")
-    assert late["ranks"] == same["ranks"] == [5]
-    assert late["phase"] == same["phase"] == "backprop"
+    (finding_of_run,) = (f for f in report_of_run["findings"] if f["kind"] == "straggler")
+    assert late["ranks"] == finding_of_run["ranks"] == [5]
+    assert late["phase"] == finding_of_run["phase"] == "backprop"
     assert late["interval"][0] == 0
-    assert late["interval"][1] >= same["saving"]
+    assert late["interval"][1] >= finding_of_run["saving"]
     assert late["cost"] is None
     assert "who waits for it is not known" in late["sentence"]
     assert "at most" in late["sentence"]
@@ -92,12 +93,12 @@ def test_a_straggler_among_the_ranks_is_found(
 
 def test_no_straggler_where_none_was_read(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Waits for ranks that were not read are no fault of the network, and no all-clear either."""
-    found = report(capsys, run, "--ranks", "0-3")
-    assert not any(f["kind"] == "straggler" for f in found["findings"])
+    content = report(capsys, run, "--ranks", "0-3")
+    assert not any(f["kind"] == "straggler" for f in content["findings"])
     accusing = {"exposed_communication", "congestion", "slow_link"}
-    assert not any(f["kind"] in accusing for f in found["findings"])
-    assert "came late to a collective is not known" in notes(found)
-    assert found["tables"]["critical_path"] == found["tables"]["slack"] == []
+    assert not any(f["kind"] in accusing for f in content["findings"])
+    assert "came late to a collective is not known" in notes(content)
+    assert content["tables"]["critical_path"] == content["tables"]["slack"] == []
     assert main(["analyze", str(run), "--ranks", "0-3"]) == 0
     assert "of the time in ranks 0-3" in capsys.readouterr().out
 
@@ -107,24 +108,24 @@ def test_steps_are_all_that_counts(run: Path, capsys: pytest.CaptureFixture[str]
     """Job time and shares are those of the steps; a straggler outside of them is none."""
     early, late = (report(capsys, run, "--steps", steps) for steps in ("0-49", "70-"))
     assert not any(f["kind"] == "straggler" for f in early["findings"])
-    (found,) = (f for f in late["findings"] if f["kind"] == "straggler")
-    assert (found["ranks"], found["steps"]) == ([5], [70, 119])
+    (finding,) = (f for f in late["findings"] if f["kind"] == "straggler")
+    assert (finding["ranks"], finding["steps"]) == ([5], [70, 119])
     assert (early["trace"]["steps"], late["trace"]["steps"]) == (50, 50)
     assert late["trace"]["selected"]["steps"] == "70-119"
     assert "only steps 70-119 of 120 were analyzed" in notes(late)
     whole = report(capsys, run)
-    jobs = [found["efficiency"]["job_ns"] for found in (early, late, whole)]
+    jobs = [finding["efficiency"]["job_ns"] for finding in (early, late, whole)]
     assert jobs[0] < jobs[1] < 0.6 * jobs[2]
 
 
 def test_a_time(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The steps that reach into it, of some ranks, too."""
-    found = report(capsys, run, "--time", "300ms-1.2s", "--ranks", "4-7")
-    assert found["trace"]["selected"]["time"] == "0.3-1.2"
-    assert found["trace"]["selected"]["ranks"] == "4-7"
-    first, last = map(int, found["trace"]["selected"]["steps"].split("-"))
-    assert found["trace"]["steps"] == last - first + 1
-    assert 0.9e9 < found["efficiency"]["job_ns"] < 1.0e9
+    content = report(capsys, run, "--time", "300ms-1.2s", "--ranks", "4-7")
+    assert content["trace"]["selected"]["time"] == "0.3-1.2"
+    assert content["trace"]["selected"]["ranks"] == "4-7"
+    first_step, last_step = map(int, content["trace"]["selected"]["steps"].split("-"))
+    assert content["trace"]["steps"] == last_step - first_step + 1
+    assert 0.9e9 < content["efficiency"]["job_ns"] < 1.0e9
 
 
 @pytest.mark.parametrize(
@@ -146,10 +147,17 @@ def test_all_of_it_is_the_same_report(
 @pytest.mark.slow
 def test_one_that_is_kept_is_of_that_part(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A report of a part is never taken for the run's, nor for that of another part."""
-    asked: list[tuple[str, ...]] = [(), ("--steps", "10-59"), ("--ranks", "4-7"), ("--time", "1-2")]
-    fresh = [report(capsys, run, *part, "--again") for part in asked]
-    assert len({json.dumps(found, sort_keys=True) for found in fresh}) == len(asked)
-    assert [report(capsys, run, *part) for part in asked] == fresh
+    selections: list[tuple[str, ...]] = [
+        (),
+        ("--steps", "10-59"),
+        ("--ranks", "4-7"),
+        ("--time", "1-2"),
+    ]
+    fresh_reports = [report(capsys, run, *selection, "--again") for selection in selections]
+    assert len({json.dumps(content, sort_keys=True) for content in fresh_reports}) == len(
+        selections
+    )
+    assert [report(capsys, run, *selection) for selection in selections] == fresh_reports
     assert kept_report.find(run, Choice.parse(steps="10-59")) is not None
     assert kept_report.find(run, Choice.parse(steps="10-58")) is None
 
@@ -159,10 +167,10 @@ def test_folders_without_a_wanted_rank_are_not_read(
 ) -> None:
     """Of several folders of a run only those that hold one of the ranks."""
     folders = [tmp_path / "a", tmp_path / "b"]
-    for place, folder in enumerate(folders):
+    for index, folder in enumerate(folders):
         folder.mkdir()
-        for file in sorted(run.glob("worker-*"))[4 * place : 4 * place + 4]:
-            (folder / file.name).write_bytes(file.read_bytes() if place == 0 else b"")
+        for file in sorted(run.glob("worker-*"))[4 * index : 4 * index + 4]:
+            (folder / file.name).write_bytes(file.read_bytes() if index == 0 else b"")
     found = report(capsys, *folders, "--ranks", "1-2")
     assert found["trace"]["ranks_seen"] == 2
 

@@ -41,13 +41,13 @@ def test_our_folder_is_first_on_the_path(
 
 def test_the_rest_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THEIRS", "value")
-    before = dict(os.environ)
-    mine = record.environment(FOLDER)
-    assert dict(os.environ) == before
-    changed = {name for name in mine if mine[name] != before.get(name)}
+    variables_before = dict(os.environ)
+    variables = record.environment(FOLDER)
+    assert dict(os.environ) == variables_before
+    changed = {name for name in variables if variables[name] != variables_before.get(name)}
     ours = {"TRACELENS_DIR", "TRACELENS_HOOKS", "TRACELENS_JOB", "TRACELENS_ALL_RANKS"}
     assert changed == ours | {"PYTHONPATH"}
-    assert before.keys() <= mine.keys()
+    assert variables_before.keys() <= variables.keys()
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_what_others_left(tmp_path: Path) -> None:
     is, and one sentence says why.
     """
     folder = tmp_path / "t"
-    gone = _leave(folder, 0)
+    dead_folder = _leave(folder, 0)
     elsewhere = _leave(folder, 1, host="elsewhere")
     running = _leave(folder, 2, pid=os.getpid())
     broken = folder / "worker-00009-9.segments"
@@ -54,8 +54,8 @@ def test_what_others_left(tmp_path: Path) -> None:
     assert "recorded 1 process with 2 events" in done.stderr
     assert f"{broken.name} stays as it is" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not gone.exists()
-    statuses = [event["status"] for event in read(gone.with_suffix(".arrow")).events]
+    assert not dead_folder.exists()
+    statuses = [event["status"] for event in read(dead_folder.with_suffix(".arrow")).events]
     assert statuses == ["closed", "open"]
     assert elsewhere.is_dir()
     assert running.is_dir()
@@ -64,8 +64,8 @@ def test_what_others_left(tmp_path: Path) -> None:
 
 def test_by_one_of_several_ranks_under_a_launcher(tmp_path: Path) -> None:
     """A folder without a word in it may be one that a rank beside us is making."""
-    made = tmp_path / "t" / "worker-00001-1.segments"
-    made.mkdir(parents=True)
+    segments_folder = tmp_path / "t" / "worker-00001-1.segments"
+    segments_folder.mkdir(parents=True)
     done = run_record("--out", tmp_path / "t", *NOTHING, PMI_RANK="1", PMI_SIZE="2")
     assert done.stderr == ""
-    assert made.is_dir()
+    assert segments_folder.is_dir()

@@ -97,15 +97,15 @@ def test_a_killed_rank_keeps_its_samples(tmp_path: Path) -> None:
 
 def test_where_py_spy_cannot_look_the_run_goes_on(tmp_path: Path) -> None:
     """It says so in one sentence, and leaves nothing."""
-    told, file = tmp_path / "told", tmp_path / "samples" / "worker-00000-1.arrow"
-    told.touch()
+    errors_file, file = tmp_path / "told", tmp_path / "samples" / "worker-00000-1.arrow"
+    errors_file.touch()
     with subprocess.Popen(["sleep", "0"]) as gone:
         gone.wait()
     command = [sys.executable, "-m", "tracelens_instrument.stacks.sampler", str(gone.pid), "100"]
-    environment = clean_environment(TRACELENS_ATTACHED=str(told))
+    environment = clean_environment(TRACELENS_ATTACHED=str(errors_file))
     with subprocess.Popen([*command, str(file)], env=environment, stdin=subprocess.PIPE) as beside:
         assert beside.wait(60) == 0
-    assert told.read_text().splitlines()[-1].startswith("no stacks: py-spy: ")
+    assert errors_file.read_text().splitlines()[-1].startswith("no stacks: py-spy: ")
     assert not list(file.parent.iterdir())
 
 
@@ -121,9 +121,9 @@ def test_without_py_spy_it_says_how_to_get_it(
 def test_damaged_samples_are_left_out(slow: Path, tmp_path: Path) -> None:
     """With a sentence; the events are used all the same."""
     shutil.copytree(slow, tmp_path, dirs_exist_ok=True)
-    first, second = sorted((tmp_path / "samples").iterdir())
-    first.write_bytes(os.urandom(500))
+    damaged, second = sorted((tmp_path / "samples").iterdir())
+    damaged.write_bytes(os.urandom(500))
     second.write_bytes(second.read_bytes()[:-200])
     trace = tl.open(tmp_path)
     assert trace.workers.height == 2
-    assert [note.file for note in trace.notes] == [first.name]
+    assert [note.file for note in trace.notes] == [damaged.name]

@@ -61,11 +61,11 @@ def _signalled(number: int, command: list[object]) -> tuple[int, str]:
 def heeded(name: str) -> Iterator[int]:
     """Have a signal heeded: tests that are started in the background may inherit that it is not."""
     number = signal.Signals[name]
-    before = signal.getsignal(number)
-    if before == signal.SIG_IGN:
+    handler = signal.getsignal(number)
+    if handler == signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
     yield int(number)
-    signal.signal(number, before)
+    signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("name", mark_slow(SIGNALS, ("SIGTERM", "SIGUSR1")))

@@ -55,10 +55,10 @@ def test_nothing_is_kept_where_that_is_asked_for(
     verb: list[str], trace: Path, tmp_path: Path
 ) -> None:
     """Neither in the trace folder nor in the cache, whatever the verb."""
-    before = contents(trace)
+    contents_before = contents(trace)
     asked = [word.replace("RUN", str(trace)) for word in verb]
     assert main([*asked, str(trace), "--no-keep", "--format", "json"]) in {0, 2, 3}
-    assert contents(trace) == before
+    assert contents(trace) == contents_before
     assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
     assert index.find(trace) is None
     assert kept_report.find(trace) is None
@@ -76,13 +76,13 @@ def test_a_dashboard_keeps_nothing_where_that_is_asked_for(trace: Path, tmp_path
     assert main(["analyze", str(trace)]) == 0
     folder = index.find(trace)
     assert folder
-    before = sorted(folder.iterdir())
+    paths_before = sorted(folder.iterdir())
     with places.keeping_nothing():
         store = Store.open(trace, lambda: load.open(trace))
         store.refine()
         assert store.refinement
         store.refinement.join()
-    assert sorted(folder.iterdir()) == before
+    assert sorted(folder.iterdir()) == paths_before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
@@ -92,10 +92,10 @@ def test_the_folder_of_another_user_stays_as_it_is(
 ) -> None:
     """What is kept of it is in the cache of whoever reads it, and is found there."""
     os.chown(next(trace.glob("*.arrow")), 12345, -1)
-    before = contents(trace)
+    contents_before = contents(trace)
     asked = [word.replace("RUN", str(trace)) for word in verb]
     assert main([*asked, str(trace)]) == 0
-    assert contents(trace) == before
+    assert contents(trace) == contents_before
     folder = index.find(trace)
     assert folder
     assert folder.is_relative_to(tmp_path / "cache")
@@ -109,10 +109,10 @@ def test_an_index_after_a_report(trace: Path, tmp_path: Path) -> None:
     assert main(["analyze", str(trace)]) == 0
     without_events(trace)
     assert main(["index", str(trace)]) == 0
-    first, second = index.find(alone), index.find(trace)
-    assert first
-    assert second
-    assert contents(first) == contents(second)
+    index_alone, index_after_report = index.find(alone), index.find(trace)
+    assert index_alone
+    assert index_after_report
+    assert contents(index_alone) == contents(index_after_report)
 
 
 def test_the_dashboard_after_a_report(trace: Path) -> None:

@@ -46,10 +46,10 @@ def test_folders_are_one_run(
     nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The report is that of the whole, in whatever order the folders are named."""
-    whole = report(capsys, tmp_path / "whole")
-    assert whole["findings"][0]["ranks"] == [4]
-    assert report(capsys, *nodes) == whole
-    assert report(capsys, *reversed(nodes))["findings"] == whole["findings"]
+    report_of_run = report(capsys, tmp_path / "whole")
+    assert report_of_run["findings"][0]["ranks"] == [4]
+    assert report(capsys, *nodes) == report_of_run
+    assert report(capsys, *reversed(nodes))["findings"] == report_of_run["findings"]
 
 
 def test_a_pattern(nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,10 +25,10 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_example_of_the_page(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It prints what the page shows, and the trace has what it says."""
-    shown = re.search(r"--out traces/simulated\n(Simulated .*\n)", PAGE)
-    assert shown
+    expected = re.search(r"--out traces/simulated\n(Simulated .*\n)", PAGE)
+    assert expected
     assert main(["simulate", "scenario.toml", "--out", "traces/simulated"]) == 0
-    assert capsys.readouterr().out == shown[1]
+    assert capsys.readouterr().out == expected[1]
     trace = open_trace(example / "traces" / "simulated")
     assert (trace.workers.height, trace.shards.height) == (8, 4)
     assert trace.steps["step"].n_unique() == 30

@@ -53,7 +53,9 @@ def run(tmp_path: Path) -> Iterator[Any]:
     """Yield a function that starts `info` in a process group of its own, and waits until it reads."""
     (tmp_path / "sitecustomize.py").write_text(SITE)
     written(tmp_path / "trace")
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, around the tests, ignores it
+    previous_handler = signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # nohup, around the tests, ignores it
     started: list[subprocess.Popen[str]] = []
 
     def start(**more: str) -> subprocess.Popen[str]:
@@ -74,7 +76,7 @@ def run(tmp_path: Path) -> Iterator[Any]:
     for process in started:
         process.kill()
         process.communicate()
-    signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, previous_handler)
 
 
 def child_of(pid: int) -> int:

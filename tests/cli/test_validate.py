@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Output = pytest.CaptureFixture[str]
 
 
-def checked(path: Path, capsys: Output, *options: str) -> tuple[int, list[str]]:
+def validate_file(path: Path, capsys: Output, *options: str) -> tuple[int, list[str]]:
     code = main(["validate", str(path), *options])
     return code, capsys.readouterr().out.splitlines()
 
@@ -30,14 +30,14 @@ def checked(path: Path, capsys: Output, *options: str) -> tuple[int, list[str]]:
 @pytest.mark.parametrize("name", ["ddp-healthy", "ps-hot-shard", "mpi-late-rank"])
 def test_sound_traces(name: str, capsys: Output) -> None:
     """Nothing is wrong with what the recorder wrote."""
-    code, lines = checked(SAMPLES / name, capsys)
+    code, lines = validate_file(SAMPLES / name, capsys)
     assert (code, len(lines)) == (0, 1)
     assert "no problem" in lines[0]
 
 
 def test_a_killed_rank(capsys: Output) -> None:
     """Who did not end by itself, and the collective that was never completed."""
-    code, lines = checked(SAMPLES / "mpi-killed-rank", capsys)
+    code, lines = validate_file(SAMPLES / "mpi-killed-rank", capsys)
     assert code == 1
     assert sum("did not end its recording itself" in line for line in lines) == 3
     assert "not every rank joined: 1 (allreduce 181 of 'MPI_COMM_WORLD')" in lines[-1]
@@ -77,47 +77,47 @@ DAMAGE: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damaged_files(name: str, tmp_path: Path, capsys: Output) -> None:
     """Version, columns, side tables, order and times, each in a line that names the file."""
-    change, said = DAMAGE[name]
+    change, sentence = DAMAGE[name]
     rewritten(written(tmp_path), change)
-    code, lines = checked(tmp_path, capsys)
+    code, lines = validate_file(tmp_path, capsys)
     assert code == 1
-    assert any(said in line and VICTIM in line for line in lines), lines
+    assert any(sentence in line and VICTIM in line for line in lines), lines
 
 
 def test_torn_file(tmp_path: Path, capsys: Output) -> None:
     """A file of which the end is missing."""
     victim = written(tmp_path)
     victim.write_bytes(victim.read_bytes()[:-700])
-    code, lines = checked(tmp_path, capsys)
+    code, lines = validate_file(tmp_path, capsys)
     assert code == 1
     assert any("damaged or cut off" in line for line in lines)
 
 
 def test_nothing_readable(tmp_path: Path, capsys: Output) -> None:
     """A folder or file that is no trace is one problem; one that is not there is unusable input."""
-    assert checked(tmp_path, capsys)[0] == 1
+    assert validate_file(tmp_path, capsys)[0] == 1
     (tmp_path / "notes.txt").write_text("hello")
-    code, lines = checked(tmp_path / "notes.txt", capsys)
+    code, lines = validate_file(tmp_path / "notes.txt", capsys)
     assert (code, len(lines)) == (1, 1)
-    assert checked(tmp_path / "nowhere", capsys)[0] == 3
+    assert validate_file(tmp_path / "nowhere", capsys)[0] == 3
 
 
 def test_tables(tmp_path: Path, capsys: Output) -> None:
     """A sound table is sound; cells, rows and collectives that are not are told."""
     file = tmp_path / "events.csv"
     file.write_text("rank,start_ns,end_ns,kind,step,seq\n0,1,2,fwd,0,\n1,1,2,fwd,0,\n")
-    assert checked(file, capsys) == (0, [f"{file}: no problem in this table of spans."])
+    assert validate_file(file, capsys) == (0, [f"{file}: no problem in this table of spans."])
     with file.open("a") as out:
         out.write("0,9,3,bwd,0,\n0,4,5,bwd,x,\n0,6,7,allreduce,0,\n0,8,9,allreduce,0,0\n" * 2)
-    code, lines = checked(file, capsys)
+    code, lines = validate_file(file, capsys)
     assert code == 1
-    for said in (
+    for sentence in (
         "In column 'step' 2 cells hold something else",
         "rows repeat another",
         "2 for negative duration",
         "1 collectives carry no communicator or number",
     ):
-        assert any(said in line for line in lines), said
+        assert any(sentence in line for line in lines), sentence
 
 
 def test_reports(tmp_path: Path, capsys: Output) -> None:
@@ -125,12 +125,12 @@ def test_reports(tmp_path: Path, capsys: Output) -> None:
     file = tmp_path / "report.json"
     printed = to_json.render(report(RUNS["slow rank"][0]))
     file.write_text(printed)
-    assert checked(file, capsys) == (0, [f"{file}: no problem in this report."])
+    assert validate_file(file, capsys) == (0, [f"{file}: no problem in this report."])
     broken = json.loads(printed)
     broken["findings"][0]["kind"] = "slowpoke"
     broken["clock"].pop("method")
     file.write_text(json.dumps(broken))
-    code, lines = checked(file, capsys)
+    code, lines = validate_file(file, capsys)
     assert code == 1
     assert [line.split(":")[0] for line in lines] == ["$.clock", "$.findings[0].kind"]
 
@@ -139,7 +139,7 @@ def test_reports(tmp_path: Path, capsys: Output) -> None:
 def test_other_formats(form: str, capsys: Output) -> None:
     """The same for programs and for an issue."""
     path = SAMPLES / "mpi-killed-rank"
-    code, lines = checked(path, capsys, "--format", form)
+    code, lines = validate_file(path, capsys, "--format", form)
     assert code == 1
     if form == "json":
         found = json.loads("\n".join(lines))

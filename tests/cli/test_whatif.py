@@ -39,10 +39,10 @@ def test_json_is_what_python_returns(capsys: pytest.CaptureFixture[str]) -> None
     """JSON holds the answer of `tl.whatif`, composed in the order of the edits."""
     edits = ["rank:1=median", "bandwidth*2"]
     assert main(["whatif", SAMPLE, "--what", edits[0], "--what", edits[1], "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["format"] == "tracelens.whatif/1"
-    assert found == json.loads(json.dumps(tl.whatif(tl.open(SAMPLE), *edits).to_dict()))
-    (answer,) = found["answers"]
+    content = json.loads(capsys.readouterr().out)
+    assert content["format"] == "tracelens.whatif/1"
+    assert content == json.loads(json.dumps(tl.whatif(tl.open(SAMPLE), *edits).to_dict()))
+    (answer,) = content["answers"]
     assert answer["edits"] == edits
     assert answer["after_interval_ns"][0] <= answer["after_ns"] <= answer["after_interval_ns"][1]
 

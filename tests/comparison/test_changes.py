@@ -54,10 +54,10 @@ def found_in(runs: list[tuple[Finding, ...]], new: tuple[Finding, ...]) -> list[
 
 def test_what_only_one_run_has_is_left_out() -> None:
     """Of 4 ranks and 60 steps here, 6 and 50 there, 4 ranks and 50 steps are compared."""
-    found = difference(slow().residuals, healthy().residuals)
-    assert found.ranks == (0, 1, 2, 3)
-    assert found.compute_ns.shape == (4, 50)
-    assert found.steps == found.others == tuple(range(50))
+    paired = difference(slow().residuals, healthy().residuals)
+    assert paired.ranks == (0, 1, 2, 3)
+    assert paired.compute_ns.shape == (4, 50)
+    assert paired.steps == paired.others == tuple(range(50))
 
 
 def test_the_planted_difference_is_where_it_was_planted() -> None:
@@ -88,28 +88,28 @@ def test_ranks_are_matched_by_their_number() -> None:
 def test_a_run_does_not_differ_from_itself() -> None:
     """Neither in any metric nor in its findings."""
     run = Steps.from_run(slow().run)
-    found = compare([run], run)
-    assert [metric.change.delta for metric in found.metrics] == [0] * len(found.metrics)
-    assert not any(metric.clear for metric in found.metrics)
-    assert {row.state for row in found.findings} == {"both"}
+    comparison = compare([run], run)
+    assert [metric.change.delta for metric in comparison.metrics] == [0] * len(comparison.metrics)
+    assert not any(metric.clear for metric in comparison.metrics)
+    assert {row.state for row in comparison.findings} == {"both"}
 
 
 @pytest.mark.parametrize("baselines", [1, 3])
 def test_what_was_planted_is_what_changed(baselines: int) -> None:
     """Backprop lasts 1.6 times as long, the step by as much; the other phases are as they were."""
-    found = compare([steps(seed) for seed in range(baselines)], slower())
-    step, backprop = found.metric("step_time"), found.metric("phase:backprop")
+    comparison = compare([steps(seed) for seed in range(baselines)], slower())
+    step, backprop = comparison.metric("step_time"), comparison.metric("phase:backprop")
     assert step
     assert backprop
     assert step.clear
     assert backprop.clear
     assert backprop.change.share(backprop.change.delta) == pytest.approx(0.6, abs=0.03)
     assert backprop.change.delta == pytest.approx(step.change.delta, rel=0.1)
-    assert found.phases[0] is backprop
+    assert comparison.phases[0] is backprop
     for name in ("phase:data", "phase:forward", "phase:update"):
-        other = found.metric(name)
-        assert other
-        assert not other.clear
+        unchanged = comparison.metric(name)
+        assert unchanged
+        assert not unchanged.clear
 
 
 def test_the_interval_holds_the_truth() -> None:
@@ -130,11 +130,13 @@ def test_baselines_that_differ_widen_the_interval() -> None:
     """A change that one baseline makes clear is within what three noisy ones differ by."""
     noisy = [scaled(steps(k), factor) for k, factor in enumerate((0.8, 1.0, 1.2))]
     new = scaled(steps(5), 1.15)
-    one, three = compare([steps(0)], new), compare(noisy, new)
-    assert found_step(one).between is None
-    assert (found_step(three).between or 0) > 0.15 * found_step(three).before
-    assert one.metrics[0].clear
-    assert not three.metrics[0].clear
+    of_one_baseline, of_three_baselines = compare([steps(0)], new), compare(noisy, new)
+    assert found_step(of_one_baseline).between is None
+    assert (found_step(of_three_baselines).between or 0) > 0.15 * found_step(
+        of_three_baselines
+    ).before
+    assert of_one_baseline.metrics[0].clear
+    assert not of_three_baselines.metrics[0].clear
 
 
 def scaled(run: Steps, factor: float) -> Steps:

@@ -24,10 +24,10 @@ def run(factor: float, seed: int, findings: int = 0) -> Steps:
     """A run with all metrics, and many findings."""
     lengths = 1e7 * factor * np.exp(0.02 * np.random.default_rng(seed).standard_normal(100))
     metrics = {"step_time": lengths, "mean_step_time": lengths, "efficiency": np.full(100, 0.75)}
-    parts = {name: lengths / (2 + place) for place, name in enumerate(CATEGORY_OF)}
+    lengths_by_category = {name: lengths / (2 + index) for index, name in enumerate(CATEGORY_OF)}
     named = tuple(replace(LATE, ranks=(rank,)) for rank in range(findings))
     name = f"/scratch/some/where/traces/2026-11-24T08-00-00/a-long-name-{seed}"
-    return Steps(name, 4, 0, 100, metrics | parts, (*named, HOT))
+    return Steps(name, 4, 0, 100, metrics | lengths_by_category, (*named, HOT))
 
 
 def compared() -> Comparison:
@@ -82,13 +82,13 @@ def test_json_says_the_same() -> None:
     assert read["verdict"] == "slower"
     assert read["metrics"][0]["change"] == pytest.approx(0.1, abs=0.03)
     assert [gate["state"] for gate in read["gates"]] == ["failed", "passed", "failed", "passed"]
-    short = compare([replace(run(1, 1), count=9, metrics=cut())], run(1, 0))
+    short = compare([replace(run(1, 1), count=9, metrics=metrics_of_nine_steps())], run(1, 0))
     read = json.loads(COMPARISONS["json"](short, ()))
     assert read["metrics"][0]["interval"] is None
     assert read["metrics"][0]["probability"] is None
 
 
-def cut() -> dict[str, np.ndarray]:
+def metrics_of_nine_steps() -> dict[str, np.ndarray]:
     return {name: series[:9] for name, series in run(1, 1).metrics.items()}
 
 

@@ -46,12 +46,12 @@ def grow(path: Path, *, killed: bool) -> list[str]:
     """Write a file in two goes, between which words are added; return the names in it."""
     with GrowingFile(path, SIDE) as file:
         file.append(batch(FIRST, 1, 2, 1))
-        whole = file.length
+        whole_bytes = file.length
         if killed:
             file.append(batch(FIRST, 2, 2))  # not accounted for
     if killed:
         path.write_bytes(path.read_bytes()[:-7])
-    with GrowingFile(path, SIDE, whole) as file:
+    with GrowingFile(path, SIDE, whole_bytes) as file:
         file.append(batch(FIRST, 2))
         file.append(batch(FIRST + LATER, 3, 1))
         file.finish(SideTables(process=PROCESS, complete=True, dropped={"reason": 7}))
@@ -80,12 +80,20 @@ def test_the_end_has_the_last_word(tmp_path: Path) -> None:
     """Side tables are those of the end; of a file that was cut off, those of its beginning."""
     path = tmp_path / "t.arrow"
     grow(path, killed=False)
-    found = read_arrow(path)
-    assert (found.side.complete, found.side.dropped, found.cut) == (True, {"reason": 7}, False)
+    recording = read_arrow(path)
+    assert (recording.side.complete, recording.side.dropped, recording.cut) == (
+        True,
+        {"reason": 7},
+        False,
+    )
     path.write_bytes(path.read_bytes()[:-1])
-    found = read_arrow(path)
-    assert (found.side.complete, found.side.process, found.cut) == (False, PROCESS, True)
-    assert found.table.num_rows == 6
+    recording = read_arrow(path)
+    assert (recording.side.complete, recording.side.process, recording.cut) == (
+        False,
+        PROCESS,
+        True,
+    )
+    assert recording.table.num_rows == 6
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -94,10 +102,10 @@ def test_checksums_and_summary_of_a_file_in_two_goes(tmp_path: Path, *, killed: 
     path = tmp_path / "t.arrow"
     grow(path, killed=killed)
     content = memoryview(path.read_bytes())
-    begin = len(LEAD)
+    begin_offset = len(LEAD)
     for place in footer_of(content).batches:
-        assert checksum_holds(content, begin, place)
-        begin = place.end
+        assert checksum_holds(content, begin_offset, place)
+        begin_offset = place.end
     end = read_end(path)
     assert end is not None
     assert end.summary == Summary(

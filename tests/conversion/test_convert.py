@@ -56,10 +56,10 @@ def test_unreadable_folder_is_left(tmp_path: Path) -> None:
     """What could not be read is still there afterwards."""
     folder = write_folder(tmp_path, [Slot(start_ns=1)])
     (folder / "000001.seg").write_bytes(b"x" * 200)
-    before = sorted(folder.iterdir())
+    paths_before = sorted(folder.iterdir())
     with pytest.raises(NotATrace):
         convert(folder)
-    assert sorted(folder.iterdir()) == before
+    assert sorted(folder.iterdir()) == paths_before
     assert list(tmp_path.iterdir()) == [folder]
 
 
@@ -118,10 +118,10 @@ def test_to_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_rename_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The segments are left as they were, to be converted another time."""
     folder = write_folder(tmp_path, [Slot(start_ns=1, end_ns=2)])
-    before = sorted(folder.iterdir())
+    paths_before = sorted(folder.iterdir())
     _refusing(errno.ENOSPC, monkeypatch)
     with pytest.raises(OSError, match="No space"):
         convert(folder)
-    assert sorted(folder.iterdir()) == before
+    assert sorted(folder.iterdir()) == paths_before
     assert list(tmp_path.iterdir()) == [folder]
     assert read(convert(folder)).num_rows == 1

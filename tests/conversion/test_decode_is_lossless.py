@@ -106,9 +106,9 @@ def test_every_field_of_every_record(segments: list[list[Slot]]) -> None:
     assert table.schema.equals(EVENT_SCHEMA)
     given_slots = [slot for segment in segments for slot in segment]
     in_order = sorted(given_slots, key=lambda slot: slot.start_ns)
-    found = table.drop_columns("depth").to_pylist()
-    for event in found:
+    rows = table.drop_columns("depth").to_pylist()
+    for event in rows:
         event["value"] = repr(event["value"])  # NaN is not equal to itself
-    assert found == [expected(slot) for slot in in_order]
+    assert rows == [expected(slot) for slot in in_order]
     assert side.dropped == {}
     assert side.definitions == DEFINITIONS

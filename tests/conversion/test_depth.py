@@ -33,14 +33,16 @@ def comes_before(at: int, other: int, events: list[tuple[int, int, int]]) -> boo
 @given(EVENTS)
 def test_depth_is_what_counting_says(events: list[tuple[int, int, int]]) -> None:
     """For any spans, nested or not, of any threads."""
-    counted = [
+    expected = [
         sum(
-            comes_before(other, at, events) and events[other][0] == thread and end > start
-            for other, (_, _, end) in enumerate(events)
+            comes_before(enclosing, index, events)
+            and events[enclosing][0] == thread
+            and end > start
+            for enclosing, (_, _, end) in enumerate(events)
         )
-        for at, (thread, start, _) in enumerate(events)
+        for index, (thread, start, _) in enumerate(events)
     ]
-    assert find(events) == counted
+    assert find(events) == expected
 
 
 def test_nested_call_tree() -> None:

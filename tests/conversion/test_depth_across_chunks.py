@@ -18,7 +18,7 @@ OUTER, INNER = Slot(start_ns=10, end_ns=50, thread=1), Slot(start_ns=20, end_ns=
 AHEAD = Slot(start_ns=60, end_ns=70, thread=0)
 
 
-def _given(*slots: Slot) -> RecordChunk:
+def _chunk_of(*slots: Slot) -> RecordChunk:
     records = np.frombuffer(b"".join(slot.pack() for slot in slots), SLOT)
     return RecordChunk.new(records, np.arange(len(slots)))
 
@@ -28,9 +28,9 @@ def test_another_thread_may_be_ahead() -> None:
     batches: list[pa.RecordBatch] = []
     conversion = Conversion(batches.append, Retention())
     conversion.learn([Definition(1, "work", "user")], [Thread(0, "ahead"), Thread(1, "held up")])
-    nothing = _given().records
-    conversion.feed(_given(OUTER, AHEAD), nothing, ChunkMode(hold=True))
-    conversion.feed(_given(INNER), nothing, ChunkMode(hold=True))
+    nothing = _chunk_of().records
+    conversion.feed(_chunk_of(OUTER, AHEAD), nothing, ChunkMode(hold=True))
+    conversion.feed(_chunk_of(INNER), nothing, ChunkMode(hold=True))
     rows = [row for batch in batches for row in batch.select(["start_ns", "depth"]).to_pylist()]
     assert rows == [
         {"start_ns": 10, "depth": 0},

@@ -54,12 +54,12 @@ class Recorder:
         path = self.folder / f"{self.number:06d}.seg"
         if not path.exists():
             path.write_bytes(header() + bytes(SLOTS * RECORD_BYTES))
-        place = path, RECORD_BYTES * (1 + self.used)
-        self.write(place, slot.pack())
+        slot_address = path, RECORD_BYTES * (1 + self.used)
+        self.write(slot_address, slot.pack())
         self.used += 1
         if self.used == SLOTS:
             self.number, self.used = self.number + 1, 0
-        return place
+        return slot_address
 
     def write(self, place: tuple[Path, int], content: bytes) -> None:
         path, offset = place
@@ -73,21 +73,21 @@ class Recorder:
         return self.now
 
     def do_something(self) -> None:
-        what = self.draw.random()
+        chance = self.draw.random()
         start = self.tick()
         thread = self.draw.randint(0, 1)
-        if what < 0.15:
+        if chance < 0.15:
             self.open.append(self.put(Slot(start_ns=start, definition=2, thread=thread)))
-        elif what < 0.3 and self.open:
+        elif chance < 0.3 and self.open:
             place = self.open.pop(self.draw.randrange(len(self.open)))
             self.write((place[0], place[1] + END_OFFSET), END.pack(self.tick()))
-        elif what < 0.4:
+        elif chance < 0.4:
             self.put(Slot(start_ns=start, definition=3, thread=thread))
-        elif what < 0.45:
+        elif chance < 0.45:
             self.put(Slot(start_ns=max(1, start - 60), end_ns=start - 5, thread=thread))
-        elif what < 0.46:
+        elif chance < 0.46:
             self.free.append(self.put(Slot(definition=0)))
-        elif what < 0.5 and self.free:  # whoever took it was slow to write
+        elif chance < 0.5 and self.free:  # whoever took it was slow to write
             self.write(self.free.pop(), Slot(start_ns=start, end_ns=self.tick()).pack())
         else:
             self.put(Slot(start_ns=start, end_ns=self.tick(), thread=thread))
@@ -105,26 +105,29 @@ def test_the_same_as_in_one_piece(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     live = write_folder(tmp_path / "live", definitions=DEFINITIONS)
     twin = write_folder(tmp_path / "twin", definitions=DEFINITIONS)
-    ours, theirs = (Recorder(folder, random.Random(seed)) for folder in (live, twin))
+    recorder, twin_recorder = (Recorder(folder, random.Random(seed)) for folder in (live, twin))
     converted = 0
     for _ in range(25):
         for _ in range(draw.randint(1, 25)):
-            ours.do_something()
-            theirs.do_something()
-        with IncrementalConversion(live) as one:
-            while draw.random() < 0.8 and one.advance(ours.number):
+            recorder.do_something()
+            twin_recorder.do_something()
+        with IncrementalConversion(live) as conversion:
+            while draw.random() < 0.8 and conversion.advance(recorder.number):
                 converted += 1
         assert rows(decode(live)[0]) == rows(decode(twin)[0])
     assert converted > 5
     assert len(list(live.glob("*.seg"))) < len(list(twin.glob("*.seg")))
     expected, side = decode(twin)
-    table, said = whole(convert(live))
+    table, side_of_file = read_file(convert(live))
     assert not live.exists()
     assert rows(table) == rows(expected)
-    assert (said.dropped, replace(said, definitions=()).process) == (side.dropped, side.process)
+    assert (side_of_file.dropped, replace(side_of_file, definitions=()).process) == (
+        side.dropped,
+        side.process,
+    )
 
 
-def whole(path: Path) -> tuple[pa.Table, SideTables]:
+def read_file(path: Path) -> tuple[pa.Table, SideTables]:
     table = pa.ipc.open_file(str(path)).read_all()
     return table.drop_columns(["rank", "process"]), SideTables.from_metadata(table.schema.metadata)
 
@@ -142,15 +145,17 @@ def test_killed_at_each_point(tmp_path: Path, point: str, monkeypatch: pytest.Mo
         recorder.do_something()
     shutil.copytree(live, twin := tmp_path / "twin" / live.name)
     expected = rows(decode(twin)[0])
-    for when in ("before", "after"):
+    for moment in ("before", "after"):
         owner: Any = incremental if point == "save_progress" else None
         owner = owner or (IncrementalConversion if point == "_remove_converted" else GrowingFile)
         real = getattr(owner, point)
         calls = iter(range(100))
 
-        def killing(*arguments: Any, real: Any = real, calls: Any = calls, when: str = when) -> Any:
+        def killing(
+            *arguments: Any, real: Any = real, calls: Any = calls, moment: str = moment
+        ) -> Any:
             third = next(calls) == 2
-            if third and when == "before":
+            if third and moment == "before":
                 raise Killed
             result = real(*arguments)
             if third:
@@ -159,31 +164,31 @@ def test_killed_at_each_point(tmp_path: Path, point: str, monkeypatch: pytest.Mo
 
         with monkeypatch.context() as patch, pytest.raises(Killed):  # noqa: PT012 - the loop is it
             patch.setattr(owner, point, killing)
-            with IncrementalConversion(live) as one:
-                while one.advance(recorder.number):
+            with IncrementalConversion(live) as conversion:
+                while conversion.advance(recorder.number):
                     pass
         assert rows(decode(live)[0]) == expected
-    assert rows(whole(convert(live))[0]) == expected
+    assert rows(read_file(convert(live))[0]) == expected
 
 
 def test_segments_stay_while_a_span_is_open(tmp_path: Path) -> None:
     """And go when it has ended; until then the file holds all but that span."""
     live = write_folder(tmp_path, definitions=DEFINITIONS)
     recorder = Recorder(live, random.Random(0))
-    place = recorder.put(Slot(start_ns=5, definition=2))
+    slot_address = recorder.put(Slot(start_ns=5, definition=2))
     for number in range(10 * SLOTS):
         recorder.put(Slot(start_ns=10 + 2 * number, end_ns=11 + 2 * number))
-    with IncrementalConversion(live) as one:
-        while one.advance(recorder.number):
+    with IncrementalConversion(live) as conversion:
+        while conversion.advance(recorder.number):
             pass
         assert "000000.seg" in [path.name for path in live.glob("*.seg")]
         assert decode(live)[0]["status"].to_pylist().count("open") == 1
-        recorder.write((place[0], place[1] + END_OFFSET), END.pack(500))
+        recorder.write((slot_address[0], slot_address[1] + END_OFFSET), END.pack(500))
         for number in range(3 * SLOTS):
             recorder.put(Slot(start_ns=600 + 2 * number, end_ns=601 + 2 * number))
-        assert one.advance(recorder.number)
+        assert conversion.advance(recorder.number)
     assert "000000.seg" not in [path.name for path in live.glob("*.seg")]
-    table, side = whole(convert(live))
+    table, side = read_file(convert(live))
     (long,) = [row for row in table.to_pylist() if row["name"] == "long"]
     assert (long["start_ns"], long["duration_ns"], long["depth"]) == (5, 495, 0)
     assert {row["depth"] for row in table.to_pylist() if row["start_ns"] < 150} == {0, 1}
@@ -202,22 +207,22 @@ def test_a_slot_that_stays_free_is_given_up(
     recorder = Recorder(live, random.Random(0))
     late, never = (recorder.put(Slot(definition=0)) for _ in range(2))
 
-    def first_stays(one: IncrementalConversion) -> bool:
+    def first_stays(conversion: IncrementalConversion) -> bool:
         for number in range(4 * SLOTS):
             recorder.put(Slot(start_ns=10 + number, end_ns=11 + number))
-        while one.advance(recorder.number):
+        while conversion.advance(recorder.number):
             pass
         return never[0].exists()
 
-    with IncrementalConversion(live) as one:
-        assert first_stays(one)
+    with IncrementalConversion(live) as conversion:
+        assert first_stays(conversion)
         seconds[0] += 29
-        assert first_stays(one)
+        assert first_stays(conversion)
         recorder.write(late, Slot(start_ns=5, end_ns=6).pack())
-        assert first_stays(one)
+        assert first_stays(conversion)
         seconds[0] += 2
-        assert not first_stays(one)
-    starts: list[Any] = whole(convert(live))[0]["start_ns"].to_pylist()
+        assert not first_stays(conversion)
+    starts: list[Any] = read_file(convert(live))[0]["start_ns"].to_pylist()
     assert sorted(starts) == sorted([5, *[10 + number for number in range(4 * SLOTS)] * 4])
 
 
@@ -237,7 +242,7 @@ def test_spans_that_never_end_do_not_pile_up(
         while one.advance(recorder.number):
             assert len(list(live.glob("*.seg"))) < 50
     assert len(list(live.glob("*.seg"))) < 12
-    table, side = whole(convert(live))
+    table, side = read_file(convert(live))
     assert table.num_rows == 40 * SLOTS
     assert table["status"].to_pylist().count("open") == 40
     assert 25 < side.dropped["ends of spans that were open for very long"] < 40
@@ -249,12 +254,12 @@ def test_it_looks_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     live = write_folder(tmp_path, definitions=DEFINITIONS)
     recorder = Recorder(live, random.Random(0))
     advanced = []
-    with IncrementalConversion(live) as one:
+    with IncrementalConversion(live) as conversion:
         for _ in range(7):
             for _ in range(SLOTS):
                 start = recorder.tick()
                 recorder.put(Slot(start_ns=start, end_ns=start + 1))
-            advanced.append(one.advance(recorder.number))
+            advanced.append(conversion.advance(recorder.number))
     assert advanced == [False, False, False, True, False, True, False]
 
 
@@ -265,9 +270,9 @@ def test_an_unfinished_file_that_is_given_up(tmp_path: Path, *, advanced: bool) 
     recorder = Recorder(live, random.Random(0))
     for number in range(4 * SLOTS):
         recorder.put(Slot(start_ns=1 + number, end_ns=2 + number))
-    with IncrementalConversion(live) as one:
-        assert not advanced or one.advance(recorder.number)
+    with IncrementalConversion(live) as conversion:
+        assert not advanced or conversion.advance(recorder.number)
         assert (live / UNFINISHED_FILE).exists()
-        one.give_up()
+        conversion.give_up()
     assert (live / UNFINISHED_FILE).exists() == advanced
     assert len(decode(live)[0]) == 4 * SLOTS

@@ -41,16 +41,19 @@ class Recording(NamedTuple):
     kept: list[tuple[int, int]]  # moments, and segments
 
     def slots(self) -> list[Slot]:
-        found = [Slot(1, 2, definition=3), Slot(3, definition=4)]
+        drawn = [Slot(1, 2, definition=3), Slot(3, definition=4)]
         for number in range(self.steps):
-            begin = LENGTH * (number + 1)
+            begin_ns = LENGTH * (number + 1)
             ended = number < self.steps - 1 or not self.open
             sign = -1 if number % 3 == 2 else 1  # an exception left it
-            end = sign * (begin + LENGTH - 2) if ended else 0
-            found.append(Slot(begin, end, step=number, definition=STEP))
-            found += [Slot(begin + at, begin + at + 1, definition=PIECE) for at in (0, 3, 7)]
-        now = LENGTH * (self.steps + 1)
-        return found + ([Slot(now - 1, now, definition=PIECE)] if self.more else [])
+            end = sign * (begin_ns + LENGTH - 2) if ended else 0
+            drawn.append(Slot(begin_ns, end, step=number, definition=STEP))
+            drawn += [
+                Slot(begin_ns + offset_ns, begin_ns + offset_ns + 1, definition=PIECE)
+                for offset_ns in (0, 3, 7)
+            ]
+        end_ns = LENGTH * (self.steps + 1)
+        return drawn + ([Slot(end_ns - 1, end_ns, definition=PIECE)] if self.more else [])
 
     def stretch(self) -> Stretch:
         return Stretch(records_of(self.slots()), self.first, LAST, self.gap)
@@ -62,7 +65,7 @@ class Recording(NamedTuple):
         if not steps:
             return slots
         whole = not self.gap or (bool(steps[-1].end_ns) and self.more)
-        until = 1 << 60 if whole else steps[-1].start_ns
+        until_ns = 1 << 60 if whole else steps[-1].start_ns
         inside = [at for at, segment in self.kept if self.first <= segment <= LAST]
         moments = inside if self.gap and inside else [*inside, 1 << 60]
         begins = []
@@ -70,7 +73,7 @@ class Recording(NamedTuple):
             over = [
                 slot.start_ns
                 for slot in steps
-                if slot.end_ns and abs(slot.end_ns) <= moment and slot.start_ns < until
+                if slot.end_ns and abs(slot.end_ns) <= moment and slot.start_ns < until_ns
             ]
             since = steps[0].start_ns if self.first else 0
             begins.append(over[-self.last] if len(over) > self.last else since)
@@ -78,7 +81,7 @@ class Recording(NamedTuple):
             slot
             for slot in slots
             if any(
-                begin <= slot.start_ns < min(moment, until)
+                begin <= slot.start_ns < min(moment, until_ns)
                 for begin, moment in zip(begins, moments, strict=True)
             )
         ]
@@ -109,11 +112,11 @@ def test_the_last_before_each_moment(recording: Recording) -> None:
 def test_what_was_cut_off_is_said(recording: Recording) -> None:
     """Each step that was over and is not there any more, with its begin and end."""
     (found,) = cut_to_last([recording.stretch()], recording.last, (), DEFINITIONS)
-    left = set(found["start_ns"].tolist())
+    starts_left = set(found["start_ns"].tolist())
     assert steps_cut_off([recording.stretch().records], found, DEFINITIONS) == [
         (slot.step, slot.start_ns, abs(slot.end_ns))
         for slot in recording.slots()
-        if slot.definition == STEP and slot.end_ns and slot.start_ns not in left
+        if slot.definition == STEP and slot.end_ns and slot.start_ns not in starts_left
     ]
 
 
@@ -121,11 +124,15 @@ def test_what_was_cut_off_is_said(recording: Recording) -> None:
 def test_stretches(numbers: list[int]) -> None:
     """Segments whose numbers follow each other are one stretch; each number is in one."""
     segments = [(number, records_of([Slot(number + 1)] * 2)) for number in numbers]
-    found = stretches(segments)
-    assert [n for one in found for n in range(one.first, one.last + 1)] == numbers
-    for one, following in itertools.pairwise(found):
-        assert one.last + 1 < following.first
-    for one in found:
-        of = [n + 1 for n in range(one.first, one.last + 1) for _ in range(2)]
-        assert one.records["start_ns"].tolist() == of
-    assert [one.gap_after for one in found] == [True] * (len(found) - 1) + [False] * bool(found)
+    found_stretches = stretches(segments)
+    assert [
+        n for stretch in found_stretches for n in range(stretch.first, stretch.last + 1)
+    ] == numbers
+    for stretch, following in itertools.pairwise(found_stretches):
+        assert stretch.last + 1 < following.first
+    for stretch in found_stretches:
+        expected = [n + 1 for n in range(stretch.first, stretch.last + 1) for _ in range(2)]
+        assert stretch.records["start_ns"].tolist() == expected
+    assert [stretch.gap_after for stretch in found_stretches] == [True] * (
+        len(found_stretches) - 1
+    ) + [False] * bool(found_stretches)

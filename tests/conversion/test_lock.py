@@ -32,38 +32,38 @@ def test_one_at_a_time(file: Path) -> None:
         pass
     with pytest.raises(ZeroDivisionError), locked(file):
         raise ZeroDivisionError
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    descriptors_before = len(list(Path("/proc/self/fd").iterdir()))
     with locked(file):
         pass
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors_before
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_waits(file: Path, *, gone: bool) -> None:
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_waits(file: Path, *, is_gone: bool) -> None:
     """For as long as was said, not longer; a file that went meanwhile is none to lock."""
     with locked(file):
         began = time.monotonic()
         with pytest.raises(BlockingIOError), locked(file, patience_s=0.1):
             pass
         assert time.monotonic() - began >= 0.1
-    holds = threading.Event()
+    is_held = threading.Event()
 
     def hold() -> None:
         with locked(file):
-            holds.set()
+            is_held.set()
             time.sleep(0.1)
-            if gone:
+            if is_gone:
                 file.unlink()
 
-    other = threading.Thread(target=hold)
-    other.start()
-    holds.wait()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait()
     try:
         with locked(file, patience_s=60):
-            assert not gone
+            assert not is_gone
     except TraceNotFound:
-        assert gone
-    other.join()
+        assert is_gone
+    holder.join()
 
 
 def test_what_cannot_be_locked(file: Path, tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ def test_what_cannot_be_locked(file: Path, tmp_path: Path) -> None:
 def test_a_file_system_without_locks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is used without: better twice than never."""
 
-    def without(_descriptor: int, _operation: int) -> None:
+    def refuse_lock(_descriptor: int, _operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", without)
+    monkeypatch.setattr(fcntl, "flock", refuse_lock)
     with locked(file), locked(file):
         pass

@@ -60,7 +60,7 @@ TABLE = pa.table(
 SIGNED = {CHECKSUM_KEY: NO_CHECKSUM}
 
 
-def written(
+def write_file(
     metadata: dict[bytes, bytes] | None = None,
     codec: Codec = None,
     batches: int = 2,
@@ -75,7 +75,7 @@ def written(
     return bytearray(sink.getvalue())
 
 
-WHOLE = bytes(written(SIGNED))
+WHOLE = bytes(write_file(SIGNED))
 VIEW = memoryview(WHOLE)
 FOUND = list(messages(VIEW))
 
@@ -141,15 +141,15 @@ def test_cut_off_anywhere() -> None:
     """Messages are those that are whole; the one that is not is an error."""
     ends = [len(LEAD), *(message.end for message in FOUND)]
     for length in range(len(LEAD), FOUND[-1].end + 1):
-        found = []
+        whole_messages = []
         try:
             for message in messages(VIEW[:length]):
-                found.append(message)  # noqa: PERF402 - what is whole counts
+                whole_messages.append(message)  # noqa: PERF402 - what is whole counts
         except struct.error:
             assert length not in ends
         else:
             assert length in ends
-        assert found == [message for message in FOUND if message.end <= length]
+        assert whole_messages == [message for message in FOUND if message.end <= length]
 
 
 def test_what_is_no_message() -> None:
@@ -159,12 +159,12 @@ def test_what_is_no_message() -> None:
     with pytest.raises(struct.error, match="does not begin as one"):
         list(messages(memoryview(content)))
     content = bytearray(WHOLE)
-    place = FOUND[1]
-    header = bytes(place.header(VIEW))
-    length = struct.pack("<q", place.body_bytes)
+    message = FOUND[1]
+    header = bytes(message.header(VIEW))
+    length = struct.pack("<q", message.body_bytes)
     assert header.count(length) == 1
-    at = place.offset + 8 + header.index(length)
-    content[at : at + 8] = struct.pack("<q", -8)
+    length_offset = message.offset + 8 + header.index(length)
+    content[length_offset : length_offset + 8] = struct.pack("<q", -8)
     with pytest.raises(struct.error, match="cut off"):
         list(messages(memoryview(content)))
 
@@ -201,12 +201,12 @@ def test_checksum_is_that_of_zlib() -> None:
     content = memoryview(bytearray(LEAD + region + WHOLE[FOUND[3].end :]))
     assert checksum_holds(content, len(LEAD), FOUND[3])
     assert checksum_holds(content, FOUND[3].end, FOUND[4]) is False  # it was not filled in
-    for place in [*range(len(LEAD), FOUND[3].offset), *range(FOUND[3].end - 80, FOUND[3].end)]:
-        content[place] ^= 1
+    for offset in [*range(len(LEAD), FOUND[3].offset), *range(FOUND[3].end - 80, FOUND[3].end)]:
+        content[offset] ^= 1
         assert checksum_holds(content, len(LEAD), FOUND[3]) is False
-        content[place] ^= 1
-    place = bytes(content).index(b"%08x" % expected)
-    for digit in range(place, place + 8):
+        content[offset] ^= 1
+    offset = bytes(content).index(b"%08x" % expected)
+    for digit in range(offset, offset + 8):
         content[digit] ^= 1
         assert checksum_holds(content, len(LEAD), FOUND[3]) is False
         content[digit] ^= 1
@@ -224,14 +224,16 @@ def test_checksum_is_that_of_zlib() -> None:
     ],
 )
 def test_a_place_for_a_checksum(metadata: dict[bytes, bytes] | None, *, has: bool) -> None:
-    content = written(metadata, batches=1)
-    found = list(messages(memoryview(content)))
-    region = memoryview(content[len(LEAD) : found[-1].end])
+    content = write_file(metadata, batches=1)
+    found_messages = list(messages(memoryview(content)))
+    region = memoryview(content[len(LEAD) : found_messages[-1].end])
     if has:
         with_checksum(region)
-        assert checksum_holds(memoryview(bytes(LEAD) + bytes(region)), len(LEAD), found[-1])
+        assert checksum_holds(
+            memoryview(bytes(LEAD) + bytes(region)), len(LEAD), found_messages[-1]
+        )
         return
-    assert checksum_holds(memoryview(content), len(LEAD), found[-1]) is None
+    assert checksum_holds(memoryview(content), len(LEAD), found_messages[-1]) is None
     with pytest.raises(struct.error, match="no place"):
         with_checksum(region)
 
@@ -244,36 +246,36 @@ def test_only_batches_have_a_checksum() -> None:
 
 def looks(content: memoryview) -> list[Callable[[], Any]]:
     """Return all that is read of a file's places."""
-    found: list[Callable[[], Any]] = [
+    lookups: list[Callable[[], Any]] = [
         partial(footer_of, content),
         partial(dictionary_ids, content, (1, 3)),
         lambda: list(messages(content)),
     ]
     for message in FOUND:
         header = message.header(content)
-        found += [
+        lookups += [
             partial(layout_of, header),
             partial(absent_columns, header, 4),
             partial(dictionary_of, header),
             partial(declared_bytes, header, message.body(content)),
             partial(checksum_holds, content, len(LEAD), message),
         ]
-    return found
+    return lookups
 
 
 @pytest.mark.parametrize("wrong", [0x00, 0x7F, 0xFF])
 def test_wrong_distances_are_one_kind_of_error(wrong: int) -> None:
     """Whatever byte of headers or of the footer is wrong."""
-    begin = footer_of(VIEW).begin
-    places = [at for m in FOUND[1:4] for at in range(m.offset, m.offset + m.header_bytes)]
+    footer_begin = footer_of(VIEW).begin
+    header_offsets = [at for m in FOUND[1:4] for at in range(m.offset, m.offset + m.header_bytes)]
     content = bytearray(WHOLE)
     view = memoryview(content)
-    for place in [*places, *range(begin, len(WHOLE), 2)]:
-        before, content[place] = content[place], wrong
+    for offset in [*header_offsets, *range(footer_begin, len(WHOLE), 2)]:
+        previous_byte, content[offset] = content[offset], wrong
         for look in looks(view):
             with suppress(struct.error):
                 look()
-        content[place] = before
+        content[offset] = previous_byte
 
 
 TABLE_AT = 12
@@ -324,23 +326,23 @@ def test_fields() -> None:
 
 
 def headers(codec: Codec) -> list[tuple[memoryview, memoryview]]:
-    content = memoryview(bytes(written(codec=codec)))
+    content = memoryview(bytes(write_file(codec=codec)))
     return [(message.header(content), message.body(content)) for message in messages(content)]
 
 
 @pytest.mark.parametrize("codec", [None, "zstd", "lz4"])
 def test_layout(codec: Codec) -> None:
     """Rows, nulls and buffers are those of the columns."""
-    (schema, _), *dictionaries, (first, _), _ = headers(codec)
-    found = layout_of(first)
-    assert (found.rows, found.nodes) == (3, [(3, 1), (3, 0), (3, 3), (3, 2)])
-    assert found.codec == {None: None, "zstd": ZSTD, "lz4": 0}[codec]
-    assert len(found.buffers) == 8
+    (schema, _), *dictionaries, (batch_header, _), _ = headers(codec)
+    layout = layout_of(batch_header)
+    assert (layout.rows, layout.nodes) == (3, [(3, 1), (3, 0), (3, 3), (3, 2)])
+    assert layout.codec == {None: None, "zstd": ZSTD, "lz4": 0}[codec]
+    assert len(layout.buffers) == 8
     assert [layout_of(header).rows for header, _ in dictionaries] == [2, 1]
     with pytest.raises(struct.error, match="no batch"):
         layout_of(schema)
-    assert absent_columns(first, 4) == {2}
-    assert absent_columns(first, 3) == absent_columns(schema, 4) == set()
+    assert absent_columns(batch_header, 4) == {2}
+    assert absent_columns(batch_header, 3) == absent_columns(schema, 4) == set()
 
 
 _CODECS: tuple[Codec, ...] = (None, "zstd")
@@ -388,13 +390,15 @@ def test_dictionaries() -> None:
     assert len({*ids}) == 2
     with pytest.raises(struct.error, match="no dictionary"):
         dictionary_ids(VIEW, (0,))
-    more = pa.DictionaryArray.from_arrays(pa.array([0, 2], pa.int32()), ["one", "two", "three"])
+    further_words = pa.DictionaryArray.from_arrays(
+        pa.array([0, 2], pa.int32()), ["one", "two", "three"]
+    )
     sink = io.BytesIO()
-    first = pa.record_batch({"word": WORDS})
+    batch = pa.record_batch({"word": WORDS})
     options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-    with pa.ipc.new_stream(sink, first.schema, options=options) as stream:
-        stream.write_batch(first)
-        stream.write_batch(pa.record_batch({"word": more}))
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+        stream.write_batch(batch)
+        stream.write_batch(pa.record_batch({"word": further_words}))
     content = memoryview(sink.getvalue())
     found = [m for m in messages(content, 0) if m.kind == DICTIONARY]
     assert [dictionary_of(m.header(content)) for m in found] == [0, None]

@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from tracelens.conversion.columns import Records
 
 
-def drawn(count: int, seed: int = 0) -> Records:
+def draw_records(count: int, seed: int = 0) -> Records:
     """Records in which each field has all its bits."""
     content = np.random.default_rng(seed).bytes(count * SLOT.itemsize)
     return np.frombuffer(content, SLOT)
 
 
-RECORDS = drawn(6)
+RECORDS = draw_records(6)
 
 
 @given(st.lists(st.integers(0, 5), max_size=8))
 def test_pick(where: list[int]) -> None:
     """In any order, more than once."""
-    at = np.array(where, np.intp)
-    assert pick(RECORDS, at).tobytes() == RECORDS[at].tobytes()
-    chunk = RecordChunk(RECORDS, np.arange(6) * 7, np.arange(6) - 1).take(at)
-    assert chunk.records.tobytes() == RECORDS[at].tobytes()
+    indices = np.array(where, np.intp)
+    assert pick(RECORDS, indices).tobytes() == RECORDS[indices].tobytes()
+    chunk = RecordChunk(RECORDS, np.arange(6) * 7, np.arange(6) - 1).take(indices)
+    assert chunk.records.tobytes() == RECORDS[indices].tobytes()
     assert (chunk.origin.tolist(), chunk.depth.tolist()) == (
         [7 * n for n in where],
         [n - 1 for n in where],
@@ -51,11 +51,11 @@ def test_pick(where: list[int]) -> None:
 
 @given(st.lists(st.integers(0, 3), max_size=4))
 def test_join(sizes: list[int]) -> None:
-    parts = [drawn(size, seed) for seed, size in enumerate(sizes)]
-    expected = b"".join(part.tobytes() for part in parts)
-    assert join(parts).tobytes() == expected
-    assert join(parts).dtype == SLOT
-    chunk = RecordChunk.concatenated([RecordChunk.new(p, np.arange(len(p))) for p in parts])
+    chunks = [draw_records(size, seed) for seed, size in enumerate(sizes)]
+    expected = b"".join(part.tobytes() for part in chunks)
+    assert join(chunks).tobytes() == expected
+    assert join(chunks).dtype == SLOT
+    chunk = RecordChunk.concatenated([RecordChunk.new(p, np.arange(len(p))) for p in chunks])
     assert chunk.records.tobytes() == expected
     assert chunk.origin.tolist() == [n for size in sizes for n in range(size)]
     assert chunk.depth.tolist() == [UNKNOWN_DEPTH] * sum(sizes)
@@ -64,7 +64,7 @@ def test_join(sizes: list[int]) -> None:
 @pytest.mark.parametrize("count", [0, 1, 511, 512, 513, 1100])
 def test_split(count: int) -> None:
     """However many blocks they are."""
-    records = drawn(count)
+    records = draw_records(count)
     found = split_fields(records)
     assert list(found) == list(SLOT.names or ())
     for name, values in found.items():
@@ -78,12 +78,12 @@ def test_sorted(starts: list[int]) -> None:
     """Those that begin together stay as they were; a mask leaves the order as it is."""
     records = np.zeros(len(starts), SLOT)
     records["start_ns"] = starts
-    found = RecordChunk.new(records, np.arange(len(starts))).sorted()
-    order = sorted(range(len(starts)), key=lambda at: starts[at])
-    assert found.origin.tolist() == order
-    assert found.records["start_ns"].tolist() == sorted(starts)
-    positive = found.where(found.records["start_ns"] > 0)
-    assert positive.origin.tolist() == [at for at in order if starts[at] > 0]
+    in_order = RecordChunk.new(records, np.arange(len(starts))).sorted()
+    order = sorted(range(len(starts)), key=lambda index: starts[index])
+    assert in_order.origin.tolist() == order
+    assert in_order.records["start_ns"].tolist() == sorted(starts)
+    positive = in_order.where(in_order.records["start_ns"] > 0)
+    assert positive.origin.tolist() == [index for index in order if starts[index] > 0]
 
 
 @given(st.lists(st.integers(0, 2), max_size=9), st.integers(0, 1 << 30))
@@ -116,21 +116,21 @@ def test_definitions(given_rows: list[tuple[int, str]]) -> None:
         Definition(number, name, name * 2, op=name if name > "a" else None, communicator=number - 1)
         for number, name in given_rows
     ]
-    found = meanings_of(definitions)
+    meanings = meanings_of(definitions)
     for number in range(12):
-        (row,) = found.rows(np.array([number], np.uint32)).tolist()
-        first = next((one for one in definitions if one.id == number), None)
-        if first is None:
+        (row,) = meanings.rows(np.array([number], np.uint32)).tolist()
+        definition = next((one for one in definitions if one.id == number), None)
+        if definition is None:
             assert row == UNKNOWN
             continue
-        assert found.name.words.to_pylist()[found.name.codes[row]] == first.name
-        assert found.kind.words.to_pylist()[found.kind.codes[row]] == first.kind
-        assert TYPES[found.type[row]] == "span"
-        code = int(found.op.codes[row])
-        assert (None if code < 0 else found.op.words.to_pylist()[code]) == first.op
-        assert found.communicator[row] == first.communicator
-        assert found.shard[row] == NO_INDEX
-    assert not found.times_devices
+        assert meanings.name.words.to_pylist()[meanings.name.codes[row]] == definition.name
+        assert meanings.kind.words.to_pylist()[meanings.kind.codes[row]] == definition.kind
+        assert TYPES[meanings.type[row]] == "span"
+        code = int(meanings.op.codes[row])
+        assert (None if code < 0 else meanings.op.words.to_pylist()[code]) == definition.op
+        assert meanings.communicator[row] == definition.communicator
+        assert meanings.shard[row] == NO_INDEX
+    assert not meanings.times_devices
 
 
 def test_numbers_of_definitions_are_limited() -> None:

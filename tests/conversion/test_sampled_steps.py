@@ -45,15 +45,18 @@ STEPS = 6
 
 def step(number: int) -> list[Slot]:
     """One step: pieces in a phase, work that another thread does meanwhile, and sums in flight."""
-    at = 100 * number + 1
+    begin_ns = 100 * number + 1
     slots = [
-        Slot(at, at + 90, definition=STEP),
-        Slot(at + 1, at + 50, definition=FORWARD),
-        *(Slot(at + 2 + 5 * n, at + 5 + 5 * n, definition=PIECE) for n in range(4)),
-        *(Slot(at + 4 + 5 * n, at + 60 + n, definition=SUM, thread=1) for n in range(3)),
-        Slot(at + 6, at + 70, definition=OTHER, thread=1),
-        Slot(at + 20, at + 20, definition=MOMENT),
-        Slot(at + 51, at + 55, definition=PIECE, thread=2),
+        Slot(begin_ns, begin_ns + 90, definition=STEP),
+        Slot(begin_ns + 1, begin_ns + 50, definition=FORWARD),
+        *(Slot(begin_ns + 2 + 5 * n, begin_ns + 5 + 5 * n, definition=PIECE) for n in range(4)),
+        *(
+            Slot(begin_ns + 4 + 5 * n, begin_ns + 60 + n, definition=SUM, thread=1)
+            for n in range(3)
+        ),
+        Slot(begin_ns + 6, begin_ns + 70, definition=OTHER, thread=1),
+        Slot(begin_ns + 20, begin_ns + 20, definition=MOMENT),
+        Slot(begin_ns + 51, begin_ns + 55, definition=PIECE, thread=2),
     ]
     return [Slot(**{**vars(slot), "step": number}) for slot in slots]
 
@@ -104,10 +107,10 @@ class Converted:
         """Feed it in parts, as when a process is over."""
         bounds = [0, *cuts, len(slots)]
         for first, end in itertools.pairwise(bounds):
-            now = RecordChunk.concatenated(
+            records = RecordChunk.concatenated(
                 [*([back] if back and first == 0 else []), chunk(slots[first:end], first)]
             )
-            self.conversion.feed(now, records_of(slots[end : end + 5]), ChunkMode())
+            self.conversion.feed(records, records_of(slots[end : end + 5]), ChunkMode())
         self.conversion.feed(chunk(()), records_of(()), ChunkMode(last=True))
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
@@ -153,12 +156,12 @@ def test_depths_however_they_are_cut(
         Slot(start, start + length, thread=2 * thread, definition=PIECE)
         for thread, start, length in in_order
     ]
-    done, whole = Converted(Retention()), Converted(Retention())
+    done, at_once = Converted(Retention()), Converted(Retention())
     sound = [cut for cut in cuts if cut < len(slots)]
     (done.live if live else done.afterwards)(slots, sound)
-    whole.afterwards(slots, [])
+    at_once.afterwards(slots, [])
     columns = ("start_ns", "duration_ns", "thread", "depth")
-    assert sorted(done.rows(*columns)) == sorted(whole.rows(*columns))
+    assert sorted(done.rows(*columns)) == sorted(at_once.rows(*columns))
     assert done.conversion.sorted
 
 
@@ -200,20 +203,22 @@ def test_batches_are_of_a_size(count: int) -> None:
     assert max(batch.num_rows for batch in done.batches) <= 4
 
 
-@pytest.mark.parametrize("place", [0, 1, 2, 3])
-def test_device_times_in_a_chunk_near_by(place: int) -> None:
+@pytest.mark.parametrize("chunk_index", [0, 1, 2, 3])
+def test_device_times_in_a_chunk_near_by(chunk_index: int) -> None:
     """In the one before, with their span, or ahead of it."""
     name = TIMED_ON_DEVICE | 1
     slots = [Slot(10 * n, 10 * n + 5) for n in range(1, 5)]
     slots[1:2] = [Slot(20, 25, request=name)]
     times = Slot(1, 4, nbytes=77, request=name, thread=3, definition=DEVICE)
-    parts = [[slot] for slot in slots]
-    parts[place].append(times)
+    chunks = [[slot] for slot in slots]
+    chunks[chunk_index].append(times)
     done = Converted(Retention())
-    for at, part in enumerate(parts):
-        following = parts[at + 1] if at + 1 < len(parts) else []
-        done.conversion.feed(chunk(part), records_of(following), ChunkMode(last=at == 3))
-    near = place <= 2
+    for index, slots_of_chunk in enumerate(chunks):
+        following = chunks[index + 1] if index + 1 < len(chunks) else []
+        done.conversion.feed(
+            chunk(slots_of_chunk), records_of(following), ChunkMode(last=index == 3)
+        )
+    near = chunk_index <= 2
     expected = (77, 3, 3) if near else (None,) * 3
     found = done.rows("start_ns", "device_start_ns", "device_duration_ns", "stream")
     assert (20, *expected) in found

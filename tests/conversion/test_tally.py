@@ -103,7 +103,7 @@ def steps_of(given_slots: Sequence[Slot]) -> int:
     return max(counts)
 
 
-def counted(given_slots: Sequence[Slot]) -> Summary:
+def count_by_hand(given_slots: Sequence[Slot]) -> Summary:
     """Count by hand."""
     starts = [slot.start_ns for slot in given_slots]
     ends = [end_of(slot, of_open=slot.start_ns) for slot in given_slots]
@@ -121,11 +121,11 @@ def counted(given_slots: Sequence[Slot]) -> Summary:
 def check(given_slots: list[Slot], cuts: list[int]) -> None:
     tally = Tally()
     if given_slots:
-        whole = batch(given_slots)
+        all_rows = batch(given_slots)
         bounds = [0, *(min(cut, len(given_slots)) for cut in cuts), len(given_slots)]
         for first, end in itertools.pairwise(bounds):
-            tally.add(whole.slice(first, end - first))
-    assert tally.summary(SIDE) == counted(given_slots)
+            tally.add(all_rows.slice(first, end - first))
+    assert tally.summary(SIDE) == count_by_hand(given_slots)
 
 
 @given(recordings(1, 2, 3, 4, 5), CUTS)
@@ -151,4 +151,4 @@ def test_a_long_step_reaches_into_later_parts() -> None:
     """Whatever ended before it in its own part."""
     slots = [Slot(start, end) for start, end in ((1, 2), (3, 20), (5, 9), (20, 21))]
     check(slots, [2])
-    assert counted(slots).steps == 3
+    assert count_by_hand(slots).steps == 3

@@ -68,9 +68,9 @@ def thinned(events: Sequence[Event], **more: Any) -> ThinnedEvents:
     return thin(SampledEvents(depth=depth, **columns), SAMPLING, IN_FLIGHT, **more)
 
 
-def kept(*events: Event, **more: Any) -> list[bool]:
-    found: list[bool] = thinned(events, **more).kept.tolist()
-    return found
+def kept_flags(*events: Event, **more: Any) -> list[bool]:
+    flags: list[bool] = thinned(events, **more).kept.tolist()
+    return flags
 
 
 FLYING = st.lists(
@@ -100,24 +100,26 @@ def is_last(at: int, events: Sequence[Event], *alike: str) -> bool:
 @given(FLYING.map(in_order))
 def test_the_last_of_each_kind_in_each_step(events: list[Event]) -> None:
     """Of what is in flight; step 0 has its detail; a step, a kind and a thread each."""
-    found = thinned(events)
-    assert found.kept.tolist() == [
+    thinning = thinned(events)
+    assert thinning.kept.tolist() == [
         event.step == 0 or is_last(at, events, "thread", "group", "step")
         for at, event in enumerate(events)
     ]
-    assert not found.undecided.any()
+    assert not thinning.undecided.any()
 
 
 @given(FLYING.map(lambda events: in_order(sorted(events, key=lambda event: event.step))))
 def test_the_newest_of_each_kind_waits_once(events: list[Event]) -> None:
     """More of its step may come; of what waited before no more comes."""
-    found = thinned(events, last=False, continues=True)
-    for at, event in enumerate(events):
+    thinning = thinned(events, last=False, continues=True)
+    for index, event in enumerate(events):
         summarised = [other if other.step else other._replace(group=9) for other in events]
-        newest = event.step != 0 and is_last(at, summarised, "thread", "group")
-        lasts = is_last(at, events, "thread", "group", "step")
-        assert found.undecided[at] == (newest and not event.waited)
-        assert found.kept[at] == (event.step == 0 or (lasts and not found.undecided[at]))
+        newest = event.step != 0 and is_last(index, summarised, "thread", "group")
+        lasts = is_last(index, events, "thread", "group", "step")
+        assert thinning.undecided[index] == (newest and not event.waited)
+        assert thinning.kept[index] == (
+            event.step == 0 or (lasts and not thinning.undecided[index])
+        )
 
 
 Tree = tuple[int, list[Any]]  # a phase, and what is in it
@@ -135,36 +137,39 @@ TREES: st.SearchStrategy[list[Tree]] = st.lists(
 
 def laid_out(trees: list[Tree], thread: int) -> list[tuple[Event, bool]]:
     """Return spans as trees are nested, and whether each is the outermost of its phase."""
-    found: list[tuple[Event, bool]] = []
+    events: list[tuple[Event, bool]] = []
 
-    def walk(tree: Tree, begin: int, around: int) -> int:
+    def walk(tree: Tree, begin_ns: int, around: int) -> int:
         phase, inner = tree
-        place = len(found)
-        found.append((Event(0, 0), False))
-        mine = around if phase == USER and around != STEP else phase
-        end = begin
+        index = len(events)
+        events.append((Event(0, 0), False))
+        effective_phase = around if phase == USER and around != STEP else phase
+        end = begin_ns
         for child in inner:
-            end = walk(child, end + place % 2, mine)
+            end = walk(child, end + index % 2, effective_phase)
         end += 1
-        found[place] = Event(begin, end, phase, thread), phase == STEP or mine != around
+        events[index] = (
+            Event(begin_ns, end, phase, thread),
+            phase == STEP or effective_phase != around,
+        )
         return end
 
-    now = 5
+    begin_ns = 5
     for tree in trees:
-        now = walk(tree, now, STEP)
-    return found
+        begin_ns = walk(tree, begin_ns, STEP)
+    return events
 
 
 @given(TREES, TREES)
 def test_the_outermost_of_each_phase(one: list[Tree], other: list[Tree]) -> None:
     """On each thread by itself; a user's span in a phase is of that phase, and steps are kept."""
     found = laid_out(one, 0) + laid_out(other, 3)
-    assert kept(*(event for event, _ in found)) == [outermost for _, outermost in found]
+    assert kept_flags(*(event for event, _ in found)) == [outermost for _, outermost in found]
 
 
 def test_what_takes_no_time_holds_nothing() -> None:
     """And what begins when another ends is not in it."""
-    assert kept(Event(5, 5), Event(5, 5), Event(6, 9), Event(9, 12), Event(9, 9)) == [
+    assert kept_flags(Event(5, 5), Event(5, 5), Event(6, 9), Event(9, 12), Event(9, 9)) == [
         *[True] * 4,
         False,
     ]
@@ -173,24 +178,24 @@ def test_what_takes_no_time_holds_nothing() -> None:
 def test_deeply_nested() -> None:
     """However deep, phases that follow each other inwards are all outermost, to a sane depth."""
     events = [Event(at, 200 - at, (FORWARD, BACKWARD)[at % 2]) for at in range(50)]
-    found = kept(*events)
+    found = kept_flags(*events)
     assert found == [True] * 33 + [False] * 17
 
 
 def test_only_steps_beyond_the_burst_are_summarised() -> None:
     """In each round of so many steps; what is in no step is kept."""
     steps = np.arange(-3, 40)
-    for every in range(1, 8):
-        for burst in range(1, every + 1):
-            expected = [step >= 0 and step % every not in range(burst) for step in range(-3, 40)]
-            assert Sampling(every, burst).summarised(steps).tolist() == expected
+    for period in range(1, 8):
+        for burst in range(1, period + 1):
+            expected = [step >= 0 and step % period not in range(burst) for step in range(-3, 40)]
+            assert Sampling(period, burst).summarised(steps).tolist() == expected
 
 
 def test_what_is_no_span() -> None:
     """It has no time to be divided, on no thread."""
     moments = [Event(5, 5, thread=thread, span=False) for thread in (0, 1)]
-    assert kept(*moments) == [False, False]
-    assert kept(*(event._replace(step=10) for event in moments)) == [True, True]
+    assert kept_flags(*moments) == [False, False]
+    assert kept_flags(*(event._replace(step=10) for event in moments)) == [True, True]
 
 
 INNER = Event(5, 9), Event(6, 7)
@@ -199,9 +204,9 @@ INNER = Event(5, 9), Event(6, 7)
 def test_spans_that_never_ended() -> None:
     """They are kept wherever they are: a thread may be stuck there."""
     stuck = INNER[1]._replace(end=1 << 60, over=False)
-    assert kept(*INNER) == [True, False]
-    assert kept(INNER[0], stuck) == [True, True]
-    assert kept(Event(5, 9, thread=1), stuck._replace(thread=1), Event(8, 9, thread=1)) == [
+    assert kept_flags(*INNER) == [True, False]
+    assert kept_flags(INNER[0], stuck) == [True, True]
+    assert kept_flags(Event(5, 9, thread=1), stuck._replace(thread=1), Event(8, 9, thread=1)) == [
         False,
         True,
         True,
@@ -213,15 +218,15 @@ def test_a_step_that_never_ended(*, continues: bool) -> None:
     """It keeps its detail, as no other does; unless it is only not over yet."""
     step = Event(1, 1 << 60, STEP, over=False)
     before = [event._replace(step=2, thread=3) for event in INNER]
-    found = kept(step, *INNER, *before, continues=continues)
+    found = kept_flags(step, *INNER, *before, continues=continues)
     assert found == [True, True, not continues, True, False]
     moment = Event(2, 2, STEP, span=False, over=False)
-    assert kept(moment, *INNER) == [True, True, False]
+    assert kept_flags(moment, *INNER) == [True, True, False]
 
 
 def test_threads_that_are_not_known() -> None:
     """They are no tracks of what is in flight."""
-    assert kept(*(event._replace(thread=90) for event in INNER)) == [True, False]
+    assert kept_flags(*(event._replace(thread=90) for event in INNER)) == [True, False]
 
 
 def test_phases() -> None:

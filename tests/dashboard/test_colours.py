@@ -110,9 +110,15 @@ def test_no_figure_gives_a_category_s_colour_to_something_else() -> None:
 @THEMES
 def test_a_larger_scale_pales_what_is_the_same(theme: Theme) -> None:
     """Two runs side by side share a scale: the lesser one never reaches the ramp's end."""
-    whole, half = palette(theme.name), palette(theme.name, 0.5)
-    last = FIRST_LEVEL + LEVELS - 1
+    at_full_scale, at_half_scale = palette(theme.name), palette(theme.name, 0.5)
+    last_level = FIRST_LEVEL + LEVELS - 1
     middle = FIRST_LEVEL + (LEVELS - 1) // 2
-    assert half[FIRST_LEVEL] == whole[FIRST_LEVEL]
-    assert half[last] != whole[last]
-    assert max(abs(a - b) for a, b in zip(half[last], whole[middle], strict=True)) <= 40
+    assert at_half_scale[FIRST_LEVEL] == at_full_scale[FIRST_LEVEL]
+    assert at_half_scale[last_level] != at_full_scale[last_level]
+    assert (
+        max(
+            abs(a - b)
+            for a, b in zip(at_half_scale[last_level], at_full_scale[middle], strict=True)
+        )
+        <= 40
+    )

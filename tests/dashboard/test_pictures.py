@@ -19,24 +19,26 @@ DOCS = PICTURES.parent
 TITLES = [*(page.TITLE for page in PAGES), run_list.TITLE]
 
 
-def shown() -> set[str]:
+def names_of_pictures() -> set[str]:
     """Return the pictures that documentation shows or leads to."""
     root = DOCS.parent
     pages = (DOCS / "dashboard.md", root / "README.md", root / "ARCHITECTURE.md")
-    found = (re.findall(r"pictures/([\w-]+\.(?:png|svg))", page.read_text()) for page in pages)
-    return {name for names in found for name in names}
+    names_by_page = (
+        re.findall(r"pictures/([\w-]+\.(?:png|svg))", page.read_text()) for page in pages
+    )
+    return {name for names in names_by_page for name in names}
 
 
 @pytest.mark.parametrize("title", TITLES)
 def test_every_page_is_shown(title: str) -> None:
     """A page has its picture, and docs/dashboard.md shows it."""
     assert (PICTURES / name_of(title)).exists(), "make screenshots"
-    assert name_of(title) in shown()
+    assert name_of(title) in names_of_pictures()
 
 
 def test_no_picture_is_missing_or_unused() -> None:
     """What is shown is there, and what is there is shown."""
-    assert shown() == {file.name for file in PICTURES.iterdir()}
+    assert names_of_pictures() == {file.name for file in PICTURES.iterdir()}
 
 
 @pytest.mark.parametrize("file", sorted(PICTURES.glob("*.png")), ids=lambda file: file.name)

@@ -33,8 +33,12 @@ def report(trace: Path, capsys: pytest.CaptureFixture[str], style: str = "json")
     return capsys.readouterr().out
 
 
-def kept(trace: Path) -> list[Path]:
-    return [folder for place in places.index_places(trace) for folder in place.glob("report-*")]
+def kept_folders(trace: Path) -> list[Path]:
+    return [
+        folder
+        for index_folder in places.index_places(trace)
+        for folder in index_folder.glob("report-*")
+    ]
 
 
 @pytest.mark.parametrize("style", ["json", "text", "markdown"])
@@ -52,12 +56,12 @@ def test_it_is_shown_without_reading_the_trace(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its files could be unreadable, as long as they are as they were."""
-    first = report(trace, capsys)
+    first_report = report(trace, capsys)
     for file in trace.glob("*.arrow"):
         state = file.stat()
         file.write_bytes(bytes(state.st_size))
         os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
-    assert report(trace, capsys) == first
+    assert report(trace, capsys) == first_report
     assert main(["analyze", str(trace), "--again"]) == 3
 
 
@@ -76,11 +80,11 @@ def test_whoever_made_an_index_has_the_report_too(
 
 def test_a_trace_that_changed(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of another state of the trace there is another report, and only that one is kept."""
-    first = report(trace, capsys)
+    first_report = report(trace, capsys)
     next(trace.glob("worker-00003*")).unlink()
     assert kept_report.find(trace) is None
-    assert report(trace, capsys) != first
-    assert len(kept(trace)) == 1
+    assert report(trace, capsys) != first_report
+    assert len(kept_folders(trace)) == 1
 
 
 def test_code_that_changed(
@@ -95,22 +99,22 @@ def test_code_that_changed(
 @pytest.mark.parametrize("name", ["report.json", "00-*.arrow"])
 def test_a_damaged_one(trace: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     """A report of which a file is damaged is made anew."""
-    first = report(trace, capsys)
-    (folder,) = kept(trace)
+    first_report = report(trace, capsys)
+    (folder,) = kept_folders(trace)
     for file in folder.glob(name):
         file.write_bytes(file.read_bytes()[:40])
     assert kept_report.find(trace) is None
-    assert report(trace, capsys) == first
+    assert report(trace, capsys) == first_report
     assert kept_report.find(trace) is not None
 
 
 def test_a_folder_that_cannot_be_written(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Then the user's cache keeps it."""
     (trace / places.INDEX_FOLDER).write_text("in the way")  # root may write anywhere
-    first = report(trace, capsys)
-    (folder,) = kept(trace)
+    first_report = report(trace, capsys)
+    (folder,) = kept_folders(trace)
     assert not folder.is_relative_to(trace)
-    assert report(trace, capsys) == first
+    assert report(trace, capsys) == first_report
 
 
 def test_a_report_that_came_with_the_trace(
@@ -118,7 +122,7 @@ def test_a_report_that_came_with_the_trace(
 ) -> None:
     """One that was copied or unpacked is not believed: whoever made it could say anything."""
     report(trace, capsys)
-    (folder,) = kept(trace)
+    (folder,) = kept_folders(trace)
     (folder / "report.json").write_text(
         (folder / "report.json").read_text().replace("rank", "moon")
     )
@@ -132,18 +136,20 @@ def test_a_report_that_came_with_the_trace(
 @pytest.mark.slow
 def test_of_parts_the_latest_few(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They do not pile up, and none of them replaces that of the whole run."""
-    whole = report(trace, capsys)
-    parts = [f"{first}-{first + 5}" for first in range(kept_report.MOST_PARTS + 3)]
-    for steps in parts:
+    report_of_run = report(trace, capsys)
+    step_ranges = [
+        f"{first_step}-{first_step + 5}" for first_step in range(kept_report.MOST_PARTS + 3)
+    ]
+    for steps in step_ranges:
         assert main(["analyze", str(trace), "--steps", steps]) == 0
-    assert len(kept(trace)) == 1 + kept_report.MOST_PARTS
-    assert kept_report.find(trace, Choice.parse(steps=parts[0])) is None
-    assert kept_report.find(trace, Choice.parse(steps=parts[-1])) is not None
+    assert len(kept_folders(trace)) == 1 + kept_report.MOST_PARTS
+    assert kept_report.find(trace, Choice.parse(steps=step_ranges[0])) is None
+    assert kept_report.find(trace, Choice.parse(steps=step_ranges[-1])) is not None
     capsys.readouterr()
-    assert report(trace, capsys) == whole
+    assert report(trace, capsys) == report_of_run
     next(trace.glob("worker-00003*")).unlink()
     report(trace, capsys)
-    assert len(kept(trace)) == 1
+    assert len(kept_folders(trace)) == 1
 
 
 @pytest.mark.slow
@@ -151,7 +157,7 @@ def test_a_part_that_is_shown_is_not_kept_as_the_run(trace: Path) -> None:
     """Neither its report nor its index is found when the trace is opened."""
     opening.explained(tracelens.open(trace, steps="0-9"))
     assert opening.indexed(trace) is None
-    assert kept(trace) == []
+    assert kept_folders(trace) == []
     opening.explained(tracelens.open(trace, steps="0-"))
     assert opening.indexed(trace) is not None
     assert kept_report.find(trace) is not None

@@ -71,14 +71,16 @@ def _of_role(recorded: list[Recorded], role: str) -> list[Recorded]:
     ],
 )
 def test_every_method_trains(method: str, momentum: str, trained: Trained) -> None:
-    _, said = trained(method, momentum)
-    losses = [(float(first), float(last)) for first, last in LOSS.findall(said)]
+    _, output = trained(method, momentum)
+    losses = [
+        (float(first_loss), float(last_loss)) for first_loss, last_loss in LOSS.findall(output)
+    ]
     assert len(losses) == WORKERS
     # A worker that starts late may find what the other one has already trained.
-    untrained = max(first for first, _ in losses)
-    assert all(last < untrained for _, last in losses)
+    untrained = max(first_loss for first_loss, _ in losses)
+    assert all(last_loss < untrained for _, last_loss in losses)
     updates = STEPS if method.startswith("sync") else STEPS * WORKERS
-    assert f"centre: version {updates}" in said
+    assert f"centre: version {updates}" in output
 
 
 def test_the_synchronous_methods_end_with_the_same_centre(tmp_path: Path) -> None:
@@ -132,11 +134,13 @@ def test_staleness_is_in_the_trace(method: str, trained: Trained) -> None:
     """Weights that come up name the version of the centre that they were last pulled towards."""
     recorded, _ = trained(method, NONE)
     (master,) = _of_role(recorded, "ps")
-    made = {e["request"]: e["seq"] for e in master.events if e["op"] == "master_update"}
-    assert max(made.values()) == STEPS * WORKERS
+    version_by_request = {
+        e["request"]: e["seq"] for e in master.events if e["op"] == "master_update"
+    }
+    assert max(version_by_request.values()) == STEPS * WORKERS
     for worker in _of_role(recorded, "worker"):
         ups = [event for event in worker.events if event["op"] == "weights_up"]
-        staleness = [made[event["request"]] - 1 - event["seq"] for event in ups]
+        staleness = [version_by_request[event["request"]] - 1 - event["seq"] for event in ups]
         assert min(staleness) >= 0
 
 

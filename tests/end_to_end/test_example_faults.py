@@ -50,12 +50,14 @@ def _check(
         recorded = record_example(script, RANKS[script], folder / str(slow_ms), *arguments)
         workers = [one for one in recorded if one.side.process.role == "worker"]
         assert len(workers) == 2
-        slow, other = (_phase_ns(workers[rank], phase) for rank in (SLOW, 1 - SLOW))
-        inside = [slow.pop(step) for step in planted]
+        slow_times, other_times = (_phase_ns(workers[rank], phase) for rank in (SLOW, 1 - SLOW))
+        inside = [slow_times.pop(step) for step in planted]
         assert min(inside) >= slow_ms * 10**6
-        if all(median(times.values()) < slow_ms * 10**6 for times in (slow, other) if times):
+        if all(
+            median(times.values()) < slow_ms * 10**6 for times in (slow_times, other_times) if times
+        ):
             return
-    pytest.fail(f"{phase} took as long where nothing was planted: {slow}, {other}")
+    pytest.fail(f"{phase} took as long where nothing was planted: {slow_times}, {other_times}")
 
 
 def _switches(phase: str) -> list[str]:

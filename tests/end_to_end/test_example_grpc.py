@@ -64,23 +64,26 @@ def _requests(recorded: list[Recorded], role: str, ops: set[str]) -> Counter[tup
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_trains(mode: str, trained: Trained) -> None:
-    losses = [(float(first), float(last)) for first, last in LOSS.findall(trained(mode)[1])]
+    losses = [
+        (float(first_loss), float(last_loss))
+        for first_loss, last_loss in LOSS.findall(trained(mode)[1])
+    ]
     assert len(losses) == WORKERS
     # A worker that starts late finds what the other one has already trained.
-    untrained = max(first for first, _ in losses)
-    assert all(last < untrained for _, last in losses)
+    untrained = max(first_loss for first_loss, _ in losses)
+    assert all(last_loss < untrained for _, last_loss in losses)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_requests_match_one_to_one(mode: str, trained: Trained) -> None:
     """What a worker asks for, and what a shard received or sent: the same requests, once each."""
     recorded, _ = trained(mode)
-    asked = _requests(recorded, "worker", {"push", "pull"})
-    answered = _requests(recorded, "ps", {"receive", "reply"})
-    assert asked.keys() == answered.keys()
-    assert set(asked.values()) == {1}
+    asked_requests = _requests(recorded, "worker", {"push", "pull"})
+    answered_requests = _requests(recorded, "ps", {"receive", "reply"})
+    assert asked_requests.keys() == answered_requests.keys()
+    assert set(asked_requests.values()) == {1}
     per_request = 2 if mode == "pipelined" else 1  # there a push comes back as a pull
-    assert set(answered.values()) == {per_request}
+    assert set(answered_requests.values()) == {per_request}
 
 
 @pytest.mark.slow
@@ -90,12 +93,12 @@ def test_bytes_per_shard_are_those_of_the_placement(placement: str, tmp_path: Pa
     recorded = record_example(SCRIPT, WORKERS, tmp_path / "t", *SIZE, f"--steps={FEW}", chosen)
     placed = loads(STRATEGIES[placement](SIZES, SHARDS), SHARDS)
     for op in ("push", "pull"):
-        moved = [0] * SHARDS
+        bytes_by_shard = [0] * SHARDS
         for process in recorded:
             for event in process.events:
                 if event["op"] == op:
-                    moved[event["shard"]] += event["bytes"]
-        assert moved == [FEW * WORKERS * nbytes for nbytes in placed]
+                    bytes_by_shard[event["shard"]] += event["bytes"]
+        assert bytes_by_shard == [FEW * WORKERS * nbytes for nbytes in placed]
 
 
 def test_a_synchronous_update_takes_all_gradients(trained: Trained) -> None:
@@ -117,10 +120,10 @@ def test_a_synchronous_update_takes_all_gradients(trained: Trained) -> None:
 def test_asynchronous_updates_are_one_a_push(trained: Trained) -> None:
     """Each makes a version of its own; a pull says which it got."""
     for process in trained("async")[0]:
-        made = [event["seq"] for event in process.named("apply")]
+        update_numbers = [event["seq"] for event in process.named("apply")]
         if process.side.process.role == "ps":
-            assert sorted(made) == list(range(1, STEPS * WORKERS + 1))
-            assert all(0 <= event["seq"] <= len(made) for event in process.named("reply"))
+            assert sorted(update_numbers) == list(range(1, STEPS * WORKERS + 1))
+            assert all(0 <= event["seq"] <= len(update_numbers) for event in process.named("reply"))
 
 
 @pytest.mark.slow

@@ -26,16 +26,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Recorded]:
 
 def _by_request(recorded: list[Recorded], role: str, op: str) -> dict[int, tuple[Any, ...]]:
     """For each request id what this end says of it: shard, worker, step."""
-    found = {}
+    calls_by_request = {}
     for process in recorded:
-        who = process.side.process
+        process_row = process.side.process
         for event in process.events:
-            if who.role == role and event["op"] == op:
+            if process_row.role == role and event["op"] == op:
                 shard = event["shard"]
-                worker = who.rank if role == "worker" else event["peer"]
-                assert event["request"] not in found
-                found[event["request"]] = (shard, worker, event["step"])
-    return found
+                worker = process_row.rank if role == "worker" else event["peer"]
+                assert event["request"] not in calls_by_request
+                calls_by_request[event["request"]] = (shard, worker, event["step"])
+    return calls_by_request
 
 
 def test_roles_and_shards(recorded: list[Recorded]) -> None:
@@ -79,11 +79,11 @@ def test_both_ends_tell_the_same_bytes(recorded: list[Recorded]) -> None:
 
 
 def test_the_hot_shard_holds_its_share(recorded: list[Recorded]) -> None:
-    held = {}
+    bytes_by_shard = {}
     for process in recorded:
         for event in process.named("push"):
-            held[event["shard"]] = event["bytes"]
-    assert held[1] / sum(held.values()) == pytest.approx(SHARE, abs=1e-4)
+            bytes_by_shard[event["shard"]] = event["bytes"]
+    assert bytes_by_shard[1] / sum(bytes_by_shard.values()) == pytest.approx(SHARE, abs=1e-4)
 
 
 def test_a_shard_updates_once_a_step(recorded: list[Recorded]) -> None:

@@ -92,13 +92,13 @@ def test_ddp(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overlap", select_turn([[], ["--overlap"]]), ids="".join)
 def test_fused_gradients_go_together(overlap: list[str], tmp_path: Path) -> None:
     """As many bytes, in fewer reductions."""
-    found = []
+    calls_and_bytes = []
     for fuse in (0, 1 << 16):
         arguments = ["--steps=2", "--hidden=64", f"--fuse={fuse}", *overlap]
         first = record_example("mpi_allreduce.py", 2, tmp_path / str(fuse), *arguments)[0]
         events = [e for e in first.events if e["op"] == "allreduce" and e["step"] == 1]
-        found.append((len(events), sum(event["bytes"] for event in events)))
-    (alone, total), (fused, same) = found
+        calls_and_bytes.append((len(events), sum(event["bytes"] for event in events)))
+    (alone, total), (fused, same) = calls_and_bytes
     assert (alone, fused) == (4, 1)
     assert same == total
 
@@ -121,8 +121,8 @@ def test_hops_lie_inside_the_reduction_that_they_make_up(algorithm: str, trained
     """A reduction that is written out names its algorithm, and holds its messages."""
     folder, _ = trained((algorithm,), 0, 3)
     for process in read_all(folder):
-        whole = process.named(f"{algorithm} allreduce")
-        assert {event["algorithm"] for event in whole} == {algorithm}
+        reductions = process.named(f"{algorithm} allreduce")
+        assert {event["algorithm"] for event in reductions} == {algorithm}
         hops = [e for e in process.events if e["op"] in ("send", "recv") and e["step"] >= 0]
         assert hops
         for hop in hops:
@@ -130,7 +130,7 @@ def test_hops_lie_inside_the_reduction_that_they_make_up(algorithm: str, trained
             assert any(
                 reduction["start_ns"] <= hop["start_ns"]
                 and end <= reduction["start_ns"] + reduction["duration_ns"]
-                for reduction in whole
+                for reduction in reductions
             )
 
 

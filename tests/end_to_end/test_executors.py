@@ -92,13 +92,19 @@ def test_a_single_mpi_rank(run_of_six: Path) -> None:
 @pytest.fixture
 def dask() -> Iterator[str]:
     """Start a scheduler and two workers, as a cluster would."""
-    here = ("--host=127.0.0.1", "--no-dashboard")
-    with _Program("distributed.cli.dask_scheduler", "--port=0", *here) as scheduler:
-        address = scheduler.said(r"tcp://(127\.0\.0\.1:\d+)")
-        worker = ("distributed.cli.dask_worker", address, "--nthreads=1", "--no-nanny", *here)
+    local_options = ("--host=127.0.0.1", "--no-dashboard")
+    with _Program("distributed.cli.dask_scheduler", "--port=0", *local_options) as scheduler:
+        address = scheduler.await_line(r"tcp://(127\.0\.0\.1:\d+)")
+        worker = (
+            "distributed.cli.dask_worker",
+            address,
+            "--nthreads=1",
+            "--no-nanny",
+            *local_options,
+        )
         with _Program(*worker) as one, _Program(*worker) as other:
-            one.said("Registered to")
-            other.said("Registered to")
+            one.await_line("Registered to")
+            other.await_line("Registered to")
             yield address
 
 
@@ -184,13 +190,13 @@ class _Program:
         assert self._process.stdout
         self._process.stdout.close()
 
-    def said(self, pattern: str) -> str:
+    def await_line(self, pattern: str) -> str:
         """Wait until it says something, and return its first group, or all of it."""
         assert self._process.stdout
-        until, lines = time.monotonic() + 60, []
+        deadline_s, lines = time.monotonic() + 60, []
         for line in self._process.stdout:
             lines.append(line)
             if found := re.search(pattern, line):
                 return found[found.re.groups]
-            assert time.monotonic() < until, "".join(lines)
+            assert time.monotonic() < deadline_s, "".join(lines)
         raise AssertionError("".join(lines))

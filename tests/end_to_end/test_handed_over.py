@@ -25,7 +25,7 @@ MANY = Scenario(ranks=17, ranks_per_host=4, steps=12)
 SOME = [1, 1000, 0, 100_000]
 
 
-def made(count: int) -> dict[str, Any]:
+def build_value(count: int) -> dict[str, Any]:
     return {"numbers": np.arange(count), "word": "x", "fractions": np.ones((2, count))}
 
 
@@ -48,7 +48,7 @@ class Here(Executor):
 
 
 def equal(found: list[dict[str, Any]]) -> None:
-    np.testing.assert_equal(found, [made(count) for count in SOME])
+    np.testing.assert_equal(found, [build_value(count) for count in SOME])
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_arrays_of_processes(temporary: Path) -> None:
     """They can be written to, as any, and no file is left."""
     with open_executor("processes:2") as executor:
-        found = list(map_in_order(made, SOME, executor))
+        found = list(map_in_order(build_value, SOME, executor))
     equal(found)
     found[1]["numbers"] += 1
     assert list(temporary.iterdir()) == []
@@ -70,7 +70,7 @@ def test_arrays_of_processes(temporary: Path) -> None:
 def test_files_are_there_while_they_are_needed(temporary: Path) -> None:
     """Each is read once, and then it is gone."""
     with ThreadPoolExecutor(1) as executor:
-        for _ in map_in_order(made, [1000] * 50, executor):
+        for _ in map_in_order(build_value, [1000] * 50, executor):
             assert len([*temporary.glob("*/*")]) <= 2
     assert list(temporary.iterdir()) == []
 
@@ -78,16 +78,18 @@ def test_files_are_there_while_they_are_needed(temporary: Path) -> None:
 def test_a_worker_that_sees_no_file() -> None:
     """One on another machine sends everything."""
     elsewhere = Here(before=lambda work: rmtree(work.folder))
-    equal([one for count in SOME for one in map_in_order(made, [count], elsewhere)])
+    equal([one for count in SOME for one in map_in_order(build_value, [count], elsewhere)])
 
 
 def test_what_workers_are_given_is_left_in_files(temporary: Path) -> None:
     """Each is read once, and then it is gone, with what was made of it."""
-    given = [np.arange(count) for count in SOME]
-    seen: list[int] = []
-    pool = Here(before=lambda _: seen.append(len([*temporary.glob("*/*")])))
-    np.testing.assert_equal([*map_in_order(np.negative, given, pool)], [-one for one in given])
-    assert max(seen) >= 1
+    arrays = [np.arange(count) for count in SOME]
+    file_counts: list[int] = []
+    pool = Here(before=lambda _: file_counts.append(len([*temporary.glob("*/*")])))
+    np.testing.assert_equal(
+        [*map_in_order(np.negative, arrays, pool)], [-array for array in arrays]
+    )
+    assert max(file_counts) >= 1
     assert list(temporary.iterdir()) == []
 
 
@@ -122,7 +124,7 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(parallel, "NamedTemporaryFile", full)
-    equal(list(map_in_order(made, SOME, Here())))
+    equal(list(map_in_order(build_value, SOME, Here())))
     given = [np.arange(count) for count in SOME]
     np.testing.assert_equal([*map_in_order(np.negative, given, Here())], [-one for one in given])
 
@@ -135,7 +137,7 @@ def test_a_file_that_is_damaged(damage: Callable[[Path], None]) -> None:
         for file in Path(work.folder).iterdir():
             damage(file)
 
-    equal(list(map_in_order(made, SOME, Here(after=spoil))))
+    equal(list(map_in_order(build_value, SOME, Here(after=spoil))))
 
 
 def test_several_small_files_at_once(tmp_path: Path) -> None:
@@ -143,10 +145,10 @@ def test_several_small_files_at_once(tmp_path: Path) -> None:
     write(MANY, tmp_path)
     damaged = sorted(tmp_path.glob("*.arrow"))[3]
     damaged.write_bytes(b"")
-    with ThreadPoolExecutor(1) as one:
-        assert batch_size(MANY.ranks, one) == 2
-        trace = load.open(tmp_path, executor=one)
-        report = to_json.render(tl.analyze(trace, executor=one))
+    with ThreadPoolExecutor(1) as executor:
+        assert batch_size(MANY.ranks, executor) == 2
+        trace = load.open(tmp_path, executor=executor)
+        report = to_json.render(tl.analyze(trace, executor=executor))
     assert any(damaged.name in note.file for note in trace.notes)
     assert report == to_json.render(tl.analyze(load.open(tmp_path)))
 

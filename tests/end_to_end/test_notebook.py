@@ -34,15 +34,20 @@ def test_its_outputs_are_current(tmp_path: Path) -> None:
         command, check=False, capture_output=True, text=True, cwd=NOTEBOOK.parents[1] / "tests"
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    kept, new = cells(NOTEBOOK), cells(out)
-    assert [cell["source"] for cell in kept] == [cell["source"] for cell in new]
-    assert [structure(cell) for cell in kept] == [structure(cell) for cell in new], "make notebook"
-    assert all(cell["outputs"] for cell in kept)
+    cells_before, new = cells(NOTEBOOK), cells(out)
+    assert [cell["source"] for cell in cells_before] == [cell["source"] for cell in new]
+    assert [structure(cell) for cell in cells_before] == [structure(cell) for cell in new], (
+        "make notebook"
+    )
+    assert all(cell["outputs"] for cell in cells_before)
     texts = [
-        [one.get("text", one.get("data", {}).get("text/plain")) for one in cell["outputs"]]
-        for cell in (*kept, *new)
+        [output.get("text", output.get("data", {}).get("text/plain")) for output in cell["outputs"]]
+        for cell in (*cells_before, *new)
     ]
-    assert texts[: len(kept)] == texts[len(kept) :], "make notebook"
-    pages = ["".join(one["data"]["text/html"]) for one in kept[0]["outputs"] + kept[1]["outputs"]]
+    assert texts[: len(cells_before)] == texts[len(cells_before) :], "make notebook"
+    pages = [
+        "".join(output["data"]["text/html"])
+        for output in cells_before[0]["outputs"] + cells_before[1]["outputs"]
+    ]
     assert "data:image/png;base64," in pages[0]
     assert "STRAGGLER rank 1" in pages[1]

@@ -49,13 +49,13 @@ def explained(folder: Path, command: Sequence[str], *options: str) -> tuple[tl.R
 def test_the_late_rank_is_named_first(fault: str, marks: str, tmp_path: Path) -> None:
     """Without spans, with steps only, with decorators only; also where no phase has the delay."""
     report, printed = explained(tmp_path / "t", [*launch(SCRIPT, RANKS), fault, marks])
-    first = report.findings[0]
+    first_finding = report.findings[0]
     covered = fault == "work" and marks == "phases"
-    assert (first.kind, first.ranks) == ("straggler", (1,))
-    assert first.phase == ("backprop" if covered else "uninstrumented")
+    assert (first_finding.kind, first_finding.ranks) == ("straggler", (1,))
+    assert first_finding.phase == ("backprop" if covered else "uninstrumented")
     assert report.verdict.headline.startswith("STRAGGLER rank 1")
     assert report.verdict.headline in printed
-    assert covered or "No span covers it" in first.sentence
+    assert covered or "No span covers it" in first_finding.sentence
     assert report.ledger
     assert report.ledger.awaited_rank == 1
     assert not any(finding.kind == "update_gap" for finding in report.findings)
@@ -89,15 +89,15 @@ def test_a_ddp_training_whose_loader_is_slow_on_a_rank(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     command = torchrun_command(DDP, RANKS, ["loader"])
     report, printed = explained(tmp_path / "t", command, "--sample")
-    first = report.findings[0]
-    assert (first.kind, first.ranks, first.phase) == ("straggler", (1,), "data")
+    finding = report.findings[0]
+    assert (finding.kind, finding.ranks, finding.phase) == ("straggler", (1,), "data")
     assert report.verdict.headline.startswith("STRAGGLER rank 1, data loading")
     assert report.verdict.headline in printed
-    assert "… > decode_image > resample_bicubic > delay (plain_ddp.py:" in first.sentence
-    path = first.evidence["samples"]["path"]
-    assert first.function == path[0]
+    assert "… > decode_image > resample_bicubic > delay (plain_ddp.py:" in finding.sentence
+    path = finding.evidence["samples"]["path"]
+    assert finding.function == path[0]
     assert path[0].startswith("_BaseDataLoaderIter.__next__ (torch/")
-    assert any("<module> (" in frame for frame in first.evidence["samples"]["stack"])
+    assert any("<module> (" in frame for frame in finding.evidence["samples"]["stack"])
     assert not any("<module> (" in frame for frame in path)
 
 

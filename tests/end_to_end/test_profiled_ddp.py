@@ -61,8 +61,8 @@ def shares(trace: tl.Trace, *names: str) -> Floats:
 @pytest.mark.parametrize("slow_ms", select_turn([0, SLOW_MS]))
 def test_both_recordings_say_the_same(slow_ms: int, tmp_path: Path) -> None:
     """The verdict, and the time of phases, of waiting and of overlap."""
-    ours, profiles = trained(tmp_path, slow_ms)
-    reports = [tl.analyze(trace) for trace in (ours, profiles)]
+    recorded, profiles = trained(tmp_path, slow_ms)
+    reports = [tl.analyze(trace) for trace in (recorded, profiles)]
     first, second = (report.verdict for report in reports)
     if slow_ms:  # of a healthy run each may name what the machine did to a rank, or not
         assert (first.state, first.kind) == (second.state, second.kind)
@@ -77,10 +77,10 @@ def test_both_recordings_say_the_same(slow_ms: int, tmp_path: Path) -> None:
     assert stragglers[0] == stragglers[1] == ([((1,), "forward")] if slow_ms else [])
     # Issuing a call takes longer the busier the machine is: one point where it is idle (docs/kineto.md).
     for phase in ("forward", "backprop", "update"):
-        here, there = shares(ours, phase), shares(profiles, phase)
+        here, there = shares(recorded, phase), shares(profiles, phase)
         allowed = np.maximum(CLOSE * here, 3 * POINT)
         assert np.all(np.abs(there - here) <= allowed), (phase, here, there)
-    hidden = [shares(trace) for trace in (ours, profiles)]
+    hidden = [shares(trace) for trace in (recorded, profiles)]
     assert hidden[0] == pytest.approx(hidden[1], abs=3 * POINT)
-    exposed = [shares(trace, "wait", "transfer") for trace in (ours, profiles)]
+    exposed = [shares(trace, "wait", "transfer") for trace in (recorded, profiles)]
     assert exposed[0] == pytest.approx(exposed[1], abs=EXPOSED_TOLERANCE)

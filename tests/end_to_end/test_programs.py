@@ -97,13 +97,13 @@ def test_ranks_that_the_program_spawns_into_one_folder_twice(tmp_path: Path) -> 
     """
     outer, inner = tmp_path / "outer", tmp_path / "inner"
     record = record_command("--out", inner, "--", *spawning("ddp"))
-    first = run(record)
+    first_run = run(record)
     check_ranks(inner)
-    second = run(record_command("--out", outer, "--", *record))
-    assert lines(first) == lines(second) == lines(run(spawning("ddp")))
+    second_run = run(record_command("--out", outer, "--", *record))
+    assert lines(first_run) == lines(second_run) == lines(run(spawning("ddp")))
     check_ranks(inner, (0, 0, 1, 1))
     assert not list(outer.glob("*.arrow"))
-    assert "nothing was recorded here: the command's own" in second.stderr
+    assert "nothing was recorded here: the command's own" in second_run.stderr
 
 
 def test_slurms_variables_name_the_rank(tmp_path: Path) -> None:

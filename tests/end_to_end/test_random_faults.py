@@ -29,14 +29,23 @@ def plant_random_fault(sample: Sample, phases: tuple[str, ...]) -> Sample:
     """Return the same training with its fault at a rank, phase and step range drawn by `SEED`."""
     chance = random.Random(f"{SEED} {sample.name}")
     rank, phase = chance.randrange(sample.ranks), chance.choice(phases)
-    first = chance.randrange(10, 40)
-    last = first + chance.randrange(35, 50)
+    first_step = chance.randrange(10, 40)
+    last_step = first_step + chance.randrange(35, 50)
     arguments = [a for a in sample.arguments if not a.startswith(("--slow", "--steps"))]
-    planted = [f"--slow-rank={rank}", f"--slow-phase={phase}", f"--slow-steps={first}:{last}"]
+    planted = [
+        f"--slow-rank={rank}",
+        f"--slow-phase={phase}",
+        f"--slow-steps={first_step}:{last_step}",
+    ]
     return replace(
         sample,
         arguments=[*arguments, f"--steps={STEPS}", *planted, f"--slow-ms={SLOW_MS}"],
-        expect={"kind": "straggler", "ranks": [rank], "phase": phase, "steps": [first, last]},
+        expect={
+            "kind": "straggler",
+            "ranks": [rank],
+            "phase": phase,
+            "steps": [first_step, last_step],
+        },
     )
 
 

@@ -33,13 +33,13 @@ for step in range(40):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("what", ["objects", "buffers"])
-def test_calls_that_pickle_are_named(what: str, ranks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("payload", ["objects", "buffers"])
+def test_calls_that_pickle_are_named(payload: str, ranks: int, tmp_path: Path) -> None:
     script, folder = tmp_path / "train.py", tmp_path / "trace"
     script.write_text(PROGRAM)
     tracelens = str(Path(sys.executable).with_name("tracelens"))
     done = subprocess.run(
-        [tracelens, "record", "--out", str(folder), "--", *launch(script, ranks), what],
+        [tracelens, "record", "--out", str(folder), "--", *launch(script, ranks), payload],
         env=clean_environment(),
         cwd=tmp_path,
         capture_output=True,
@@ -48,13 +48,15 @@ def test_calls_that_pickle_are_named(what: str, ranks: int, tmp_path: Path) -> N
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (name,) = {"allreduce", "Allreduce"} & {one["name"] for one in read_all(folder)[0].events}
+    (name,) = {"allreduce", "Allreduce"} & {
+        candidate["name"] for candidate in read_all(folder)[0].events
+    }
     report = tl.analyze(tl.open(folder))
     kinds = ("exposed_communication", "small_messages")
-    (found,) = (one for one in report.findings if one.kind in kinds)
-    if what == "buffers":
+    (finding,) = (candidate for candidate in report.findings if candidate.kind in kinds)
+    if payload == "buffers":
         assert name == "Allreduce"
-        assert "pickle" not in f"{found.sentence} {advise(found)}"
+        assert "pickle" not in f"{finding.sentence} {advise(finding)}"
         return
-    assert "comm.allreduce pickles its objects (1,200 calls" in found.sentence
-    assert advise(found).startswith("Call comm.Allreduce with arrays")
+    assert "comm.allreduce pickles its objects (1,200 calls" in finding.sentence
+    assert advise(finding).startswith("Call comm.Allreduce with arrays")

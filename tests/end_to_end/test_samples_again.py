@@ -40,7 +40,7 @@ def structure(trace: Trace) -> dict[str, set[tuple[object, ...]]]:
     spans = spans.with_columns(
         algorithm=pl.col("algorithm").cast(pl.String).replace("pickle", None)
     )
-    told = spans.select(
+    named_spans = spans.select(
         "role",
         *(pl.col(name).cast(pl.String) for name in ("kind", "op", "name", "algorithm")),
         *(pl.col(name).is_not_null().alias(name) for name in ("request", "peer", "bytes")),
@@ -48,7 +48,7 @@ def structure(trace: Trace) -> dict[str, set[tuple[object, ...]]]:
     groups = trace.communicators.select("name", "ranks")
     return {
         "processes": set(roles.drop("process").rows()),
-        "spans": set(told.unique().collect().rows()),
+        "spans": set(named_spans.unique().collect().rows()),
         "communicators": {(name, tuple(ranks)) for name, ranks in groups.rows()},
     }
 

@@ -43,16 +43,16 @@ def test_the_printed_address_is_the_key(tmp_path: Path, given: str, asked: str) 
     with served(tmp_path, "--host", given) as url:
         address = urlsplit(url)
         assert address.port
-        there = asked, address.port
-        assert ask(*there, "/")[0] == 401
-        status, headers, _ = ask(*there, f"/?{address.query}")
+        host_and_port = asked, address.port
+        assert ask(*host_and_port, "/")[0] == 401
+        status, headers, _ = ask(*host_and_port, f"/?{address.query}")
         assert status == 200
         cookie = headers["Set-Cookie"].partition(";")[0]
-        status, _, text = ask(*there, "/", Cookie=cookie)
+        status, _, text = ask(*host_and_port, "/", Cookie=cookie)
         assert status == 200
         assert "TraceLens" in text
-        assert ask(*there, "/", Cookie=cookie, Host="evil.example")[0] == 400
-        assert ask(*there, "/", Cookie=cookie, Host=address.netloc)[0] == 200
+        assert ask(*host_and_port, "/", Cookie=cookie, Host="evil.example")[0] == 400
+        assert ask(*host_and_port, "/", Cookie=cookie, Host=address.netloc)[0] == 200
 
 
 # The first request imports what may not be seen by others.

@@ -27,10 +27,10 @@ def test_requests_tie_the_clocks(tmp_path: Path) -> None:
     record_example(SCRIPT, 2, tmp_path / "t", "--steps=60", "--hidden=64", shift)
     trace = tl.open(tmp_path / "t")
     assert trace.alignment.method == "requests"
-    found = {host.clock_domain: host for host in trace.alignment.hosts}
-    assert len(found) == len(SHIFTS)
+    hosts_by_domain = {host.clock_domain: host for host in trace.alignment.hosts}
+    assert len(hosts_by_domain) == len(SHIFTS)
     for role, rank, domain in trace.processes.select("role", "rank", "clock_domain").iter_rows():
-        host = found[domain]
+        host = hosts_by_domain[domain]
         assert host.uncertainty_ns is not None
         assert host.uncertainty_ns < 2_000_000
         truth = SHIFTS[role, rank] * SECOND_NS

@@ -21,7 +21,7 @@ def test_the_layer_is_named(tmp_path: Path) -> None:
     tracelens = str(Path(sys.executable).with_name("tracelens"))
     recording = [tracelens, "record", "--out", str(tmp_path / "t"), "--detail", "layer", "--"]
     run_ranks([*recording, *torchrun_command(SCRIPT, 2)])
-    found = tl.analyze(tl.open(tmp_path / "t")).findings[0]
-    assert (found.kind, found.ranks, found.phase) == ("straggler", (1,), "forward")
-    assert found.function == "middle"
-    assert "of the delay is in middle." in found.sentence
+    finding = tl.analyze(tl.open(tmp_path / "t")).findings[0]
+    assert (finding.kind, finding.ranks, finding.phase) == ("straggler", (1,), "forward")
+    assert finding.function == "middle"
+    assert "of the delay is in middle." in finding.sentence

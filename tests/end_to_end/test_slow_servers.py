@@ -41,7 +41,7 @@ def job_ns(report: tl.Report) -> int:
     return report.efficiency.job_ns
 
 
-def saved(faulty: tl.Report, fixed: tl.Report) -> float:
+def saved_share(faulty: tl.Report, fixed: tl.Report) -> float:
     """Return what share of a job is saved if it runs as another one."""
     return 1 - job_ns(fixed) / job_ns(faulty)
 
@@ -49,10 +49,10 @@ def saved(faulty: tl.Report, fixed: tl.Report) -> float:
 def test_a_shard_that_updates_slowly_is_named(reported: Reported) -> None:
     """Workers stand at the barrier; what they wait for is the shard and its update."""
     report, fixed = reported(*LATE, "--slow-phase=update"), reported()
-    first = report.findings[0]
-    assert (first.kind, first.category, first.shards) == ("ps_cpu_bound", "fault", (1,))
-    assert "is applying updates" in first.sentence
-    assert first.saving == pytest.approx(saved(report, fixed), abs=0.1)
+    finding = report.findings[0]
+    assert (finding.kind, finding.category, finding.shards) == ("ps_cpu_bound", "fault", (1,))
+    assert "is applying updates" in finding.sentence
+    assert finding.saving == pytest.approx(saved_share(report, fixed), abs=0.1)
     assert report.ledger
     assert report.ledger.unexplained < 0.05
 
@@ -62,7 +62,7 @@ def test_a_slow_worker_costs_what_fixing_it_saves(reported: Reported) -> None:
     report, fixed = reported(*LATE, "--slow-phase=backprop"), reported()
     first = report.findings[0]
     assert (first.kind, first.ranks, first.phase) == ("straggler", (1,), "backprop")
-    assert first.saving == pytest.approx(saved(report, fixed), abs=0.1)
+    assert first.saving == pytest.approx(saved_share(report, fixed), abs=0.1)
     assert report.ledger
     assert report.ledger.unexplained < 0.05
 

@@ -26,25 +26,25 @@ SAMPLE: Final = np.random.default_rng(5).lognormal(0.0, 0.03, (STEPS, RANKS, len
 
 def rows(factor: float) -> list[dict[str, Any]]:
     """Write a training whose main thread marks steps, and waits for what it has queued elsewhere."""
-    found: list[dict[str, Any]] = []
+    span_rows: list[dict[str, Any]] = []
     work = SAMPLE * [*WORK_US.values()]
     work[:, SLOW] *= factor
-    begin = np.zeros(RANKS)
+    begin_us = np.zeros(RANKS)
     for step in range(STEPS):
-        forward = begin + 200 + work[step, :, 0]
+        forward = begin_us + 200 + work[step, :, 0]
         arrived = forward + work[step, :, 1]
         reduced = np.full(RANKS, arrived.max() + 2_500)
         end = reduced + work[step, :, 2]
-        for lane, name, first, last in (
-            (MAIN, "step", begin, end),
-            (MAIN, "synchronize", begin + 50, end),
-            (COMPUTE, "forward", begin + 200, forward),
+        for lane, name, first_us, last_us in (
+            (MAIN, "step", begin_us, end),
+            (MAIN, "synchronize", begin_us + 50, end),
+            (COMPUTE, "forward", begin_us + 200, forward),
             (COMPUTE, "backward", forward, arrived),
             (COMM, "allreduce", arrived, reduced),
             (COMPUTE, "optimizer", reduced, end),
         ):
-            starts, lengths = first.round(), (last - first).round()
-            found += [
+            starts, lengths = first_us.round(), (last_us - first_us).round()
+            span_rows += [
                 {"rank": rank, "lane": lane, "name": name, "step": step, "ts_us": ts, "dur_us": dur}
                 for rank, ts, dur in zip(
                     range(RANKS),
@@ -53,8 +53,8 @@ def rows(factor: float) -> list[dict[str, Any]]:
                     strict=True,
                 )
             ]
-        begin = end
-    return found
+        begin_us = end
+    return span_rows
 
 
 def threads(frame: pl.DataFrame) -> pl.DataFrame:
@@ -70,11 +70,13 @@ def streams(frame: pl.DataFrame) -> pl.DataFrame:
 
 def launches(frame: pl.DataFrame) -> pl.DataFrame:
     """Let the main thread queue work under the names that it has on the streams."""
-    named = frame.with_columns(pl.col("lane").replace({COMPUTE: "stream 7", COMM: "stream 20"}))
-    queued = named.filter(pl.col("lane") == "stream 7").with_columns(
+    named_spans = frame.with_columns(
+        pl.col("lane").replace({COMPUTE: "stream 7", COMM: "stream 20"})
+    )
+    queued = named_spans.filter(pl.col("lane") == "stream 7").with_columns(
         lane=pl.lit(MAIN), ts_us=pl.col("ts_us") - 100, dur_us=pl.lit(80, pl.Int64)
     )
-    return pl.concat([named, queued]).rename({"lane": "tid"})
+    return pl.concat([named_spans, queued]).rename({"lane": "tid"})
 
 
 def explained(place: Path) -> dict[str, Any]:
@@ -100,17 +102,19 @@ def test_work_elsewhere_counts(
 ) -> None:
     """It is useful time, the straggler is named by phase, and the report says who did what."""
     for factor, slow in ((1.6, True), (1.0, False)):
-        frame, place = shape(pl.DataFrame(rows(factor))), tmp_path / f"spans-{slow}{suffix}"
+        frame, path = shape(pl.DataFrame(rows(factor))), tmp_path / f"spans-{slow}{suffix}"
         if suffix == ".csv":
-            frame.write_csv(place)
+            frame.write_csv(path)
         else:
-            frame.write_parquet(place)
-        report = explained(place)
-        faults = [one for one in report["findings"] if one["category"] == "fault"]
-        named = [(one["kind"], one["ranks"], one["phase"]) for one in faults]
+            frame.write_parquet(path)
+        report = explained(path)
+        faults = [entry for entry in report["findings"] if entry["category"] == "fault"]
+        named = [(entry["kind"], entry["ranks"], entry["phase"]) for entry in faults]
         assert named == ([("straggler", [SLOW], "backprop")] if slow else [])
         pop = report["efficiency"]["pop"]
         assert pop["load_balance"] * pop["communication_efficiency"] > (0.65 if slow else 0.85)
-        recognised = [one for one in report["notes"] if "Recognised as threads" in one["sentence"]]
+        recognised = [
+            entry for entry in report["notes"] if "Recognised as threads" in entry["sentence"]
+        ]
         assert len(recognised) == 1
         assert "forward" in recognised[0]["sentence"]

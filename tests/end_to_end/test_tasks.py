@@ -28,10 +28,10 @@ def report(folder: Path, style: str, fault: str, tasks: int) -> tl.Report:
 @pytest.mark.parametrize("style", STYLES)
 def test_a_slow_worker_is_named(style: str, tmp_path: Path) -> None:
     """Nobody waits for it, but others do its work; no rank has left that has taken its last task."""
-    found = report(tmp_path / "t", style, "slow", MANY)
-    assert [(one.kind, one.ranks) for one in found.findings] == [("straggler", (2,))]
-    assert found.verdict.headline.startswith("STRAGGLER rank 2")
-    assert "the others make the steps that it does not" in found.findings[0].sentence
+    analyzed = report(tmp_path / "t", style, "slow", MANY)
+    assert [(finding.kind, finding.ranks) for finding in analyzed.findings] == [("straggler", (2,))]
+    assert analyzed.verdict.headline.startswith("STRAGGLER rank 2")
+    assert "the others make the steps that it does not" in analyzed.findings[0].sentence
 
 
 @pytest.mark.alone
@@ -50,11 +50,11 @@ def test_of_few_tasks_it_is_said_who_takes_longest(style: str, tmp_path: Path) -
 def test_no_worker_is_accused_without_a_fault(style: str, tmp_path: Path) -> None:
     """Though tasks differ, and ranks make unequally many; that rank 0 often waits is no fault."""
     trace = recorded(tmp_path / "t", [*launch(PROGRAM, RANKS), style, "none", str(MANY)])
-    found = tl.analyze(trace)
+    analyzed = tl.analyze(trace)
     busy = (measure_core_wait_of_run(trace) or 0.0) >= MIN_WAIT_FOR_CORES_IF_BUSY
-    headline = found.verdict.headline
+    headline = analyzed.verdict.headline
     if busy:
-        assert found.verdict.state == "inconclusive"
+        assert analyzed.verdict.state == "inconclusive"
     else:
         assert headline.startswith(("HEALTHY", "BOUND BY a rank that waits for requests"))
-    assert [one.sentence for one in found.findings if one.category == "fault"] == []
+    assert [finding.sentence for finding in analyzed.findings if finding.category == "fault"] == []

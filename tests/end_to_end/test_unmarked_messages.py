@@ -42,12 +42,16 @@ def test_who_makes_the_others_wait_is_named(pattern: str, tmp_path: Path) -> Non
     """Also where a few collectives come beside the messages, or none of either but windows."""
     fault, culprit = ("apply", 0) if pattern == "server" else ("work", 2)
     report = tl.analyze(recorded(tmp_path / "t", [*launch(MPI, RANKS), pattern, fault]))
-    first = report.findings[0]
-    assert (first.kind, first.ranks, first.phase) == ("straggler", (culprit,), "uninstrumented")
+    finding = report.findings[0]
+    assert (finding.kind, finding.ranks, finding.phase) == (
+        "straggler",
+        (culprit,),
+        "uninstrumented",
+    )
     assert report.verdict.headline.startswith(f"STRAGGLER rank {culprit}")
     assert report.summary.steps == STEPS[pattern]
     if pattern in ("ring", "scattered", "borders"):  # it works twice as long: half of the job
-        assert first.saving == pytest.approx(0.45, abs=0.12)
+        assert finding.saving == pytest.approx(0.45, abs=0.12)
 
 
 @pytest.mark.alone
@@ -57,12 +61,14 @@ def test_a_slow_worker_of_a_server_that_nobody_waits_for(fault: str, tmp_path: P
     report = tl.analyze(recorded(tmp_path / "t", [*launch(MPI, RANKS), "queue", fault]))
     faults = [finding for finding in report.findings if finding.category == "fault"]
     assert (report.verdict.state == "fault") == (fault == "work")
-    assert [(one.kind, one.ranks) for one in faults] == (
+    assert [(found_fault.kind, found_fault.ranks) for found_fault in faults] == (
         [("straggler", (2,))] if fault == "work" else []
     )
-    for one in faults:
-        assert "the others make the steps that it does not" in one.sentence
-        assert one.saving == pytest.approx(0.25, abs=0.05)  # 1 / 15 + 1 / 30 of 2 / 15 steps a ms
+    for found_fault in faults:
+        assert "the others make the steps that it does not" in found_fault.sentence
+        assert found_fault.saving == pytest.approx(
+            0.25, abs=0.05
+        )  # 1 / 15 + 1 / 30 of 2 / 15 steps a ms
 
 
 @pytest.mark.alone
@@ -73,13 +79,13 @@ def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> Non
     report = tl.analyze(trace)
     assert [f.sentence for f in report.findings if f.category == "fault"] == []
     assert report.summary.steps == STEPS[pattern]
-    what = {
+    source = {
         "windows": "collectives that they repeat (barrier)",
         "scattered": "collectives that they repeat (all_gather)",
         "polled": "collectives that they repeat (allreduce of 390.6 KiB)",
         "groups": "collectives of groups that they repeat",
     }.get(pattern, "messages that they")
-    assert f"taken from the {what}" in trace.notes[0].sentence
+    assert f"taken from the {source}" in trace.notes[0].sentence
 
 
 def test_a_stage_that_is_slow_for_a_while_is_a_straggler(tmp_path: Path) -> None:

@@ -53,18 +53,18 @@ NAMES: Final = (
 
 
 @pytest.fixture
-def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def named_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A trace folder with names wherever the format has room for them, converted by user zed."""
     monkeypatch.setenv("LOGNAME", "zed")
     rows = []
     for rank in range(2):
         for step in range(6):
-            begin = 1_000_000 * step
-            rows.append(span(rank, "step", begin, begin + 900_000, step=step))
+            begin_ns = 1_000_000 * step
+            rows.append(span(rank, "step", begin_ns, begin_ns + 900_000, step=step))
             for number, name in enumerate(NAMES):
-                start = begin + 100_000 * number
+                start = begin_ns + 100_000 * number
                 rows.append(span(rank, "user", start, start + 90_000, name, depth=1, step=step))
-            rows.append(call(rank, step, begin + 800_000, begin + 890_000, step=step))
+            rows.append(call(rank, step, begin_ns + 800_000, begin_ns + 890_000, step=step))
     trace = prepare(
         trace_of(rows, ranks=2, host=list(HOSTS), clock_domain=list(HOSTS), job=["aliceb-llm"] * 2)
     )
@@ -75,12 +75,12 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     threads = trace.threads.with_columns(name=pl.lit("loader of /home/aliceb/corpus"))
     groups = trace.communicators.with_columns(name=pl.lit("tcp://trn-node7.cluster.example:29500"))
-    place = tmp_path / "secret-project"
+    folder = tmp_path / "secret-project"
     save(
         of_trace(trace.with_(samples=samples, threads=threads, communicators=groups)),
-        place,
+        folder,
     )
-    return place
+    return folder
 
 
 def _bytes_of(place: Path) -> Iterator[bytes]:
@@ -109,33 +109,35 @@ def _table(file: Path) -> pa.Table | None:
     return pa.ipc.open_file(content).read_all()
 
 
-def _found(place: Path) -> set[str]:
-    content = b"\n".join(_bytes_of(place)).lower()
+def _secrets_in(folder: Path) -> set[str]:
+    content = b"\n".join(_bytes_of(folder)).lower()
     return {secret for secret in SECRETS if secret.encode() in content}
 
 
 @pytest.mark.parametrize("to", ["native", "parquet", "perfetto", "csv"])
 def test_no_name_is_left(
-    to: str, named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    to: str, named_trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In any byte, compressed or not; while without the option nearly all of them are there."""
     monkeypatch.chdir(tmp_path)
     for options in ([], ["--anonymize"]):
-        assert main(["convert", str(named), "--to", to, *options]) == 0
+        assert main(["convert", str(named_trace), "--to", to, *options]) == 0
     plain, anonymous = sorted(
-        (entry for entry in tmp_path.iterdir() if entry != named),
+        (entry for entry in tmp_path.iterdir() if entry != named_trace),
         key=lambda entry: entry.name.startswith("run"),
     )
     assert anonymous.name.startswith("run")
-    assert _found(anonymous) == set()
+    assert _secrets_in(anonymous) == set()
     expected = {"trn-node7", "aliceb", "corpus", "zed", "10.1.2.3"}
-    assert expected <= _found(plain)
+    assert expected <= _secrets_in(plain)
 
 
-def test_the_same_name_is_replaced_alike(named: Path, tmp_path: Path) -> None:
+def test_the_same_name_is_replaced_alike(named_trace: Path, tmp_path: Path) -> None:
     """Hosts, files and users keep apart what was apart, and kinds and other names stay."""
     out = tmp_path / "out"
-    assert main(["convert", str(named), "--to", "native", "--anonymize", "--out", str(out)]) == 0
+    assert (
+        main(["convert", str(named_trace), "--to", "native", "--anonymize", "--out", str(out)]) == 0
+    )
     trace = tracelens.open(out)
     assert trace.processes["host"].to_list() == ["host-0", "host-1"]
     assert trace.processes["job"].unique().to_list() == ["job-0"]
@@ -173,10 +175,10 @@ def test_findings_stay(name: str, tmp_path: Path) -> None:
 
     findings = analyze(found).findings
 
-    def told(findings: tuple[Finding, ...]) -> list[object]:
+    def summarise(findings: tuple[Finding, ...]) -> list[object]:
         return [(f.kind, f.ranks, f.steps, f.saving, len(f.hosts)) for f in findings]
 
-    assert told(findings) == told(sample_report(name).findings)
+    assert summarise(findings) == summarise(sample_report(name).findings)
     hosts = set(trace.processes["host"])
     text = json.dumps([list(f.hosts) for f in findings])
     assert all(f'"{host}"' not in text for host in hosts)

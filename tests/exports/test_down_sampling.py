@@ -32,10 +32,10 @@ SAMPLE_NAMES: Final = [sample.name for sample in manifest()]
 QUICK_SAMPLES: Final = ("ddp-slow-backprop", "mpi-killed-rank", "easgd-async", "grpc-async")
 
 
-def summed(trace: Trace, kept: Flagged) -> Trace:
-    content = of_trace(trace, kept=kept)
-    parts = [content.events(process) for process in trace.processes["process"]]
-    return trace.with_(events=pl.concat(parts).sort("process", "start_ns", "depth").lazy())
+def sum_up_trace(trace: Trace, flagged: Flagged) -> Trace:
+    content = of_trace(trace, kept=flagged)
+    frames = [content.events(process) for process in trace.processes["process"]]
+    return trace.with_(events=pl.concat(frames).sort("process", "start_ns", "depth").lazy())
 
 
 def worked(trace: Trace) -> pl.DataFrame:
@@ -49,12 +49,12 @@ def worked(trace: Trace) -> pl.DataFrame:
 def test_own_work_is_as_before(name: str) -> None:
     """To the nanosecond, in every step of every sample, and nothing ends later than before."""
     trace = sample_trace(name)
-    few = summed(trace, find_flagged(trace, sample_report(name).findings))
-    assert_frame_equal(worked(few), worked(trace))
+    summed = sum_up_trace(trace, find_flagged(trace, sample_report(name).findings))
+    assert_frame_equal(worked(summed), worked(trace))
     last = pl.max("end_ns").over("process", "thread", "step")
     ends = [
         t.spans.filter(pl.col("step") >= 0).select(last.max()).collect().item()
-        for t in (few, trace)
+        for t in (summed, trace)
     ]
     assert ends[0] <= ends[1]
 
@@ -63,11 +63,13 @@ def test_own_work_is_as_before(name: str) -> None:
 def test_one_span_stands_for_each_kind_of_work(name: str) -> None:
     """Of a rank, step, thread, kind and operation, where nothing is flagged or broken off."""
     trace = sample_trace(name)
-    few = summed(trace, NOTHING)
-    begin = trace.steps.group_by("process").agg(since=pl.min("start_ns"), until=pl.max("end_ns"))
-    inside = (
-        few.spans.collect()
-        .join(begin, on="process", how="left")
+    summed = sum_up_trace(trace, NOTHING)
+    step_bounds = trace.steps.group_by("process").agg(
+        since=pl.min("start_ns"), until=pl.max("end_ns")
+    )
+    spans_in_steps = (
+        summed.spans.collect()
+        .join(step_bounds, on="process", how="left")
         .filter(
             pl.col("step") >= 0,
             pl.col("kind") != "step",
@@ -76,7 +78,7 @@ def test_one_span_stands_for_each_kind_of_work(name: str) -> None:
             pl.col("start_ns") < pl.col("until").fill_null(2**62),
         )
     )
-    twice = inside.filter(pl.struct(KEY).is_duplicated())
+    twice = spans_in_steps.filter(pl.struct(KEY).is_duplicated())
     cut = trace.events.filter(pl.col("status").is_in(["open", "exception"])).collect()
     assert twice.join(cut, on=["process", "step"], how="anti").is_empty()
 
@@ -89,56 +91,67 @@ def test_faults_are_found_again(name: str, tmp_path: Path) -> None:
     """What findings name is whole, so the same faults are found in what is left."""
     trace, report = sample_trace(name), sample_report(name)
     native.save(of_trace(trace, kept=find_flagged(trace, report.findings)), tmp_path / "out")
-    again = analyze(tracelens.open(tmp_path / "out"))
+    report_of_summed = analyze(tracelens.open(tmp_path / "out"))
     faults = [
-        [(f.kind, f.ranks, f.steps, f.phase) for f in found.findings if f.category == "fault"]
-        for found in (report, again)
+        [
+            (f.kind, f.ranks, f.steps, f.phase)
+            for f in either_report.findings
+            if f.category == "fault"
+        ]
+        for either_report in (report, report_of_summed)
     ]
     assert faults[0] == faults[1] != []
-    assert again.summary.spans < report.summary.spans
-    assert again.summary.dropped[SUMMED_UP] > 0
-    assert any("elsewhere one span stands for all" in note.sentence for note in again.notes)
+    assert report_of_summed.summary.spans < report.summary.spans
+    assert report_of_summed.summary.dropped[SUMMED_UP] > 0
+    assert any(
+        "elsewhere one span stands for all" in note.sentence for note in report_of_summed.notes
+    )
 
 
 def test_flagged_ranks_are_whole_in_their_steps_and_their_neighbours() -> None:
     """Rank 2 in steps 39 to 80 loses no event; its collectives are whole on all ranks."""
     trace = sample_trace("mpi-late-rank")
     kept = find_flagged(trace, sample_report("mpi-late-rank").findings)
-    before, after = (t.events.collect() for t in (trace, summed(trace, kept)))
-    mine = pl.col("step").is_between(39, 80)
-    columns = [name for name in before.columns if name != "depth"]
-    for chosen in (
-        mine & (pl.col("rank") == 2),
-        mine & pl.col("seq").is_not_null(),
+    all_events, summed_events = (t.events.collect() for t in (trace, sum_up_trace(trace, kept)))
+    is_flagged_step = pl.col("step").is_between(39, 80)
+    columns = [name for name in all_events.columns if name != "depth"]
+    for condition in (
+        is_flagged_step & (pl.col("rank") == 2),
+        is_flagged_step & pl.col("seq").is_not_null(),
     ):
         tables = [
-            t.filter(chosen).select(columns).sort("process", "start_ns", "end_ns")
-            for t in (before, after)
+            t.filter(condition).select(columns).sort("process", "start_ns", "end_ns")
+            for t in (all_events, summed_events)
         ]
         assert_frame_equal(tables[0], tables[1])
     assert (
-        after.filter(pl.col("rank") == 1, mine).height
-        < before.filter(pl.col("rank") == 1, mine).height
+        summed_events.filter(pl.col("rank") == 1, is_flagged_step).height
+        < all_events.filter(pl.col("rank") == 1, is_flagged_step).height
     )
     outside = pl.col("step").is_between(10, 30) & (pl.col("rank") == 2)
-    assert after.filter(outside).height < before.filter(outside).height
+    assert summed_events.filter(outside).height < all_events.filter(outside).height
 
 
 def test_what_findings_name() -> None:
     """Steps without ranks are of all, ranks without steps are in all; all of all is nothing."""
     trace = sample_trace("mpi-late-rank")
-    some, all_of = ("worker", 1), {("worker", rank) for rank in range(4)}
+    worker_1, all_of = ("worker", 1), {("worker", rank) for rank in range(4)}
 
-    def of(**details: object) -> Flagged:
-        one = Finding(kind="straggler", category="fault", sentence="", **details)  # type: ignore[arg-type]
-        return find_flagged(trace, [one])
+    def flag_finding(**details: object) -> Flagged:
+        finding = Finding(kind="straggler", category="fault", sentence="", **details)  # type: ignore[arg-type]
+        return find_flagged(trace, [finding])
 
-    assert of(ranks=(1,), steps=(5, 9)).steps == {some: ((4, 10),)}
-    assert set(of(ranks=(1,)).steps) == {some}
-    assert of(ranks=(1,)).steps[some][0][1] > 10**9
-    assert set(of(steps=(5, 9)).steps) == all_of
-    assert of().steps == of(ranks=(0, 1, 2, 3)).steps == of(steps=(0, 99)).steps == {}
-    assert "no finding names" in of().sentence
+    assert flag_finding(ranks=(1,), steps=(5, 9)).steps == {worker_1: ((4, 10),)}
+    assert set(flag_finding(ranks=(1,)).steps) == {worker_1}
+    assert flag_finding(ranks=(1,)).steps[worker_1][0][1] > 10**9
+    assert set(flag_finding(steps=(5, 9)).steps) == all_of
+    assert (
+        flag_finding().steps
+        == flag_finding(ranks=(0, 1, 2, 3)).steps
+        == flag_finding(steps=(0, 99)).steps
+        == {}
+    )
+    assert "no finding names" in flag_finding().sentence
 
 
 def test_sums_of_a_thread_follow_one_another() -> None:
@@ -152,7 +165,7 @@ def test_sums_of_a_thread_follow_one_another() -> None:
         span(0, "forward", 40, 50, "b", depth=1, step=0, bytes=2),
         span(0, "backprop", 50, 90, depth=1, step=0),
     ]
-    part = _summed(rows)
+    part = _sum_up_rows(rows)
     found = part.select("kind", "name", "start_ns", "end_ns", "depth", "status", "bytes").rows()
     assert found == [
         ("step", "step", 0, 100, 0, "closed", None),
@@ -170,7 +183,7 @@ def test_a_call_that_stays_lies_where_it_was() -> None:
         span(0, "backprop", 20, 60, depth=1, step=0),
         call(0, 7, 30, 40, thread=0, depth=2, step=0),
     ]
-    found = _summed(rows).select("kind", "start_ns", "end_ns", "seq").rows()
+    found = _sum_up_rows(rows).select("kind", "start_ns", "end_ns", "seq").rows()
     assert found == [
         ("step", 0, 100, None),
         ("backprop", 0, 50, None),
@@ -188,7 +201,7 @@ def test_sums_beside_a_call_do_not_reach_over_it() -> None:
         span(0, "update", 30, 40, depth=1, step=0),
         span(0, "update", 50, 60, depth=1, step=0),
     ]
-    found = _summed(rows).select("kind", "start_ns", "end_ns").rows()
+    found = _sum_up_rows(rows).select("kind", "start_ns", "end_ns").rows()
     assert found[1:] == [("backprop", 0, 20), ("reduction", 20, 30), ("update", 30, 50)]
 
 
@@ -200,7 +213,7 @@ def test_a_call_of_several_parts_is_summed_up() -> None:
         span(0, "reduction", 20, 30, depth=2, step=0, op="send"),
         span(0, "reduction", 40, 50, depth=2, step=0, op="send"),
     ]
-    found = _summed(rows).select("op", "start_ns", "end_ns").rows()
+    found = _sum_up_rows(rows).select("op", "start_ns", "end_ns").rows()
     assert found[1:] == [("send", 20, 40), ("allreduce", 40, 60)]
 
 
@@ -212,10 +225,13 @@ def test_what_is_in_flight_lasts_as_long_as_any() -> None:
         call(0, 1, 20, 40, step=0),
         call(0, 2, 60, 70, step=0),
     ]
-    (found,) = (
-        _summed(rows).filter(kind="reduction").select("start_ns", "end_ns", "seq", "bytes").rows()
+    (row,) = (
+        _sum_up_rows(rows)
+        .filter(kind="reduction")
+        .select("start_ns", "end_ns", "seq", "bytes")
+        .rows()
     )
-    assert found == (10, 50, None, 24)
+    assert row == (10, 50, None, 24)
 
 
 def test_what_never_ended_and_what_is_outside_stays() -> None:
@@ -229,10 +245,12 @@ def test_what_never_ended_and_what_is_outside_stays() -> None:
         span(0, "user", 14, 15, depth=2, step=0),
         span(0, "user", 16, 17, depth=2, step=0),
     ]
-    assert _summed(rows, steps_ns=(10, 20)).height == len(rows)
+    assert _sum_up_rows(rows, steps_ns=(10, 20)).height == len(rows)
 
 
-def _summed(rows: list[dict[str, object]], steps_ns: tuple[int, int] | None = None) -> pl.DataFrame:
+def _sum_up_rows(
+    rows: list[dict[str, object]], steps_ns: tuple[int, int] | None = None
+) -> pl.DataFrame:
     events = trace_of(rows).events.collect()
     nothing = pl.lit(value=False)
     return sum_up(events, [1], nothing, nothing, steps_ns).events
@@ -261,9 +279,9 @@ def check_sums(drawn: list[tuple[str, int, int, bool]], touched: set[int]) -> No
     for number, (kind, start, length, numbered) in enumerate(drawn):
         end = _nested(rows, start, min(start + length, 100))
         calls = kind == "reduction" and numbered
-        more: dict[str, Any] = {"seq": number, "communicator": "c"} if calls else {}
+        further: dict[str, Any] = {"seq": number, "communicator": "c"} if calls else {}
         if end > start:
-            rows.append(span(0, kind, start, end, depth=1, step=0, **more))
+            rows.append(span(0, kind, start, end, depth=1, step=0, **further))
     rows.sort(key=lambda row: (row["start_ns"], -row["end_ns"]))
     trace = trace_of(rows)
     steps = pl.DataFrame(
@@ -282,26 +300,26 @@ def check_sums(drawn: list[tuple[str, int, int, bool]], touched: set[int]) -> No
     )
     events = trace.events.collect()
     seqs = pl.col("seq").is_in(sorted(touched))
-    part = sum_up(events, [1], pl.lit(value=False), seqs, (0, 100))
-    assert_frame_equal(worked(trace.with_(events=part.events.lazy())), worked(trace))
-    assert (part.events["end_ns"] <= 100).all()
-    assert part.events.height <= events.height
+    summed = sum_up(events, [1], pl.lit(value=False), seqs, (0, 100))
+    assert_frame_equal(worked(trace.with_(events=summed.events.lazy())), worked(trace))
+    assert (summed.events["end_ns"] <= 100).all()
+    assert summed.events.height <= events.height
 
 
 def _nested(rows: list[dict[str, object]], start: int, end: int) -> int:
     """Cut a span such that it lies within, around or beside all others, as on any thread."""
     for row in rows:
-        begin, until = row["start_ns"], row["end_ns"]
-        assert isinstance(begin, int)
-        assert isinstance(until, int)
-        if begin <= start < until:
-            end = min(end, until)
+        begin_ns, until_ns = row["start_ns"], row["end_ns"]
+        assert isinstance(begin_ns, int)
+        assert isinstance(until_ns, int)
+        if begin_ns <= start < until_ns:
+            end = min(end, until_ns)
     for row in rows:
-        begin, until = row["start_ns"], row["end_ns"]
-        assert isinstance(begin, int)
-        assert isinstance(until, int)
-        if start < begin < end < until:
-            end = begin
+        begin_ns, until_ns = row["start_ns"], row["end_ns"]
+        assert isinstance(begin_ns, int)
+        assert isinstance(until_ns, int)
+        if start < begin_ns < end < until_ns:
+            end = begin_ns
     return end
 
 

@@ -28,14 +28,14 @@ IDS = ("traceId", "spanId", "parentSpanId")
 def parsed(trace: Trace, place: Path) -> list[tuple[int, Span]]:
     """Return the spans, each with the rank of its resource; unknown fields are errors."""
     otlp.save(of_trace(trace), place)
-    found = []
+    spans = []
     for line in place.read_text().splitlines():
         message = json_format.Parse(json.dumps(_based(json.loads(line))), TracesData())
         for resource in message.resource_spans:
             known = {entry.key: entry.value for entry in resource.resource.attributes}
             rank = known["tracelens.rank"].int_value
-            found += [(rank, s) for scope in resource.scope_spans for s in scope.spans]
-    return found
+            spans += [(rank, s) for scope in resource.scope_spans for s in scope.spans]
+    return spans
 
 
 def _based(value: Any) -> Any:

@@ -45,22 +45,22 @@ def selected(trace: Trace, choice: Choice | None = None) -> Selection:
     return perfetto.selection_of(of_trace(trace, choice))
 
 
-def written(chosen: Selection) -> list[dict[str, Any]]:
+def parse_written(selection: Selection) -> list[dict[str, Any]]:
     """Write a selection and parse it as strictly as JSON is."""
-    text = "".join(perfetto.write(chosen))
+    text = "".join(perfetto.write(selection))
     assert text.isascii()
-    whole = json.loads(text, parse_constant=pytest.fail)
-    assert whole["displayTimeUnit"] == "ns"
-    events: list[dict[str, Any]] = whole["traceEvents"]
+    content = json.loads(text, parse_constant=pytest.fail)
+    assert content["displayTimeUnit"] == "ns"
+    events: list[dict[str, Any]] = content["traceEvents"]
     return events
 
 
-def drawn(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def spans_among(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the spans among the events."""
     return [event for event in events if event["ph"] in {"X", "B"}]
 
 
-def counted(events: list[dict[str, Any]]) -> int:
+def count_events(events: list[dict[str, Any]]) -> int:
     """Count what is no name of a process or thread."""
     return sum(event["ph"] != "M" for event in events)
 
@@ -68,8 +68,8 @@ def counted(events: list[dict[str, Any]]) -> int:
 @EVERY_RUN
 def test_events_are_as_the_format_says(run: str) -> None:
     """Complete events have a name, numbers for time, process and thread; both are named first."""
-    named: dict[str, set[Any]] = defaultdict(set)
-    for event in written(selected(traced(RUNS[run]))):
+    named_threads: dict[str, set[Any]] = defaultdict(set)
+    for event in parse_written(selected(traced(RUNS[run]))):
         assert isinstance(event["name"], str)
         assert event["name"]
         assert isinstance(event["pid"], int)
@@ -79,7 +79,7 @@ def test_events_are_as_the_format_says(run: str) -> None:
             continue
         assert isinstance(event["tid"], int)
         if event["ph"] == "M":
-            named[event["name"]].add((event["pid"], event["tid"]))
+            named_threads[event["name"]].add((event["pid"], event["tid"]))
             continue
         assert event["ts"] >= 0
         if event["ph"] != "X":
@@ -87,10 +87,10 @@ def test_events_are_as_the_format_says(run: str) -> None:
             continue
         assert event["dur"] >= 0
         assert isinstance(event["ts"], (int, float))
-        assert (event["pid"], event["tid"]) in named["thread_name"]
-        assert (event["pid"], 0) in named["process_name"]
+        assert (event["pid"], event["tid"]) in named_threads["thread_name"]
+        assert (event["pid"], 0) in named_threads["process_name"]
         assert None not in event["args"].values()
-    threads = [tid for _, tid in named["thread_name"]]
+    threads = [tid for _, tid in named_threads["thread_name"]]
     assert len(threads) == len(set(threads))
 
 
@@ -100,17 +100,17 @@ def test_instants_are_points_on_their_thread() -> None:
         span(0, "marker", 3_000, None, name, type="instant", thread=thread)
         for name, thread in (("loss", 0), ("saved", 2))
     ]
-    events = written(selected(trace_of([span(0, "step", 1_000, 9_000), *marks])))
+    events = parse_written(selected(trace_of([span(0, "step", 1_000, 9_000), *marks])))
     threads = {
         event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
     }
     instants = [event for event in events if event["ph"] == "i"]
-    assert [(one["name"], threads[one["tid"]], one["s"]) for one in instants] == [
+    assert [(instant["name"], threads[instant["tid"]], instant["s"]) for instant in instants] == [
         ("loss", "0", "t"),
         ("saved", "2", "t"),
     ]
-    (step,) = drawn(events)
-    assert {one["ts"] - step["ts"] for one in instants} == {2.0}
+    (step,) = spans_among(events)
+    assert {instant["ts"] - step["ts"] for instant in instants} == {2.0}
 
 
 @EVERY_RUN
@@ -119,17 +119,17 @@ def test_every_span_is_there_once(run: str) -> None:
     trace = traced(RUNS[run])
     spans = trace.spans.collect()
     on_devices = spans["stream"].count()
-    events = written(selected(trace))
-    told = perfetto.size(selected(trace))
-    assert len(drawn(events)) == spans.height + on_devices
-    assert counted(events) == told.events
+    events = parse_written(selected(trace))
+    announced = perfetto.size(selected(trace))
+    assert len(spans_among(events)) == spans.height + on_devices
+    assert count_events(events) == announced.events
     real = len("".join(perfetto.write(selected(trace))))
-    assert told.nbytes == pytest.approx(real, rel=0.15)
+    assert announced.nbytes == pytest.approx(real, rel=0.15)
 
 
 def test_what_overlaps_goes_onto_threads_of_its_own() -> None:
     """On each thread, of any two events one lies within the other or after it; times are exact."""
-    events = drawn(written(selected(OVERLAPPING)))
+    events = spans_among(parse_written(selected(OVERLAPPING)))
     tracks: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for event in events:
         tracks[event["tid"]].append((event["ts"], event["ts"] + event.get("dur", math.inf)))
@@ -144,7 +144,7 @@ def test_what_overlaps_goes_onto_threads_of_its_own() -> None:
 
 def test_what_was_open_begins_and_does_not_end() -> None:
     """A span without an end is a begin only, as the format has it for what never ended."""
-    events = drawn(written(selected(OVERLAPPING)))
+    events = spans_among(parse_written(selected(OVERLAPPING)))
     opened = [event for event in events if event["ph"] == "B"]
     assert [event["name"] for event in opened] == ["step", "backprop"]
     assert {event["args"]["status"] for event in opened} == {"open"}
@@ -154,12 +154,14 @@ def test_what_was_open_begins_and_does_not_end() -> None:
 def test_only_what_was_chosen_is_written() -> None:
     """Ranks and a window narrow it; what reaches into the window is whole."""
     trace = traced(SLOW_RANK)
-    begin = find_begin(trace)
+    begin_ns = find_begin(trace)
     start, end = trace.steps.filter(rank=2, step=30).select("start_ns", "end_ns").row(0)
-    events = written(selected(trace, Choice(ranks=((2, 2),), time=(start - begin, end - begin))))
+    events = parse_written(
+        selected(trace, Choice(ranks=((2, 2),), time=(start - begin_ns, end - begin_ns)))
+    )
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert [name.split(" (")[0] for name in names] == ["rank 2"]
-    steps = {event["args"].get("step") for event in drawn(events)} - {None}
+    steps = {event["args"].get("step") for event in spans_among(events)} - {None}
     assert 30 in steps
     assert steps <= {29, 30, 31}
 
@@ -168,23 +170,23 @@ def test_names_cannot_leave_their_strings() -> None:
     """Quotes, markup, control characters and lone surrogates' neighbours stay inside of strings."""
     hostile = trace_of([span(0, "forward", 0, 5, HOSTILE)])
     hosts = hostile.processes.with_columns(host=pl.lit(HOSTILE))
-    events = written(selected(replace(hostile, processes=hosts)))
-    assert drawn(events)[0]["name"] == HOSTILE
+    events = parse_written(selected(replace(hostile, processes=hosts)))
+    assert spans_among(events)[0]["name"] == HOSTILE
     assert HOSTILE in events[0]["args"]["name"]
 
 
 def test_an_empty_selection_is_still_valid() -> None:
     """No rank, or a window without spans: a trace without events."""
     trace = traced(SLOW_RANK)
-    assert drawn(written(replace(selected(trace), owners=()))) == []
-    assert drawn(written(selected(trace, Choice(time=(-10, -5))))) == []
+    assert spans_among(parse_written(replace(selected(trace), owners=()))) == []
+    assert spans_among(parse_written(selected(trace, Choice(time=(-10, -5))))) == []
 
 
 def test_recorded_runs_are_written() -> None:
     """A real recording, with collectives in flight and a killed rank, is valid too."""
     trace: Trace = sample_trace("mpi-killed-rank")
     chosen = selected(trace)
-    assert counted(written(chosen)) == perfetto.size(chosen).events
+    assert count_events(parse_written(chosen)) == perfetto.size(chosen).events
 
 
 def test_more_than_a_viewer_opens_well_is_written_and_said(tmp_path: Path) -> None:
@@ -199,14 +201,14 @@ def test_more_than_a_viewer_opens_well_is_written_and_said(tmp_path: Path) -> No
 @EVERY_RUN
 def test_arrows_begin_before_they_end(run: str) -> None:
     """Each begins once, ends once, in order of time, and every point lies within a span of its track."""
-    events = written(selected(traced(RUNS[run])))
+    events = parse_written(selected(traced(RUNS[run])))
     arrows: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if event["ph"] in {"s", "t", "f"}:
             arrows[event["id"]].append(event)
     assert arrows
     spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for event in drawn(events):
+    for event in spans_among(events):
         spans[event["tid"]].append((event["ts"], event["ts"] + event.get("dur", math.inf)))
     for points in arrows.values():
         ordered = sorted(points, key=lambda point: point["ts"])

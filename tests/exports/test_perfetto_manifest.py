@@ -43,11 +43,13 @@ def packets(folder: Path) -> Path:
         file = perfetto_files.PerfettoFile()
         track = file.process(100 + rank, f"rank {rank}")
         for step in range(40):
-            begin = perfetto_files.BOOT_NS + (skew + step * perfetto_files.STEP_MS) * MS
-            file.event(track, perfetto_files.BEGIN, begin, f"step {step}")
-            file.slice(track, begin + 10, begin + 8 * MS, "forward")
-            file.slice(track, begin + (8 + rank) * MS, begin + 20 * MS, "ncclAllReduce", "nccl")
-            file.event(track, perfetto_files.END, begin + 39 * MS)
+            begin_ns = perfetto_files.BOOT_NS + (skew + step * perfetto_files.STEP_MS) * MS
+            file.event(track, perfetto_files.BEGIN, begin_ns, f"step {step}")
+            file.slice(track, begin_ns + 10, begin_ns + 8 * MS, "forward")
+            file.slice(
+                track, begin_ns + (8 + rank) * MS, begin_ns + 20 * MS, "ncclAllReduce", "nccl"
+            )
+            file.event(track, perfetto_files.END, begin_ns + 39 * MS)
         (folder / f"rank{rank}.pftrace").write_bytes(file.written())
     return folder
 
@@ -91,11 +93,11 @@ def test_files_without_a_clock_are_pinned(tmp_path: Path) -> None:
         (folder / f"rank{rank}.json.gz").write_bytes(gzip.compress(text))
     trace = tl.open(folder)
     _, files = entries(trace, tmp_path)
-    first = trace.processes.sort("rank")["first_ns"].to_list()
+    first_ns = trace.processes.sort("rank")["first_ns"].to_list()
     assert "clocks" not in files["rank0.json"]
     assert files["rank1.json"]["clocks"] == {
         "sync_to": {"file": "rank0.json"},
-        "offset_ns": first[1] - first[0],
+        "offset_ns": first_ns[1] - first_ns[0],
     }
     saved = perfetto_manifest.save(of_trace(trace), tmp_path / "again.json")
     assert any("decompress 'rank0.json.gz' and 'rank1.json.gz'" in note for note in saved.notes)

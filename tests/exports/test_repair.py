@@ -54,11 +54,11 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     victim = written(tmp_path / "run")
     rewritten(victim, lambda table: table, rows=50)
     victim.write_bytes(victim.read_bytes()[: victim.stat().st_size * 2 // 3])
-    before = contents(tmp_path / "run")
+    contents_before = contents(tmp_path / "run")
     done = repair(tmp_path / "run", tmp_path / "copy")
     damaged, copied = load.open(tmp_path / "run"), load.open(tmp_path / "copy")
     assert_frame_equal(copied.events.collect(), damaged.events.collect())
-    assert contents(tmp_path / "run") == before
+    assert contents(tmp_path / "run") == contents_before
     assert (done.whole, done.parts) == (2, 1)
     assert "is damaged or cut off; the first " in done.sentences[0]
     (remains,) = problems(copied)
@@ -69,10 +69,10 @@ def test_rows_that_make_no_sense_are_counted(tmp_path: Path) -> None:
     victim = written(tmp_path / "run")
 
     def longer(table: pa.Table) -> pa.Table:
-        place = table.schema.get_field_index("duration_ns")
+        column_index = table.schema.get_field_index("duration_ns")
         wrong = pa.array([-5, -5, -5], pa.int64())
         lengths = pa.chunked_array([wrong, *table["duration_ns"].slice(3).chunks])
-        return table.set_column(place, table.schema.field(place), lengths)
+        return table.set_column(column_index, table.schema.field(column_index), lengths)
 
     rewritten(victim, longer)
     done = repair(tmp_path / "run", tmp_path / "copy")
@@ -85,11 +85,11 @@ def test_rows_that_make_no_sense_are_counted(tmp_path: Path) -> None:
 def test_segments_of_a_killed_process(tmp_path: Path) -> None:
     """They become an Arrow file in the copy, and stay as they are in the trace."""
     written(tmp_path / "run")
-    place = write_folder(tmp_path / "run", [Slot(1_000, 2_000)], process=DEAD)
-    before = contents(tmp_path / "run")
+    segments_folder = write_folder(tmp_path / "run", [Slot(1_000, 2_000)], process=DEAD)
+    contents_before = contents(tmp_path / "run")
     done = repair(tmp_path / "run", tmp_path / "copy")
-    assert contents(tmp_path / "run") == before
-    assert f"'{place.name}': its segments became an Arrow file" in done.sentences[0]
+    assert contents(tmp_path / "run") == contents_before
+    assert f"'{segments_folder.name}': its segments became an Arrow file" in done.sentences[0]
     assert 7 in load.open(tmp_path / "copy").processes["rank"].to_list()
 
 
@@ -106,7 +106,7 @@ def test_nothing_outside_is_copied(tmp_path: Path) -> None:
 
 def test_the_trace_is_never_written_to(tmp_path: Path) -> None:
     written(tmp_path / "run")
-    before = contents(tmp_path / "run")
+    contents_before = contents(tmp_path / "run")
     with pytest.raises(InvalidArgument, match="is inside of the trace"):
         repair(tmp_path / "run", tmp_path / "run" / "copy")
     with pytest.raises(InvalidArgument, match="is inside of the trace"):
@@ -115,7 +115,7 @@ def test_the_trace_is_never_written_to(tmp_path: Path) -> None:
     (tmp_path / "there" / "mine.txt").write_text("years of work")
     with pytest.raises(InvalidArgument, match="nothing is written over"):
         repair(tmp_path / "run", tmp_path / "there")
-    assert contents(tmp_path / "run") == before
+    assert contents(tmp_path / "run") == contents_before
 
 
 def test_where_nothing_can_be_used_nothing_is_left(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ SAMPLE_NAMES = [sample.name for sample in manifest()]
 SCENARIOS = {"blocking": BLOCKING, "devices": DEVICES, "servers": HOT_SHARD, "hosts": TWO_HOSTS}
 
 
-def told(trace: Trace) -> dict[str, Any]:
+def comparable_report(trace: Trace) -> dict[str, Any]:
     """Return the report but for names of files, how clocks were aligned, and notes."""
     return comparable(to_json.to_object(analyze(trace)))
 
@@ -49,11 +49,11 @@ def test_every_sample_as_a_trace_folder(name: str, tmp_path: Path) -> None:
     """Word for word the same report, also of several hosts: how sure the clocks are is kept, too."""
     trace = sample_trace(name)
     native.save(of_trace(trace), tmp_path / "out")
-    found = tracelens.open(tmp_path / "out")
-    assert not differing(told(found), told_of_sample(name))
-    assert found.uncertainty_ns == trace.uncertainty_ns
-    assert found.samples.height == trace.samples.height
-    assert [note.kind for note in found.notes] == [note.kind for note in trace.notes]
+    read_trace = tracelens.open(tmp_path / "out")
+    assert not differing(comparable_report(read_trace), told_of_sample(name))
+    assert read_trace.uncertainty_ns == trace.uncertainty_ns
+    assert read_trace.samples.height == trace.samples.height
+    assert [note.kind for note in read_trace.notes] == [note.kind for note in trace.notes]
 
 
 @pytest.mark.parametrize("name", mark_slow_in_turn(SAMPLE_NAMES, ("mpi-killed-rank", "grpc-async")))
@@ -61,10 +61,10 @@ def test_every_sample_as_a_table(name: str, tmp_path: Path) -> None:
     """The same report but for stacks, which tables do not hold; nothing has to be said about clocks."""
     trace = sample_trace(name)
     table.PARQUET.save(of_trace(trace), tmp_path / "out.parquet")
-    found = tracelens.open(tmp_path / "out.parquet")
+    read_trace = tracelens.open(tmp_path / "out.parquet")
     without_stacks = trace.with_(samples=trace.samples.clear())
-    wanted = told(without_stacks) if trace.samples.height else told_of_sample(name)
-    assert not differing(told(found), wanted)
+    expected = comparable_report(without_stacks) if trace.samples.height else told_of_sample(name)
+    assert not differing(comparable_report(read_trace), expected)
 
 
 @pytest.mark.parametrize("form", ["otlp", "perfetto"])
@@ -74,20 +74,24 @@ def test_every_sample_as_a_table(name: str, tmp_path: Path) -> None:
 def test_every_sample_as_a_viewer_has_it(name: str, form: str, tmp_path: Path) -> None:
     """The same report but for stacks; dates and names of threads come back, too."""
     trace = sample_trace(name)
-    place = tmp_path / f"out{EXPORTS[form].SUFFIX}"
-    EXPORTS[form].save(of_trace(trace), place)
-    found = tracelens.open(place)
+    file = tmp_path / f"out{EXPORTS[form].SUFFIX}"
+    EXPORTS[form].save(of_trace(trace), file)
+    read_trace = tracelens.open(file)
     without_stacks = trace.with_(samples=trace.samples.clear())
-    wanted = told(without_stacks) if trace.samples.height else told_of_sample(name)
-    assert not differing(told(found), wanted)
-    assert found.recognition is None
-    assert found.uncertainty_ns == trace.uncertainty_ns
+    expected = comparable_report(without_stacks) if trace.samples.height else told_of_sample(name)
+    assert not differing(comparable_report(read_trace), expected)
+    assert read_trace.recognition is None
+    assert read_trace.uncertainty_ns == trace.uncertainty_ns
     main = trace.processes.filter("main")["process"].to_list()
-    kept = [t.events.filter(pl.col("process").is_in(main)).collect() for t in (found, trace)]
-    assert kept[0].height == kept[1].height
+    main_events = [
+        t.events.filter(pl.col("process").is_in(main)).collect() for t in (read_trace, trace)
+    ]
+    assert main_events[0].height == main_events[1].height
     threads = trace.threads.select("thread", "name").iter_rows()
-    assert set(found.threads["name"]) <= {name or f"thread {number}" for number, name in threads}
-    assert unix_offset_ns(found) == unix_offset_ns(trace)
+    assert set(read_trace.threads["name"]) <= {
+        name or f"thread {number}" for number, name in threads
+    }
+    assert unix_offset_ns(read_trace) == unix_offset_ns(trace)
 
 
 def named_by_findings(report: Report) -> list[tuple[Any, ...]]:
@@ -102,45 +106,45 @@ def test_every_scenario(scenario: str, tmp_path: Path) -> None:
     for name, export in OF_SPANS.items():
         export.save(of_trace(trace), tmp_path / name)
         if name != "csv":
-            found = tracelens.open(tmp_path / name)
-            assert named_by_findings(analyze(found)) == expected
-            assert found.events.collect().height == trace.events.collect().height
-            assert found.alignment.method == "same_clock"
+            read_trace = tracelens.open(tmp_path / name)
+            assert named_by_findings(analyze(read_trace)) == expected
+            assert read_trace.events.collect().height == trace.events.collect().height
+            assert read_trace.alignment.method == "same_clock"
 
 
 def test_devices_stay_on_the_clock_of_their_host(tmp_path: Path) -> None:
     """Their times are converted once, and not again when the result is read."""
     trace = simulated(DEVICES)
     native.save(of_trace(trace), tmp_path / "out")
-    found = tracelens.open(tmp_path / "out")
+    read_trace = tracelens.open(tmp_path / "out")
     key = ["process", "start_ns", "thread", "depth"]
     columns = [*key, "device_start_ns", "device_duration_ns", "end_ns"]
-    tables = [t.events.collect().select(columns).sort(columns) for t in (found, trace)]
+    tables = [t.events.collect().select(columns).sort(columns) for t in (read_trace, trace)]
     assert tables[0].equals(tables[1])
     assert tables[0]["device_start_ns"].count() > 0
-    assert found.device_clocks.height == trace.device_clocks.height
+    assert read_trace.device_clocks.height == trace.device_clocks.height
 
 
 def test_csv_and_parquet_hold_the_same(tmp_path: Path) -> None:
     trace = sample_trace("mpi-killed-rank")
     for name in ("parquet", "csv"):
         EXPORTS[name].save(of_trace(trace), tmp_path / f"out.{name}")
-    found = [
+    frames = [
         tracelens.open(tmp_path / f"out.{name}").events.collect()
         for name in EXPORTS
         if name in {"parquet", "csv"}
     ]
-    assert found[0].equals(found[1])
+    assert frames[0].equals(frames[1])
 
 
 def test_rows_of_a_table_are_in_order_of_rank_and_begin(tmp_path: Path) -> None:
     """Through all row groups, workers and servers of one number included, and zstd throughout."""
-    place = tmp_path / "out.parquet"
-    table.PARQUET.save(of_trace(sample_trace("ps-hot-shard")), place)
-    rows = pq.read_table(place, columns=["rank", "start_ns"]).to_pylist()
+    file = tmp_path / "out.parquet"
+    table.PARQUET.save(of_trace(sample_trace("ps-hot-shard")), file)
+    rows = pq.read_table(file, columns=["rank", "start_ns"]).to_pylist()
     keys = [(row["rank"], row["start_ns"]) for row in rows]
     assert keys == sorted(keys)
-    metadata = pq.read_metadata(place)
+    metadata = pq.read_metadata(file)
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         assert [order.column_index for order in group.sorting_columns] == [0, 1]
@@ -162,12 +166,12 @@ def test_what_was_left_out_stands_in_the_result(tmp_path: Path) -> None:
 
 def test_a_damaged_statement_is_passed_over(tmp_path: Path) -> None:
     """What a Parquet file says of its conversion is read as warily as its rows."""
-    place = tmp_path / "out.parquet"
-    table.PARQUET.save(of_trace(sample_trace("jax")), place)
-    rows = pq.read_table(place)
+    file = tmp_path / "out.parquet"
+    table.PARQUET.save(of_trace(sample_trace("jax")), file)
+    rows = pq.read_table(file)
     for text in (b"[1", b"[]", b'{"notes": 7, "window_ns": "x", "summed_up": -1}', b"[" * 99_999):
-        pq.write_table(rows.replace_schema_metadata({b"tracelens.conversion": text}), place)
-        assert tracelens.open(place).alignment.uncertainty_ns == 0
+        pq.write_table(rows.replace_schema_metadata({b"tracelens.conversion": text}), file)
+        assert tracelens.open(file).alignment.uncertainty_ns == 0
 
 
 def test_one_process_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -176,18 +180,18 @@ def test_one_process_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path
     Those with arrows between processes go through them twice.
     """
     trace = sample_trace("mpi-fused")
-    whole = trace.events.collect().height
+    all_rows = trace.events.collect().height
     read: list[int] = []
-    part = Content.events
+    read_events = Content.events
 
-    def counted(self: Content, process: int) -> Any:
-        found = part(self, process)
-        read.append(found.height)
-        return found
+    def count_rows(self: Content, process: int) -> Any:
+        events = read_events(self, process)
+        read.append(events.height)
+        return events
 
-    monkeypatch.setattr(Content, "events", counted)
+    monkeypatch.setattr(Content, "events", count_rows)
     for name, export in OF_SPANS.items():
         read.clear()
         export.save(of_trace(trace), tmp_path / name)
         assert len(read) == (6 if name == "perfetto" else 3)
-        assert max(read) < whole / 2
+        assert max(read) < all_rows / 2

@@ -42,22 +42,22 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def written(name: str, place: Path) -> dict[str, Any]:
-    speedscope.save(of_trace(sample_trace(name)), place)
-    found: dict[str, Any] = json.loads(place.read_text())
-    return found
+def save_and_read(name: str, file: Path) -> dict[str, Any]:
+    speedscope.save(of_trace(sample_trace(name)), file)
+    content: dict[str, Any] = json.loads(file.read_text())
+    return content
 
 
 def test_it_keeps_to_the_schema(tmp_path: Path, schema: dict[str, Any]) -> None:
-    validate(written("mpi-sampled", tmp_path / "a.json"), schema)
+    validate(save_and_read("mpi-sampled", tmp_path / "a.json"), schema)
 
 
 def test_each_thread_has_a_profile(tmp_path: Path) -> None:
     trace = sample_trace("mpi-sampled")
-    found = written("mpi-sampled", tmp_path / "a.json")
+    content = save_and_read("mpi-sampled", tmp_path / "a.json")
     threads = trace.samples.select("process", "pid", "thread_name").unique().height
-    assert len(found["profiles"]) == threads
-    assert {profile["name"].partition(":")[0] for profile in found["profiles"]} == {
+    assert len(content["profiles"]) == threads
+    assert {profile["name"].partition(":")[0] for profile in content["profiles"]} == {
         "rank 0",
         "rank 1",
     }
@@ -66,30 +66,30 @@ def test_each_thread_has_a_profile(tmp_path: Path) -> None:
 def test_time_is_that_of_the_samples(tmp_path: Path) -> None:
     """Weights sum to what lies between begin and end; stacks to what was sampled, none counted twice."""
     trace = sample_trace("mpi-sampled")
-    found = written("mpi-sampled", tmp_path / "a.json")
-    frames = [frame["name"] for frame in found["shared"]["frames"]]
+    content = save_and_read("mpi-sampled", tmp_path / "a.json")
+    frames = [frame["name"] for frame in content["shared"]["frames"]]
     sampled = 0
-    for profile in found["profiles"]:
+    for profile in content["profiles"]:
         assert len(profile["samples"]) == len(profile["weights"])
         assert sum(profile["weights"]) == profile["endValue"] - profile["startValue"]
         pairs = zip(profile["samples"], profile["weights"], strict=True)
         sampled += sum(weight for stack, weight in pairs if stack)
     whole = int((trace.samples["end_ns"] - trace.samples["start_ns"]).sum())
     assert sampled == pytest.approx(whole, rel=0.001)
-    assert any(frame["line"] > 0 for frame in found["shared"]["frames"] if "line" in frame)
+    assert any(frame["line"] > 0 for frame in content["shared"]["frames"] if "line" in frame)
     assert any(name == "main" for name in frames)
 
 
 def test_without_stacks_there_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="record with 'tracelens record --sample'"):
-        written("jax", tmp_path / "a.json")
+        save_and_read("jax", tmp_path / "a.json")
     assert not (tmp_path / "a.json").exists()
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("mine")
     with pytest.raises(InvalidArgument, match="exists"):
-        written("mpi-sampled", tmp_path / "a.json")
+        save_and_read("mpi-sampled", tmp_path / "a.json")
     assert (tmp_path / "a.json").read_text() == "mine"
     with pytest.raises(InvalidArgument, match="cannot be written"):
-        written("mpi-sampled", tmp_path / "nowhere" / "a.json")
+        save_and_read("mpi-sampled", tmp_path / "nowhere" / "a.json")

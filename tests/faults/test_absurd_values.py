@@ -48,13 +48,13 @@ def test_absurd_row(name: str, tmp_path: Path) -> None:
     """The row is dropped and counted by its reason, nothing overflows, and the time still adds up."""
     column, value, reason = ABSURD[name]
     victim = written(tmp_path)
-    before = held(tmp_path)
+    sound_trace = held(tmp_path)
     rewritten(victim, lambda table: with_value(table, column, value))
     trace = load.open(tmp_path)
     assert trace.dropped == {reason: 1}
     (note,) = trace.notes
     assert note.sentence == f"'{VICTIM}' lost events: 1 for {reason}."
-    assert trace.events.collect().height == before.events.collect().height - 1
+    assert trace.events.collect().height == sound_trace.events.collect().height - 1
     assert trace.processes["dropped"].to_list() == [0, 1, 0]
     times = phases.run(trace).times.group_by("process", "step").agg(pl.col("ns").sum())
     assert times.height == RUN.ranks * RUN.steps

@@ -43,17 +43,17 @@ def small_batches(folder: Path) -> Path:
 def test_one_bit(seed: int, tmp_path: Path) -> None:
     """One flipped bit anywhere in the batches: what is read is what was written, up to the damage."""
     victim = small_batches(tmp_path)
-    whole = read_arrow(victim).table
+    sound_table = read_arrow(victim).table
     content, draw = bytearray(victim.read_bytes()), Random(seed)
     begin = next(messages(memoryview(content))).end  # after the schema
     place = draw.randrange(begin, footer_of(memoryview(content)).batches[-1].end)
     content[place] ^= 1 << draw.randrange(8)
     victim.write_bytes(content)
-    found = read_arrow(victim)
-    assert found.cut
-    assert found.table.num_rows < whole.num_rows
-    assert found.table.num_rows % ROWS == 0
-    assert found.table.equals(whole.slice(0, found.table.num_rows))
+    damaged = read_arrow(victim)
+    assert damaged.cut
+    assert damaged.table.num_rows < sound_table.num_rows
+    assert damaged.table.num_rows % ROWS == 0
+    assert damaged.table.equals(sound_table.slice(0, damaged.table.num_rows))
 
 
 @pytest.mark.parametrize("kept", [0, 1000])
@@ -95,10 +95,10 @@ def with_codes(code: int) -> Callable[[pa.Table], pa.Table]:
 def with_status(table: pa.Table) -> pa.Table:
     """Give every row the same status, a word of a length that no other has."""
     index = table.schema.get_field_index("status")
-    words = (
+    statuses = (
         pa.array([WORD] * table.num_rows).dictionary_encode().cast(table.schema.field(index).type)
     )
-    return table.set_column(index, table.schema.field(index), words)
+    return table.set_column(index, table.schema.field(index), statuses)
 
 
 @pytest.mark.parametrize("offsets", [(0, 1 << 20), (-64, 13), (13, 0), (0, -1)])
@@ -107,12 +107,12 @@ def test_words_that_lie_outside(offsets: tuple[int, int], tmp_path: Path) -> Non
     victim = written(tmp_path)
     rewritten(victim, with_status)
     content = bytearray(victim.read_bytes())
-    place = next(
+    buffer_offset = next(
         m.end - m.body_bytes
         for m in messages(memoryview(content))
         if WORD.encode() in bytes(m.body(memoryview(content)))
     )
-    offset = content.index(struct.pack("<ii", 0, len(WORD)), place)
+    offset = content.index(struct.pack("<ii", 0, len(WORD)), buffer_offset)
     content[offset : offset + 8] = struct.pack("<ii", *offsets)
     victim.write_bytes(signed(content))
     with pytest.raises((pa.ArrowInvalid, OSError)):
@@ -169,18 +169,18 @@ def test_more_rows_than_there_are(rows: int, tmp_path: Path) -> None:
 def test_a_footer_that_lies(lie: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Places that a footer names wrongly are not read: then the batches count as they come."""
     victim = small_batches(tmp_path)
-    whole = read_arrow(victim).table
+    sound_table = read_arrow(victim).table
     content = victim.read_bytes()
-    found = list(messages(memoryview(content)))
-    first = next(message for message in found if message.kind == BATCH)
-    named = {
-        "twice": [*found, first],
-        "beyond": [*found, first._replace(offset=len(content) * 2)],
-        "header": [m if m != first else m._replace(header_bytes=8) for m in found],
-        "gone": [message for message in found if message != first],
+    file_messages = list(messages(memoryview(content)))
+    first_batch = next(message for message in file_messages if message.kind == BATCH)
+    blocks_by_lie = {
+        "twice": [*file_messages, first_batch],
+        "beyond": [*file_messages, first_batch._replace(offset=len(content) * 2)],
+        "header": [m if m != first_batch else m._replace(header_bytes=8) for m in file_messages],
+        "gone": [message for message in file_messages if message != first_batch],
     }[lie]
     (size,) = struct.unpack("<i", content[-10:-6])
-    footer = with_blocks(content[-10 - size : -10], named)
+    footer = with_blocks(content[-10 - size : -10], blocks_by_lie)
     end = footer + struct.pack("<i", len(footer)) + b"ARROW1"
     victim.write_bytes(content[: -10 - size] + end)
     assert main(["validate", str(tmp_path)]) in {0, 1}
@@ -189,4 +189,4 @@ def test_a_footer_that_lies(lie: str, tmp_path: Path, capsys: pytest.CaptureFixt
         found_rows = read_arrow(victim).table
     except (pa.ArrowInvalid, OSError, NotATrace):
         return
-    assert found_rows.equals(whole)
+    assert found_rows.equals(sound_table)

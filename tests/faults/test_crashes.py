@@ -103,20 +103,20 @@ def test_the_other_ranks_are_explained_as_without_it(
     harm: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same report as where that file is damaged, and one sentence says what it did."""
-    asked = ("analyze", str(tmp_path), "--contained", "--format", "json", "--no-keep")
+    command = ("analyze", str(tmp_path), "--contained", "--format", "json", "--no-keep")
     victim = written(tmp_path)
-    done = run(*asked, *LIMITS, environment=harmed(site, harm))
+    done = run(*command, *LIMITS, environment=harmed(site, harm))
     assert done.returncode == 0
     assert f"'{VICTIM}' is left out: reading it" in done.stderr
     assert "Traceback" not in done.stderr
-    found, (note,) = report(done.stdout)
+    contained_report, (note,) = report(done.stdout)
     assert note.startswith(f"'{VICTIM}' was left out: ")
     assert SAID[harm] in note
     victim.write_bytes(b"damaged")
-    assert main([*asked]) == 0
-    without, (other,) = report(capsys.readouterr().out)
+    assert main([*command]) == 0
+    report_without, (other,) = report(capsys.readouterr().out)
     assert "not an Arrow file" in other
-    assert json.dumps(found) == json.dumps(without)
+    assert json.dumps(contained_report) == json.dumps(report_without)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,12 @@ def test_the_other_ranks_are_explained_as_without_it(
 )
 def test_every_verb_goes_on(verb: list[str], site: Path, tmp_path: Path) -> None:
     """Each that reads a run; one that only checks it finds a problem."""
-    place = tmp_path / "run"
-    written(place)
+    run_folder = tmp_path / "run"
+    written(run_folder)
     out = ["--out", str(tmp_path / "out.csv")] if verb[0] == "convert" else []
-    done = run(*verb[:1], place, "--contained", *verb[1:], *out, environment=harmed(site, "segv"))
+    done = run(
+        *verb[:1], run_folder, "--contained", *verb[1:], *out, environment=harmed(site, "segv")
+    )
     assert done.returncode == (1 if verb[0] == "validate" else 0), done.stderr
     assert SAID["segv"] in done.stderr
 
@@ -146,12 +148,12 @@ def test_every_verb_goes_on(verb: list[str], site: Path, tmp_path: Path) -> None
 def test_nothing_that_was_kept_of_the_whole_run_is_taken_for_it(site: Path, tmp_path: Path) -> None:
     """Neither report nor index: of the run without a file they are others."""
     written(tmp_path)
-    asked = ("analyze", tmp_path, "--contained", "--format", "json")
-    whole = run(*asked).stdout
-    crashed = run(*asked, "--again", environment=harmed(site, "segv"))
+    command = ("analyze", tmp_path, "--contained", "--format", "json")
+    sound_output = run(*command).stdout
+    crashed = run(*command, "--again", environment=harmed(site, "segv"))
     assert report(crashed.stdout)[1]
-    assert not report(run(*asked).stdout)[1]
-    assert run(*asked).stdout == whole
+    assert not report(run(*command).stdout)[1]
+    assert run(*command).stdout == sound_output
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ PAGE = TESTS.parent / "docs/faults.md"
 ROW = re.compile(r"^\| (\d*) ?\|")
 
 
-def named() -> set[str]:
+def listed_tests() -> set[str]:
     return set(re.findall(r"`([\w/]+\.py::\w+)`", PAGE.read_text(encoding="utf-8")))
 
 
@@ -25,8 +25,8 @@ def is_there(test: str) -> bool:
 
 
 def test_every_test_is_there() -> None:
-    assert named()
-    assert [test for test in sorted(named()) if not is_there(test)] == []
+    assert listed_tests()
+    assert [test for test in sorted(listed_tests()) if not is_there(test)] == []
 
 
 def test_every_row_names_one() -> None:

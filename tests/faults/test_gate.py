@@ -56,11 +56,11 @@ def test_no_regular_file_among_segments(
     trace = tmp_path / "trace"
     written(trace)
     folder = write_folder(trace, [Slot(1, 2)])
-    make, said = SPECIAL[kind]
+    make, sentence = SPECIAL[kind]
     (folder / name).unlink(missing_ok=True)
     make(folder / name)
     (note,) = (note for note in load.open(trace).notes if note.kind == "unreadable")
-    assert said in note.sentence
+    assert sentence in note.sentence
     assert main(["info", str(trace)]) == 0
 
 
@@ -97,10 +97,12 @@ def test_larger_than_any_recorder_writes(name: str, file: str, tmp_path: Path) -
     folder = write_folder(tmp_path, [Slot(1, 2)])
     with (folder / file).open("ab") as large:
         large.truncate(gate.LIMITS[name][0] + 1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     (note,) = (note for note in load.open(tmp_path).notes if note.kind == "unreadable")
     assert f"--limit {name}=" in note.sentence
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_before_kib < 100_000
+    )  # kilobytes
 
 
 def test_limit_is_raised_and_lowered(tmp_path: Path) -> None:
@@ -169,10 +171,10 @@ def test_table_that_would_become_huge(name: str, millions: int, tmp_path: Path) 
     if millions < 60:
         gate.raise_limit("rows", ROWS_AT_ONCE)
         gate.raise_limit("decompressed", 10 * ROWS_AT_ONCE)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(NotATrace, match=r"cannot be read as a table: (it has|its)"):
         load.open(tmp_path / name)
-    grown_kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    grown_kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_before_kib
     assert grown_kilobytes < min(200_000, 10_000 * millions)
 
 

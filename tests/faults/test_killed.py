@@ -65,7 +65,7 @@ def run_and_kill(folder: Path) -> None:
 def test_killed_rank(tmp_path: Path) -> None:
     """All its closed spans are there and the one it died in is open; the others are unchanged."""
     written(tmp_path)
-    before = load.open(tmp_path)
+    sound_trace = load.open(tmp_path)
     run_and_kill(tmp_path)
     (segments,) = tmp_path.glob("*.segments")
     trace = load.open(tmp_path)
@@ -78,7 +78,11 @@ def test_killed_rank(tmp_path: Path) -> None:
     assert "did not end its recording itself" in note.sentence
     assert trace.workers["complete"].to_list() == [True, True, True, False]
     for rank in range(3):
-        assert own_time(trace, rank).drop("process").equals(own_time(before, rank).drop("process"))
+        assert (
+            own_time(trace, rank)
+            .drop("process")
+            .equals(own_time(sound_trace, rank).drop("process"))
+        )
     assert phases.run(trace).times.filter(pl.col("rank") == 3)["step"].n_unique() == 5
     # Its process is gone, so its segments have become a file, which reads the same.
     assert not segments.exists()
@@ -149,7 +153,7 @@ def test_converted_by_another_reader_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who finds the segments gone reads the file that they have become."""
-    place = left_segments(tmp_path)
+    segments_folder = left_segments(tmp_path)
     decode = segments.decode
 
     def late(folder: Path) -> tuple[pa.Table, SideTables]:
@@ -158,23 +162,23 @@ def test_converted_by_another_reader_meanwhile(
 
     monkeypatch.setattr(segments, "decode", late)
     trace = load.open(tmp_path)
-    assert not place.exists()
+    assert not segments_folder.exists()
     assert not [note for note in trace.notes if note.kind == "unreadable"]
     assert trace.processes.filter(rank=PROCESS.rank)["events"].to_list() == [2]
 
 
 def test_read_while_segments_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At no moment of it is the recording taken for an empty one."""
-    place = left_segments(tmp_path)
+    segments_folder = left_segments(tmp_path)
     unlink = Path.unlink
-    seen: list[int] = []
+    row_counts: list[int] = []
 
     def watched(path: Path, *, missing_ok: bool = False) -> None:
         unlink(path, missing_ok=missing_ok)
         with contextlib.suppress(TraceNotFound):
-            seen.append(segments.decode(place)[0].num_rows)
+            row_counts.append(segments.decode(segments_folder)[0].num_rows)
 
     monkeypatch.setattr(Path, "unlink", watched)
-    segments.convert(place)
-    assert {*seen} <= {2}
-    assert not place.exists()
+    segments.convert(segments_folder)
+    assert {*row_counts} <= {2}
+    assert not segments_folder.exists()

@@ -77,12 +77,12 @@ class Killed:
         environment = clean_environment(TRACELENS_CONVERTER="0")
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as child:
             until(lambda: FLAG.unpack_from(flag)[0] >= 1 or child.poll() is not None)
-            begun = time.monotonic()
-            until_s = begun + random.uniform(0, self.took_s)
+            begin_s = time.monotonic()
+            until_s = begin_s + random.uniform(0, self.took_s)
             while time.monotonic() < until_s and FLAG.unpack_from(flag)[0] < 2:
                 time.sleep(0.0005)
             if FLAG.unpack_from(flag)[0] == 2:
-                self.took_s = max(0.01, (time.monotonic() - begun) * 1.1)
+                self.took_s = max(0.01, (time.monotonic() - begin_s) * 1.1)
             else:
                 self.in_time += 1
             child.kill()
@@ -95,10 +95,10 @@ def check(trace: Path) -> None:
     Of segments whose file was whole already some may be left, which no reader reads.
     """
     for _ in range(2):
-        found = tl.open(trace)
-        pieces = found.events.collect().filter(name="piece", status="closed")["bytes"].sort()
+        read_trace = tl.open(trace)
+        pieces = read_trace.events.collect().filter(name="piece", status="closed")["bytes"].sort()
         assert pieces.to_list() == list(range(SPANS))
-        assert [note for note in found.notes if note.kind in {"unreadable", "dropped"}] == []
+        assert [note for note in read_trace.notes if note.kind in {"unreadable", "dropped"}] == []
     assert len(list(trace.glob("*.arrow"))) == 1
 
 

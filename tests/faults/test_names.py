@@ -64,9 +64,9 @@ TAGS: Final = ("<script>document", "<img src=x")
 Output = pytest.CaptureFixture[str]
 
 
-def renamed(table: pa.Table) -> pa.Table:
+def with_hostile_names(table: pa.Table) -> pa.Table:
     """Give every span name, the host, the job, the thread and the group a hostile one."""
-    place = table.schema.get_field_index("name")
+    column_index = table.schema.get_field_index("name")
     chunks: list[Any] = table["name"].chunks
     words = chunks[0].dictionary
     names = pa.array([HOSTILE[number % len(HOSTILE)] + str(number) for number in range(len(words))])
@@ -78,7 +78,9 @@ def renamed(table: pa.Table) -> pa.Table:
     )
     groups = tuple(replace(row, name=HOSTILE[8]) for row in side.communicators)
     side = replace(side, process=odd, threads=threads, communicators=groups, notes=HOSTILE)
-    table = table.set_column(place, table.schema.field(place), pa.chunked_array(hostile))
+    table = table.set_column(
+        column_index, table.schema.field(column_index), pa.chunked_array(hostile)
+    )
     return table.replace_schema_metadata(dict(table.schema.metadata) | side.to_metadata())
 
 
@@ -87,7 +89,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stranger") / "<b>run\x1b[2J"
     shutil.copytree(SAMPLES / "mpi-sampled", folder)
     for file in list(folder.glob("*.arrow")):
-        rewritten(file, lambda table: renamed(table.unify_dictionaries()))
+        rewritten(file, lambda table: with_hostile_names(table.unify_dictionaries()))
     (folder / "worker-00009-\x1b[2J=1.arrow").write_bytes(b"nothing")
     return folder
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def test_one_rank_without_events(tmp_path: Path) -> None:
     """The rank is there, without steps; the others' own work is unchanged."""
     victim = written(tmp_path)
-    before = load.open(tmp_path)
+    sound_trace = load.open(tmp_path)
     rewritten(victim, lambda table: table.slice(0, 0))
     trace = load.open(tmp_path)
     assert [note.sentence for note in trace.notes] == [f"'{VICTIM}' holds no events."]
     assert trace.workers["rank"].to_list() == [0, 1, 2]
     assert set(trace.steps["rank"]) == {0, 2}
     for rank in (0, 2):
-        assert own_time(trace, rank).equals(own_time(before, rank))
+        assert own_time(trace, rank).equals(own_time(sound_trace, rank))
 
 
 def test_no_events_at_all(tmp_path: Path) -> None:
@@ -44,10 +44,10 @@ def test_no_events_at_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ended", [True, False], ids=["converted", "segments"])
 def test_no_room_from_the_beginning(ended: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a case
     """The cause is named, with how much was lost, and what to do."""
-    place = write_folder(tmp_path, [])
-    with (place / SIDE_FILE).open("ab") as side:
+    segments_folder = write_folder(tmp_path, [])
+    with (segments_folder / SIDE_FILE).open("ab") as side:
         side.write(dropped_line(NO_ROOM, 4200))
     if ended:
-        convert(place)
+        convert(segments_folder)
     with pytest.raises(EmptyTrace, match=r"the disk was full .*\(4,200 events lost.*--out\.$"):
         load.open(tmp_path)

@@ -50,7 +50,7 @@ def trace(tmp_path: Path) -> Path:
     return recorded(tmp_path / "stranger")
 
 
-def seen(folder: Path) -> dict[str, tuple[int, str]]:
+def describe_folder(folder: Path) -> dict[str, tuple[int, str]]:
     """Describe everything below a folder: when it was changed last, and what it holds."""
     return {
         str(entry): (entry.lstat().st_mtime_ns, "" if entry.is_dir() else entry.read_text("latin1"))
@@ -72,9 +72,9 @@ def test_an_index_that_is_a_link(trace: Path, documents: Path, deep: str) -> Non
         (made / str(places.fingerprint(trace))).symlink_to(documents)
     else:
         (trace / places.INDEX_FOLDER).symlink_to(documents / deep)
-    before = seen(documents)
+    before = describe_folder(documents)
     read_with_all_verbs(trace)
-    assert seen(documents) == before
+    assert describe_folder(documents) == before
     assert index.find(trace)
 
 
@@ -83,9 +83,9 @@ def test_folders_of_others_where_indexes_lie(trace: Path, cache: Path) -> None:
     theirs = trace / places.INDEX_FOLDER / "notes"
     theirs.mkdir(parents=True)
     (theirs / "ideas.txt").write_text("mine")
-    before = seen(trace / places.INDEX_FOLDER)
+    before = describe_folder(trace / places.INDEX_FOLDER)
     read_with_all_verbs(trace)
-    assert seen(trace / places.INDEX_FOLDER) == before
+    assert describe_folder(trace / places.INDEX_FOLDER) == before
     found = index.find(trace)
     assert found
     assert found.is_relative_to(cache)
@@ -120,10 +120,10 @@ def test_own_segments_are_converted_in_place(trace: Path) -> None:
 def test_segments_that_were_unpacked_here_stay(trace: Path) -> None:
     """They are read all the same, each time anew."""
     dead_segments(trace)
-    before = seen(trace)
+    state_before = describe_folder(trace)
     for _ in range(2):
         assert tl.open(trace).processes.filter(rank=9)["events"].to_list() == [1]
-    assert seen(trace) == before
+    assert describe_folder(trace) == state_before
 
 
 def test_a_copied_recording_stays(trace: Path, tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_a_copied_recording_stays(trace: Path, tmp_path: Path) -> None:
     mark(dead_segments(trace), trace)
     copied = tmp_path / "copy"
     shutil.copytree(trace, copied)
-    before = seen(copied)
+    before = describe_folder(copied)
     tl.open(copied)
-    assert seen(copied) == before
+    assert describe_folder(copied) == before
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_links_among_segments(trace: Path, documents: Path, name: str) -> None:
     mark(folder, trace)
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(documents / "letter.txt")
-    before = seen(documents)
+    state_before = describe_folder(documents)
     read_with_all_verbs(trace)
     (note,) = (note for note in tl.open(trace).notes if note.kind == "unreadable")
     assert "holds a link" in note.sentence
-    assert seen(documents) == before
+    assert describe_folder(documents) == state_before
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -160,44 +160,44 @@ def test_a_note_that_names_segments_of_another_run(
     trace: Path, tmp_path: Path, *, known: bool
 ) -> None:
     """Neither moved nor read: only segments that say so belong to a trace."""
-    other = tmp_path / "mine"
-    folder = dead_segments(other)
+    other_run = tmp_path / "mine"
+    folder = dead_segments(other_run)
     if known:
-        mark(folder, other)
+        mark(folder, other_run)
     leave_note(trace / f"{folder.stem}.elsewhere", folder)
-    before = seen(other)
+    state_before = describe_folder(other_run)
     read_with_all_verbs(trace)
     (note,) = (note for note in tl.open(trace).notes if note.kind == "unreadable")
     assert "does not say that it belongs to this trace" in note.sentence
-    assert seen(other) == before
+    assert describe_folder(other_run) == state_before
 
 
 def test_a_finished_run_does_not_clear_another(trace: Path, tmp_path: Path) -> None:
     """A stranger's Arrow file beside such a note is no reason to remove what it was not made of."""
-    other = tmp_path / "mine"
-    folder = dead_segments(other)
-    mark(folder, other)
+    other_run = tmp_path / "mine"
+    folder = dead_segments(other_run)
+    mark(folder, other_run)
     leave_note(trace / "worker-00000-1.elsewhere", folder)
-    before = seen(other)
+    state_before = describe_folder(other_run)
     tl.open(trace)
     with pytest.raises(NotATrace, match="belongs to this trace"):
         tl.open(trace / "worker-00000-1.elsewhere")
-    assert seen(other) == before
+    assert describe_folder(other_run) == state_before
 
 
 @pytest.mark.parametrize("name", ["worker-00007-7.arrow", "worker-00007-7.segments"])
 def test_links_out_of_the_trace(trace: Path, tmp_path: Path, name: str) -> None:
     """What they lead to is not read; a link within the trace is, and so is one that the user names."""
-    outside = tmp_path / "outside" / name
+    file_outside = tmp_path / "outside" / name
     if name.endswith(".arrow"):
-        outside.parent.mkdir()
-        shutil.copy(next(trace.glob("*.arrow")), outside)
+        file_outside.parent.mkdir()
+        shutil.copy(next(trace.glob("*.arrow")), file_outside)
     else:
-        dead_segments(outside.parent).rename(outside)
-    (trace / name).symlink_to(outside)
+        dead_segments(file_outside.parent).rename(file_outside)
+    (trace / name).symlink_to(file_outside)
     (note,) = (note for note in tl.open(trace).notes if note.kind == "unreadable")
     assert "link out of the trace" in note.sentence
-    (tmp_path / "named").symlink_to(outside.parent)
+    (tmp_path / "named").symlink_to(file_outside.parent)
     assert tl.open(tmp_path / "named").processes.height == 1
 
 

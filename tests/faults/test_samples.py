@@ -50,15 +50,15 @@ def sampled(folder: Path, **changes: Any) -> Path:
     written(folder)
     rows = [row(number) for number in range(ROWS)]
     rows[0] |= changes
-    place = folder / SAMPLES_FOLDER / VICTIM
-    place.parent.mkdir()
+    file = folder / SAMPLES_FOLDER / VICTIM
+    file.parent.mkdir()
     batch = pa.RecordBatch.from_pylist(
         rows, pa.schema([f.with_nullable(True) for f in SAMPLE_SCHEMA])
     )
     batch = pa.RecordBatch.from_arrays(batch.columns, schema=SAMPLE_SCHEMA)
-    with pa.ipc.new_stream(str(place), SAMPLE_SCHEMA) as stream:
+    with pa.ipc.new_stream(str(file), SAMPLE_SCHEMA) as stream:
         stream.write_batch(batch)
-    return place
+    return file
 
 
 def notes_on_samples(trace: Trace) -> list[Note]:
@@ -68,11 +68,11 @@ def notes_on_samples(trace: Trace) -> list[Note]:
 @pytest.mark.slow
 def test_damaged_bytes_do_not_take_the_program_down(tmp_path: Path) -> None:
     """Offsets and lengths that point anywhere are found before anything follows them."""
-    place = sampled(tmp_path / "trace")
+    file = sampled(tmp_path / "trace")
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     for seed in range(SEEDS):
-        content, draw = bytearray(place.read_bytes()), Random(seed)
+        content, draw = bytearray(file.read_bytes()), Random(seed)
         for _ in range(20):
             content[draw.randrange(len(content) // 4, len(content))] = draw.choice([0, 127, 255])
         (damaged / f"{seed:02}").write_bytes(content)
@@ -88,19 +88,19 @@ def test_damaged_bytes_do_not_take_the_program_down(tmp_path: Path) -> None:
 
 def test_samples_that_contradict_themselves_are_left_out(tmp_path: Path) -> None:
     """The sentence names the file; everything else is as without samples."""
-    place = sampled(tmp_path)
-    whole = load.open(tmp_path)
-    assert whole.samples.height == ROWS
-    content = place.read_bytes()
+    file = sampled(tmp_path)
+    sound_trace = load.open(tmp_path)
+    assert sound_trace.samples.height == ROWS
+    content = file.read_bytes()
     text = content.index(b"MainThread")
     # Offsets of the names lie before them, as 4-byte numbers: 0, 10, 20, ...
     offsets = content.rindex((10).to_bytes(4, "little") + (20).to_bytes(4, "little"), 0, text)
-    place.write_bytes(content[:offsets] + b"\xff\xff\xff\x7f" + content[offsets + 4 :])
+    file.write_bytes(content[:offsets] + b"\xff\xff\xff\x7f" + content[offsets + 4 :])
     trace = load.open(tmp_path)
     (note,) = notes_on_samples(trace)
     assert f"'{SAMPLES_FOLDER}/{VICTIM}' is damaged" in note.sentence
     assert trace.samples.is_empty()
-    assert_same(trace, whole)
+    assert_same(trace, sound_trace)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def all_looking() -> Iterator[list[Looking]]:
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a trace folder with what a killed rank left: segments."""
     trace = tmp_path_factory.mktemp("killed") / "trace"
     done = subprocess.run(
@@ -163,13 +163,13 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trace
 
 
-def again(left: Path, trace: Path) -> Path:
+def lay_segments(source: Path, trace: Path) -> Path:
     """Lay the segments anew, with the proof that they are ours; return their folder."""
-    shutil.copytree(left, trace)
-    (place,) = trace.glob("*.segments")
-    (place / MARKER_FILE).unlink()
-    mark(place, trace)
-    return place
+    shutil.copytree(source, trace)
+    (segments_folder,) = trace.glob("*.segments")
+    (segments_folder / MARKER_FILE).unlink()
+    mark(segments_folder, trace)
+    return segments_folder
 
 
 def assert_once(trace: Path) -> None:
@@ -183,36 +183,36 @@ def assert_once(trace: Path) -> None:
 @pytest.mark.end_to_end
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_all_at_once(left: Path, tmp_path: Path) -> None:
+def test_all_at_once(killed_trace: Path, tmp_path: Path) -> None:
     """All look at once at what a killed rank left; at each turn one of them is killed meanwhile."""
-    seen = killed = 0
+    answer_count = killed = 0
     took_s = 0.3
     with all_looking() as looking:
         for turn in range(TURNS):
             trace = tmp_path / f"trace-{turn}"
-            again(left, trace)
-            begun = time.monotonic()
-            for one in looking:
+            lay_segments(killed_trace, trace)
+            begin_s = time.monotonic()
+            for reader in looking:
                 for look in range(LOOKS):
-                    out = tmp_path / f"{one.how}-{turn}-{look}.parquet"
-                    one.ask(trace, out, random.uniform(0, took_s))
+                    out = tmp_path / f"{reader.how}-{turn}-{look}.parquet"
+                    reader.ask(trace, out, random.uniform(0, took_s))
             victim = looking[turn % len(looking)]
             time.sleep(random.uniform(0, took_s))
             victim.child.kill()
             victim.child.wait()
-            for one in looking:
+            for reader in looking:
                 for _ in range(LOOKS):
-                    answer = one.answer()
+                    answer = reader.answer()
                     if answer is None:
                         killed += 1
                         break
-                    assert_right(one.how, *answer)
-                    seen += 1
-            took_s = (took_s + (time.monotonic() - begun) / LOOKS) / 2
+                    assert_right(reader.how, *answer)
+                    answer_count += 1
+            took_s = (took_s + (time.monotonic() - begin_s) / LOOKS) / 2
             assert_once(trace)
             shutil.rmtree(trace)
     assert killed >= TURNS // 2
-    assert seen >= TURNS * LOOKS * (len(HOW) - 1)
+    assert answer_count >= TURNS * LOOKS * (len(HOW) - 1)
 
 
 def assert_right(how: str, code: int, text: str) -> None:
@@ -246,26 +246,28 @@ print(tl.open(sys.argv[1]).events.collect().filter(name="piece", status="closed"
 
 
 @pytest.mark.end_to_end
-def test_the_lock_goes_with_who_holds_it(left: Path, tmp_path: Path) -> None:
+def test_the_lock_goes_with_who_holds_it(killed_trace: Path, tmp_path: Path) -> None:
     """One stands still in the middle and is killed then; who waited for it converts at once."""
-    place = again(left, tmp_path / "trace")
+    segments_folder = lay_segments(killed_trace, tmp_path / "trace")
     environment = clean_environment(TRACELENS_CONVERTER="0")
-    with subprocess.Popen([sys.executable, "-c", STOPPED, str(place)], env=environment) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED, str(segments_folder)], env=environment
+    ) as holder:
         _, status = os.waitpid(holder.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        with pytest.raises(BlockingIOError), locked(place / SIDE_FILE):
+        with pytest.raises(BlockingIOError), locked(segments_folder / SIDE_FILE):
             pass
         reading: Any
         with subprocess.Popen(
-            [sys.executable, "-c", READING, str(place.parent)],
+            [sys.executable, "-c", READING, str(segments_folder.parent)],
             env=environment,
             stdout=subprocess.PIPE,
             text=True,
         ) as reading:
             assert reading.stdout.readline() == "\n"
-            assert not place.with_suffix(TRACE_SUFFIX).exists()
-            assert (place / UNFINISHED_FILE).exists()
+            assert not segments_folder.with_suffix(TRACE_SUFFIX).exists()
+            assert (segments_folder / UNFINISHED_FILE).exists()
             holder.kill()
             until(lambda: holder.poll() is not None)
             assert reading.stdout.readline() == f"{SPANS}\n"
-    assert_once(place.parent)
+    assert_once(segments_folder.parent)

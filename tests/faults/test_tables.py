@@ -36,20 +36,24 @@ def job(role: str = "worker") -> list[Row]:
 
 
 def _step(role: str, step: int, rank: int) -> list[Row]:
-    begin = step * STEP_NS
+    begin_ns = step * STEP_NS
     about = {"rank": rank, "role": role, "step": step, "host": "h", "name": "x"}
-    asked = about | {"kind": "ps", "shard": rank, "peer": rank, "bytes": 100, "world": 2}
-    asked |= {"request": 2 * step + rank, "start_ns": begin + 9000, "end_ns": begin + 20_000}
+    request = about | {"kind": "ps", "shard": rank, "peer": rank, "bytes": 100, "world": 2}
+    request |= {
+        "request": 2 * step + rank,
+        "start_ns": begin_ns + 9000,
+        "end_ns": begin_ns + 20_000,
+    }
     if role == "ps":
-        return [asked | {"op": "aggregate"}]
+        return [request | {"op": "aggregate"}]
     return [
-        about | {"kind": "step", "start_ns": begin, "end_ns": begin + STEP_NS - 1000},
-        about | {"kind": "forward", "start_ns": begin + 1000, "end_ns": begin + 9000},
-        asked | {"op": "push"},
+        about | {"kind": "step", "start_ns": begin_ns, "end_ns": begin_ns + STEP_NS - 1000},
+        about | {"kind": "forward", "start_ns": begin_ns + 1000, "end_ns": begin_ns + 9000},
+        request | {"op": "push"},
     ]
 
 
-def used(rows: list[Row], folder: Path) -> tuple[Trace, Report]:
+def use_all_verbs(rows: list[Row], folder: Path) -> tuple[Trace, Report]:
     """Read, analyze, draw and export a table, as all verbs together do."""
     file = folder / "spans.parquet"
     pl.DataFrame(rows, infer_schema_length=None).write_parquet(file)
@@ -67,13 +71,13 @@ def used(rows: list[Row], folder: Path) -> tuple[Trace, Report]:
 def test_nothing_in_a_column(column: str, tmp_path: Path) -> None:
     """Whatever column is empty, what the others tell is told."""
     rows = [row | {column: None} for row in job() + job("ps")]
-    trace, _ = used(rows, tmp_path)
+    trace, _ = use_all_verbs(rows, tmp_path)
     assert trace.workers.height == 2
 
 
 def test_no_workers(tmp_path: Path) -> None:
     """A table of servers only has no step, and says what there is."""
-    trace, report = used(job("ps"), tmp_path)
+    trace, report = use_all_verbs(job("ps"), tmp_path)
     assert trace.shards.height == 2
     assert report.summary.steps == 0
 
@@ -106,7 +110,7 @@ CHANGED: dict[str, Callable[[Row], Row]] = {
 def test_odd_values(name: str, tmp_path: Path) -> None:
     """Times stay whole numbers, and add up."""
     rows = [row | CHANGED[name](row) for row in job()]
-    trace, _ = used(rows, tmp_path)
+    trace, _ = use_all_verbs(rows, tmp_path)
     segments = phases.run(trace).segments
     assert segments["start_ns"].dtype == segments["end_ns"].dtype == pl.Int64
     assert (segments["end_ns"] >= segments["start_ns"]).all()
@@ -116,15 +120,15 @@ def test_negative_times_are_counted(tmp_path: Path) -> None:
     """Rows that end before they begin are left out, with their number."""
     rows = job()
     rows[1] |= {"end_ns": rows[1]["start_ns"] - 5}
-    trace, _ = used(rows, tmp_path)
+    trace, _ = use_all_verbs(rows, tmp_path)
     assert trace.dropped == {"negative duration": 1}
 
 
 @pytest.mark.slow
 def test_more_ranks_than_any_job_has(tmp_path: Path) -> None:
     """Such a world is not believed, such ranks are left out, and both are said."""
-    trace, report = used([row | {"world": MANY} for row in job()], tmp_path)
+    trace, report = use_all_verbs([row | {"world": MANY} for row in job()], tmp_path)
     assert trace.expected_ranks == report.summary.ranks_expected == 2
     assert any("'world'" in note.sentence for note in trace.notes)
     far = [row | {"rank": MOST_RANKS if row["rank"] else 0} for row in job()]
-    assert used(far, tmp_path)[0].workers["rank"].to_list() == [0]
+    assert use_all_verbs(far, tmp_path)[0].workers["rank"].to_list() == [0]

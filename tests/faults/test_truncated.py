@@ -40,21 +40,23 @@ def test_prefix_is_used(kept: float, tmp_path: Path) -> None:
     """Whole batches before the cut are read, which is said; other ranks lose nothing."""
     victim = written(tmp_path)
     size = in_small_batches(victim)
-    whole = held(tmp_path)
+    sound_trace = held(tmp_path)
     victim.write_bytes(victim.read_bytes()[: int(kept * size)])
     trace = load.open(tmp_path)
     (note,) = trace.notes
     rank = trace.events.filter(pl.col("rank") == 1).collect()
     assert note.kind == "truncated"
     assert rank.height % BATCH == 0
-    assert 0 < rank.height < whole.events.filter(pl.col("rank") == 1).collect().height
+    assert 0 < rank.height < sound_trace.events.filter(pl.col("rank") == 1).collect().height
     assert note.sentence == (
         f"'{VICTIM}' is damaged or cut off: its first {rank.height} events are used."
     )
     others = pl.col("rank") != 1
-    assert_frame_equal(trace.events.filter(others).collect(), whole.events.filter(others).collect())
+    assert_frame_equal(
+        trace.events.filter(others).collect(), sound_trace.events.filter(others).collect()
+    )
     for other in (0, 2):
-        assert_frame_equal(own_time(trace, other), own_time(whole, other))
+        assert_frame_equal(own_time(trace, other), own_time(sound_trace, other))
     assert not trace.processes.filter(pl.col("rank") == 1)["complete"].item()
 
 
@@ -72,10 +74,10 @@ def test_truncated_rank_is_no_hang(tmp_path: Path) -> None:
 def test_only_the_footer_is_missing(tmp_path: Path) -> None:
     """Without its last bytes a file still gives every event."""
     victim = written(tmp_path)
-    whole = held(tmp_path)
+    sound_trace = held(tmp_path)
     victim.write_bytes(victim.read_bytes()[:-1])
     trace = load.open(tmp_path)
-    assert_frame_equal(trace.events.collect(), whole.events.collect())
+    assert_frame_equal(trace.events.collect(), sound_trace.events.collect())
     assert [note.kind for note in trace.notes] == ["truncated"]
 
 
@@ -91,14 +93,14 @@ def test_cut_inside_the_header(kept: int, tmp_path: Path) -> None:
 def test_flipped_bits(seed: int, tmp_path: Path) -> None:
     """Random damage never stops the reading and never changes what other files hold."""
     victim = written(tmp_path)
-    whole = held(tmp_path)
+    sound_trace = held(tmp_path)
     content, draw = bytearray(victim.read_bytes()), Random(seed)
     for _ in range(8):
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
     victim.write_bytes(bytes(content))
     trace = load.open(tmp_path)
     for file in ("worker-00000-1000.arrow", "worker-00002-1002.arrow"):
-        assert_frame_equal(events_of(trace, file), events_of(whole, file))
+        assert_frame_equal(events_of(trace, file), events_of(sound_trace, file))
 
 
 def events_of(trace: Trace, file: str) -> pl.DataFrame:
@@ -110,14 +112,14 @@ def events_of(trace: Trace, file: str) -> pl.DataFrame:
 def test_damaged_footer(seed: int, tmp_path: Path) -> None:
     """Every event before it is used, the damage is told, and checking the trace says it, too."""
     victim = written(tmp_path)
-    whole = held(tmp_path)
+    sound_trace = held(tmp_path)
     content, draw = bytearray(victim.read_bytes()), Random(seed)
     (size,) = struct.unpack("<i", content[-10:-6])
     for _ in range(40):
         content[-10 - draw.randrange(1, size)] ^= 1 << draw.randrange(8)
     victim.write_bytes(content)
     trace = load.open(tmp_path)
-    assert_frame_equal(trace.events.collect(), whole.events.collect())
+    assert_frame_equal(trace.events.collect(), sound_trace.events.collect())
     (note,) = trace.notes
     assert note.kind == "truncated"
     assert any(note.sentence in problem for problem in problems(trace))

@@ -34,11 +34,11 @@ def copied(name: str, folder: Path) -> Path:
     return next(iter(sorted(folder.glob("worker-00000-*.arrow"))))
 
 
-def cut(file: Path) -> None:
+def cut_file(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: int(0.6 * file.stat().st_size)])
 
 
-@pytest.mark.parametrize("damage", [cut, Path.unlink], ids=["cut off", "missing"])
+@pytest.mark.parametrize("damage", [cut_file, Path.unlink], ids=["cut off", "missing"])
 def test_a_tree_without_its_root(damage: Callable[[Path], Any], tmp_path: Path) -> None:
     """All messages of this run are with rank 0, so without it none has both ends."""
     damage(copied("mpi-tree", tmp_path))
@@ -59,20 +59,24 @@ def pipeline(*, one_host: bool) -> list[dict[str, Any]]:
     """A job of pipeline stages as a table: each passes activations on, and gradients back."""
     rows = []
     for step in range(STEPS):
-        begin = step * 100 * MS
+        begin_ns = step * 100 * MS
         for stage in range(STAGES):
-            at = begin + stage * 10 * MS
+            forward_ns = begin_ns + stage * 10 * MS
             common = {"rank": stage, "step": step, "world": STAGES}
-            rows.append(common | {"kind": "step", "start_ns": begin, "end_ns": begin + 99 * MS})
-            rows.append(common | {"kind": "forward", "start_ns": at, "end_ns": at + 8 * MS})
-        for (left, right), back in [
+            rows.append(
+                common | {"kind": "step", "start_ns": begin_ns, "end_ns": begin_ns + 99 * MS}
+            )
+            rows.append(
+                common | {"kind": "forward", "start_ns": forward_ns, "end_ns": forward_ns + 8 * MS}
+            )
+        for (lower_stage, upper_stage), back in [
             (pair, back) for pair in pairwise(range(STAGES)) for back in (0, 1)
         ]:
-            at = begin + (50 * MS if back else 0) + (left + 1) * 9 * MS
-            sender, receiver = (right, left) if back else (left, right)
+            forward_ns = begin_ns + (50 * MS if back else 0) + (lower_stage + 1) * 9 * MS
+            sender, receiver = (upper_stage, lower_stage) if back else (lower_stage, upper_stage)
             about = {"kind": "reduction", "step": step, "bytes": 1 << 20, "world": STAGES}
-            about |= {"communicator": "pipe", "seq": 2 * step + back, "start_ns": at}
-            about["end_ns"] = at + MS
+            about |= {"communicator": "pipe", "seq": 2 * step + back, "start_ns": forward_ns}
+            about["end_ns"] = forward_ns + MS
             rows.append(about | {"rank": sender, "peer": receiver, "op": "send"})
             rows.append(about | {"rank": receiver, "peer": sender, "op": "recv"})
     return [row | {"host": "one" if one_host else f"host {row['rank']}"} for row in rows]

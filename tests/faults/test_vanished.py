@@ -66,22 +66,22 @@ def test_spans_of_a_run_that_went(folder: Path) -> None:
 def test_pages(folder: Path) -> None:
     """Its pages say it in a sentence; those of the other run are as before."""
     runs = Runs([folder])
-    goes, stays = sorted(runs.look(), key=lambda entry: entry.name)
+    vanishing, staying = sorted(runs.look(), key=lambda entry: entry.name)
     app = create_app(runs)
-    assert runs.open(goes, LIMIT_S) is not None
+    assert runs.open(vanishing, LIMIT_S) is not None
     until(lambda: removed(folder / "goes"))  # its index may still be refined
-    assert "moved or removed" in clicked(app, goes.id).text
-    assert "Recorded spans at this time" in clicked(app, stays.id).text
-    values = {"shown-run.data": stays.id, "scheme.computedColorScheme": "light"}
+    assert "moved or removed" in clicked(app, vanishing.id).text
+    assert "Recorded spans at this time" in clicked(app, staying.id).text
+    values = {"shown-run.data": staying.id, "scheme.computedColorScheme": "light"}
     assert call(app, SUMMARY, values).status_code == 200
 
 
 def test_before_it_was_opened(folder: Path) -> None:
     """A run that went after it was listed keeps one sentence; the list goes on without it."""
     runs = Runs([folder])
-    goes, _ = sorted(runs.look(), key=lambda entry: entry.name)
+    vanishing, _ = sorted(runs.look(), key=lambda entry: entry.name)
     shutil.rmtree(folder / "goes")
-    assert runs.open(goes, LIMIT_S) is None
-    assert goes.stage.kind == "failed"
-    assert "There is no 'goes'" in goes.stage.what
+    assert runs.open(vanishing, LIMIT_S) is None
+    assert vanishing.stage.kind == "failed"
+    assert "There is no 'goes'" in vanishing.stage.what
     assert [entry.name for entry in runs.look()] == ["stays"]

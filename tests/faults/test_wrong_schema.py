@@ -107,12 +107,12 @@ def test_side_tables_of_other_types(table: str, name: str, value: object, tmp_pa
 def test_many_columns(tmp_path: Path) -> None:
     """A file with absurdly many columns is refused."""
 
-    def widened(table: pa.Table) -> pa.Table:
+    def add_columns(table: pa.Table) -> pa.Table:
         for index in range(300):
             table = table.append_column(f"x{index}", pa.nulls(table.num_rows))
         return table
 
-    rewritten(written(tmp_path), widened)
+    rewritten(written(tmp_path), add_columns)
     assert_left_out(tmp_path, "327 columns, more than the limit")
 
 

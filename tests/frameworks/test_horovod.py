@@ -56,13 +56,13 @@ def test_every_gradient_is_reduced_in_every_step(trace: Trace) -> None:
 def test_reductions_are_handed_in_during_backprop(trace: Trace) -> None:
     """That is what Horovod is for: the first is under way long before the last gradient is there."""
     backprop = trace.spans.filter(pl.col("kind") == "backprop").collect()
-    whole = backprop.group_by("rank", "step").agg(pl.col("end_ns").max())
-    first = (
+    backprop_ends = backprop.group_by("rank", "step").agg(pl.col("end_ns").max())
+    first_calls = (
         trace.arrivals.filter(op="allreduce").group_by("rank", "step").agg(pl.col("start_ns").min())
     )
-    both = first.join(whole, on=["rank", "step"])
-    assert both.height == 2 * STEPS
-    assert (both["start_ns"] < both["end_ns"]).all()
+    joined = first_calls.join(backprop_ends, on=["rank", "step"])
+    assert joined.height == 2 * STEPS
+    assert (joined["start_ns"] < joined["end_ns"]).all()
 
 
 def test_waiting_is_no_part_of_the_update(trace: Trace) -> None:

@@ -63,11 +63,15 @@ def test_variables_lie_on_servers_in_turn(requests: pl.DataFrame) -> None:
 def test_requests_match_one_to_one(requests: pl.DataFrame) -> None:
     """But for those at the edges of the profiled window, which one side alone saw."""
     for asked, served in (("pull", "reply"), ("push", "receive")):
-        here = requests.filter(op=asked).select("request", "shard", "bytes")
-        there = requests.filter(op=served).select("request", "shard", "bytes")
-        assert here["request"].is_unique().all()
-        assert there["request"].is_unique().all()
-        assert here.join(there, on=["request", "shard", "bytes"]).height > 0.9 * here.height > 50
+        asked_requests = requests.filter(op=asked).select("request", "shard", "bytes")
+        served_requests = requests.filter(op=served).select("request", "shard", "bytes")
+        assert asked_requests["request"].is_unique().all()
+        assert served_requests["request"].is_unique().all()
+        assert (
+            asked_requests.join(served_requests, on=["request", "shard", "bytes"]).height
+            > 0.9 * asked_requests.height
+            > 50
+        )
 
 
 def test_a_pull_ends_after_its_reply_began(requests: pl.DataFrame) -> None:

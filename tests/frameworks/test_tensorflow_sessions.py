@@ -83,11 +83,11 @@ def test_gradients_are_added_up_and_applied_once(requests: pl.DataFrame) -> None
 def test_workers_number_a_step_alike(trace: Trace) -> None:
     """Each run waits for the same token, so the same step ends at the same time, within a step."""
     steps = trace.steps.select("rank", "step", "start_ns", "end_ns")
-    both = steps.filter(rank=0).join(steps.filter(rank=1), on="step")
-    assert both.height > 0.9 * steps.height / 2 > 20
-    length = both["end_ns"] - both["start_ns"]
-    apart = (both["end_ns"] - both["end_ns_right"]).abs()
-    assert (apart < length).sum() > 0.9 * both.height
+    paired = steps.filter(rank=0).join(steps.filter(rank=1), on="step")
+    assert paired.height > 0.9 * steps.height / 2 > 20
+    length = paired["end_ns"] - paired["start_ns"]
+    apart = (paired["end_ns"] - paired["end_ns_right"]).abs()
+    assert (apart < length).sum() > 0.9 * paired.height
 
 
 def test_without_servers_it_is_said_that_nothing_is_recorded(tmp_path: Path) -> None:

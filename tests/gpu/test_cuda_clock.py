@@ -17,11 +17,11 @@ pytestmark = gpu
 CYCLES = 50_000_000  # tens of milliseconds
 
 
-def settled(clock: CudaClock, event: object, limit_s: float = 10.0) -> None:
+def await_event(clock: CudaClock, event: object, limit_s: float = 10.0) -> None:
     """Wait by asking, as the recorder does at the end."""
-    until = time.monotonic() + limit_s
+    deadline_s = time.monotonic() + limit_s
     while not clock.is_over(event):
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline_s
         time.sleep(0.001)
 
 
@@ -33,7 +33,7 @@ def test_an_event_is_over_when_the_stream_has_come_to_it() -> None:
     recorded = clock.record()
     assert recorded is not None
     assert not clock.is_over(recorded[0])
-    settled(clock, recorded[0])
+    await_event(clock, recorded[0])
 
 
 def test_time_between_events_is_the_devices() -> None:
@@ -41,27 +41,27 @@ def test_time_between_events_is_the_devices() -> None:
     clock = cuda.CudaClock(torch.cuda.current_device())
     torch.cuda.synchronize()
     began = time.monotonic_ns()
-    first = clock.record()
+    first_event = clock.record()
     torch.cuda._sleep(CYCLES)
-    second = clock.record()
+    second_event = clock.record()
     queued = time.monotonic_ns() - began
-    assert first is not None
-    assert second is not None
+    assert first_event is not None
+    assert second_event is not None
     torch.cuda.synchronize()
     took = time.monotonic_ns() - began
-    between = clock.between_ns(first[0], second[0])
+    between = clock.between_ns(first_event[0], second_event[0])
     assert queued < between < took
 
 
 def test_a_stream_apart_does_not_wait_for_the_others() -> None:
     """So that an anchor's window stays narrow while the device computes."""
     clock = cuda.CudaClock(torch.cuda.current_device())
-    settled(clock, clock.record_apart())
+    await_event(clock, clock.record_apart())
     torch.cuda.synchronize()
     torch.cuda._sleep(CYCLES)
     busy = clock.record()
     assert busy is not None
-    settled(clock, clock.record_apart())
+    await_event(clock, clock.record_apart())
     assert not clock.is_over(busy[0])
     torch.cuda.synchronize()
 
@@ -69,24 +69,26 @@ def test_a_stream_apart_does_not_wait_for_the_others() -> None:
 def test_streams_are_told_apart() -> None:
     """By the numbers that PyTorch gives them."""
     clock = cuda.CudaClock(torch.cuda.current_device())
-    here = clock.record()
+    current_event = clock.record()
     with torch.cuda.stream(torch.cuda.Stream()):
-        there = clock.record()
-    assert here is not None
-    assert there is not None
-    assert here[1] != there[1]
+        side_event = clock.record()
+    assert current_event is not None
+    assert side_event is not None
+    assert current_event[1] != side_event[1]
     torch.cuda.synchronize()
     # Also backwards: an anchor may be passed after the span that is measured from it.
-    assert clock.between_ns(here[0], there[0]) == -clock.between_ns(there[0], here[0])
+    assert clock.between_ns(current_event[0], side_event[0]) == -clock.between_ns(
+        side_event[0], current_event[0]
+    )
 
 
 def test_events_are_used_again() -> None:
     """What was given back is recorded anew."""
     clock = cuda.CudaClock(torch.cuda.current_device())
-    first = clock.record_apart()
-    settled(clock, first)
-    clock.reuse(first)
-    assert clock.record_apart() is first
+    event = clock.record_apart()
+    await_event(clock, event)
+    clock.reuse(event)
+    assert clock.record_apart() is event
     torch.cuda.synchronize()
 
 

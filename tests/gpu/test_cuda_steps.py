@@ -65,11 +65,11 @@ def no_synchronisation() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def finished(trace: Path) -> Part:
+def read_finished(trace: Path) -> Part:
     torch.cuda.synchronize()
     tl.stop()
-    (part,) = read(trace)
-    return part
+    (recorded,) = read(trace)
+    return recorded
 
 
 @pytest.fixture(name="step")
@@ -87,13 +87,15 @@ def test_every_span_is_timed_and_no_step_waits(trace: Path, step: Step) -> None:
         for number in range(STEPS):
             with tl.step(number):
                 step()
-    part = finished(trace)
-    mine = [event for event in part.events if event["step"] >= 0 and event["kind"] != "step"]
-    assert len(mine) == STEPS * (2 + BUCKETS)
-    assert all(event["device_start_ns"] is not None for event in mine)
-    assert not part.side["dropped"]
-    last = part.named("backprop")[-1]
-    assert last["device_start_ns"] > last["start_ns"]
+    recorded = read_finished(trace)
+    step_events = [
+        event for event in recorded.events if event["step"] >= 0 and event["kind"] != "step"
+    ]
+    assert len(step_events) == STEPS * (2 + BUCKETS)
+    assert all(event["device_start_ns"] is not None for event in step_events)
+    assert not recorded.side["dropped"]
+    last_backprop = recorded.named("backprop")[-1]
+    assert last_backprop["device_start_ns"] > last_backprop["start_ns"]
 
 
 def test_device_spans_lie_in_their_step(trace: Path, step: Step) -> None:
@@ -102,60 +104,60 @@ def test_device_spans_lie_in_their_step(trace: Path, step: Step) -> None:
         with tl.step(number):
             step()
             torch.cuda.synchronize()
-    part = finished(trace)
-    steps = {event["step"]: event for event in part.events if event["kind"] == "step"}
-    for event in part.timed:
+    recorded = read_finished(trace)
+    steps = {event["step"]: event for event in recorded.events if event["kind"] == "step"}
+    for event in recorded.timed:
         if event["step"] < 0:
             continue
         around = steps[event["step"]]
-        found = part.on_host(event)
-        sure = found.uncertainty_ns + 1_000
-        assert found.start_ns >= event["start_ns"] - sure
-        assert found.end_ns <= around["start_ns"] + around["duration_ns"] + sure
+        placed = recorded.on_host(event)
+        sure = placed.uncertainty_ns + 1_000
+        assert placed.start_ns >= event["start_ns"] - sure
+        assert placed.end_ns <= around["start_ns"] + around["duration_ns"] + sure
 
 
 def between_waits(trace: Path) -> tuple[Part, list[tuple[int, int]]]:
     """Record work between two waits of the host, for some anchors long; also return the waits."""
     work = torch.zeros(8, device="cuda")
-    known: list[tuple[int, int]] = []
+    bounds_ns: list[tuple[int, int]] = []
     until = time.monotonic_ns() + 2 * ANCHOR_EVERY_NS + ANCHOR_EVERY_NS // 2
     number = 0
     while time.monotonic_ns() < until:
         torch.cuda.synchronize()
-        before = time.monotonic_ns()
+        begin_ns = time.monotonic_ns()
         with tl.step(number):
             with FORWARD:
                 work += 1
             torch.cuda.synchronize()
-        known.append((before, time.monotonic_ns()))
+        bounds_ns.append((begin_ns, time.monotonic_ns()))
         number += 1
         time.sleep(0.02)
-    return finished(trace), known
+    return read_finished(trace), bounds_ns
 
 
 def test_the_nearest_anchor_holds(trace: Path) -> None:
     """The work ran between the waits, at any distance from an anchor."""
-    part, known = between_waits(trace)
-    assert len(part.readings) >= 3
-    for event, (before, after) in zip(part.named("forward"), known, strict=True):
-        found = part.on_host(event)
-        assert found.start_ns >= before - found.uncertainty_ns - 1_000
-        assert found.end_ns <= after + found.uncertainty_ns + 1_000
+    recorded, bounds_ns = between_waits(trace)
+    assert len(recorded.readings) >= 3
+    for event, (since_ns, until_ns) in zip(recorded.named("forward"), bounds_ns, strict=True):
+        placed = recorded.on_host(event)
+        assert placed.start_ns >= since_ns - placed.uncertainty_ns - 1_000
+        assert placed.end_ns <= until_ns + placed.uncertainty_ns + 1_000
 
 
 def test_the_analyzers_map_holds(trace: Path) -> None:
     """All anchors together say it within tens of microseconds, and are right."""
     pytest.importorskip("polars", reason="the analyzer is not installed here")
-    _, known = between_waits(trace)
+    _, bounds_ns = between_waits(trace)
     read_back = tl.open(trace)
     (clock,) = read_back.device_clocks.to_dicts()
     assert clock["uncertainty_ns"] < 100_000
     sure = clock["uncertainty_ns"] + 1_000
     spans = read_back.spans.filter(kind="forward").sort("step").collect()
     begins, lengths = spans["device_start_ns"].to_list(), spans["device_duration_ns"].to_list()
-    for begin, length, (before, after) in zip(begins, lengths, known, strict=True):
-        assert begin >= before - sure
-        assert begin + length <= after + sure
+    for begin_ns, length, (since_ns, until_ns) in zip(begins, lengths, bounds_ns, strict=True):
+        assert begin_ns >= since_ns - sure
+        assert begin_ns + length <= until_ns + sure
 
 
 def test_copies_beside_computing_are_seen_to_overlap(trace: Path, step: Step) -> None:
@@ -163,15 +165,15 @@ def test_copies_beside_computing_are_seen_to_overlap(trace: Path, step: Step) ->
     for number in range(STEPS):
         with tl.step(number):
             step()
-    part = finished(trace)
-    timed = [event for event in part.timed if event["step"] >= 0]
-    places = {
-        name: [part.on_host(event) for event in timed if event["name"] == name]
+    recorded = read_finished(trace)
+    timed = [event for event in recorded.timed if event["step"] >= 0]
+    placed_by_name = {
+        name: [recorded.on_host(event) for event in timed if event["name"] == name]
         for name in ("backprop", "reduce")
     }
-    reduced = sum(place.end_ns - place.start_ns for place in places["reduce"])
-    assert overlap_ns(places["backprop"], places["reduce"]) > 0.3 * reduced
-    rows = {row["index"]: row["name"] for row in part.side["threads"]}
+    reduced = sum(placed.end_ns - placed.start_ns for placed in placed_by_name["reduce"])
+    assert overlap_ns(placed_by_name["backprop"], placed_by_name["reduce"]) > 0.3 * reduced
+    rows = {row["index"]: row["name"] for row in recorded.side["threads"]}
     assert len({rows[event["stream"]] for event in timed}) == 2
 
 
@@ -193,14 +195,14 @@ def test_a_model_in_ddp_is_timed(trace: Path) -> None:
                 model(inputs).square().mean().backward()
                 optimizer.step()
                 optimizer.zero_grad()
-        part = finished(trace)
+        recorded = read_finished(trace)
         del model, optimizer
     finally:
         dist.destroy_process_group()
     names = ["forward", "backprop", "SGD", *(["bucket"] if backend == "nccl" else [])]
     for name in names:
-        assert part.named(name), name
-        assert all(event["device_start_ns"] is not None for event in part.named(name)), name
+        assert recorded.named(name), name
+        assert all(event["device_start_ns"] is not None for event in recorded.named(name)), name
 
 
 def test_a_graph_is_captured_and_replayed_inside_spans(trace: Path) -> None:
@@ -215,7 +217,7 @@ def test_a_graph_is_captured_and_replayed_inside_spans(trace: Path) -> None:
         values += 1
     with tl.step(0), FORWARD(micro_step=2):
         graph.replay()
-    part = finished(trace)
+    part = read_finished(trace)
     found = {event["micro_step"]: event for event in part.named("forward")}
     assert found[1]["device_start_ns"] is None
     assert found[2]["device_start_ns"] is not None

@@ -25,10 +25,19 @@ FASTEST = 1e12  # bytes a second; nothing between two processes is
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Part]:
     """Record the program; nothing of ours is said but what was recorded."""
     folder = tmp_path_factory.mktemp("nccl")
-    ours = [sys.executable, "-m", "tracelens"]
+    tracelens_command = [sys.executable, "-m", "tracelens"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(PROGRAM)]
     done = subprocess.run(
-        [*ours, "record", "--no-verdict", "--out", str(folder), "--", sys.executable, *torchrun],
+        [
+            *tracelens_command,
+            "record",
+            "--no-verdict",
+            "--out",
+            str(folder),
+            "--",
+            sys.executable,
+            *torchrun,
+        ],
         capture_output=True,
         text=True,
         timeout=300,

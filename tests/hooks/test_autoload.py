@@ -68,14 +68,16 @@ def test_no_framework_is_imported() -> None:
 
 
 def test_the_users_own_runs_as_if_ours_were_not_there(tmp_path: Path) -> None:
-    own = _their_own(tmp_path / "own", "import sys; sys.found = (__name__, __file__, sys.path[1])")
+    user_folder = _their_own(
+        tmp_path / "own", "import sys; sys.found = (__name__, __file__, sys.path[1])"
+    )
     show = "import sys, sitecustomize; print(*sys.found, sitecustomize.__file__, sep='\\n')"
-    done = _python(show, own)
+    done = _python(show, user_folder)
     assert done.stderr == ""
-    name, file, first, imported = done.stdout.splitlines()
+    name, file, first_path, imported = done.stdout.splitlines()
     assert name == "sitecustomize"
-    assert file == imported == str(own / "sitecustomize.py")
-    assert first != str(AUTOLOAD)
+    assert file == imported == str(user_folder / "sitecustomize.py")
+    assert first_path != str(AUTOLOAD)
 
 
 def test_our_folder_is_not_on_the_path_of_the_program() -> None:

@@ -112,13 +112,15 @@ def test_phases_unless_somebody_says_otherwise(tmp_path: Path) -> None:
 
 def test_nonsense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a call and on the command line, by a sentence that says what there is."""
-    known = ", ".join(DETAILS)
-    with pytest.raises(InvalidArgument, match=f"^detail is 'much', expected one of {known}"):
+    valid_details = ", ".join(DETAILS)
+    with pytest.raises(
+        InvalidArgument, match=f"^detail is 'much', expected one of {valid_details}"
+    ):
         tl.start(tmp_path, detail="much")
     with pytest.raises(InvalidArgument, match="detail is 3"):
         tl.attach(Training().model, detail=3)
     assert main(["record", "--detail", "much", "--", "true"]) == 2
-    assert known in capsys.readouterr().err
+    assert valid_details in capsys.readouterr().err
 
 
 def test_nonsense_in_the_environment_is_told_and_passed_over(

@@ -14,18 +14,18 @@ def _ran(name: str, begin_us: int, end_us: int, device: int = 0) -> Operation:
     return Operation(name, "jit_step", device, begin_us * US, end_us * US)
 
 
-def _found(*operations: Operation) -> list[Seen]:
+def _spans_in(*operations: Operation) -> list[Seen]:
     return list(spans_of(operations, STEPS))
 
 
 def test_collectives_are_counted_by_operation() -> None:
     """In order of time, whatever order they were read in."""
-    found = _found(
+    spans = _spans_in(
         _ran("all-reduce.1", 11_000, 11_200),
         _ran("all-reduce.1", 1_000, 1_200),
         _ran("psum.3", 1_300, 1_400),
     )
-    assert [(seen.name, seen.op, seen.seq, seen.step) for seen in found] == [
+    assert [(seen.name, seen.op, seen.seq, seen.step) for seen in spans] == [
         ("jit_step/all-reduce.1", "allreduce", 0, 7),
         ("jit_step/psum.3", "allreduce", 0, 7),
         ("jit_step/all-reduce.1", "allreduce", 1, 8),
@@ -45,19 +45,19 @@ def test_collectives_are_counted_by_operation() -> None:
     ],
 )
 def test_operations_by_their_names(name: str, op: str | None) -> None:
-    (seen,) = _found(_ran(name, 10, 20))
+    (seen,) = _spans_in(_ran(name, 10, 20))
     assert seen.op == op
 
 
 def test_computation_is_put_together() -> None:
     """Operations that touch are one span; a pause parts them."""
-    found = _found(_ran("dot", 0, 100), _ran("add", 110, 200), _ran("dot.1", 900, 950))
+    found = _spans_in(_ran("dot", 0, 100), _ran("add", 110, 200), _ran("dot.1", 900, 950))
     assert [(seen.start_ns // US, seen.end_ns // US) for seen in found] == [(0, 200), (900, 950)]
 
 
 def test_one_device_speaks_for_a_process() -> None:
     """Else a collective of two devices would be two."""
-    found = _found(_ran("all-reduce", 10, 20), _ran("all-reduce", 11, 21, device=1))
+    found = _spans_in(_ran("all-reduce", 10, 20), _ran("all-reduce", 11, 21, device=1))
     assert len(found) == 1
 
 

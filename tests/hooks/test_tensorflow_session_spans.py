@@ -43,14 +43,14 @@ def _worker() -> list[Event]:
     ]
 
 
-def _found(seen: list[Seen]) -> list[tuple[str, int, int]]:
+def _name_and_times(seen: list[Seen]) -> list[tuple[str, int, int]]:
     return [(one.op or one.kind, one.start_ns, one.end_ns) for one in seen]
 
 
 def test_a_run_is_a_step() -> None:
     """It has the number that the session gave it, and no computation while a variable is awaited."""
-    seen = list(spans_of(_worker(), "worker", WORKER, PLAN, RUNS))
-    assert sorted(_found(seen)) == [
+    spans = list(spans_of(_worker(), "worker", WORKER, PLAN, RUNS))
+    assert sorted(_name_and_times(spans)) == [
         ("backprop", 500_000, 700_000),
         ("forward", 10_000, 20_000),
         ("forward", 410_000, 500_000),
@@ -59,7 +59,7 @@ def test_a_run_is_a_step() -> None:
         ("step", 0, 1_000_000),
         ("wait", 701_000, 950_000),
     ]
-    assert {one.values["step"] for one in seen} == {41}
+    assert {span.values["step"] for span in spans} == {41}
 
 
 def test_bytes_that_only_a_run_knows_are_not_recorded() -> None:
@@ -81,7 +81,7 @@ def test_an_update_in_step_belongs_to_the_last_push_before_it() -> None:
         _executed("update_w/ApplyGradientDescent:ApplyGradientDescent", 30, 40, step=8),
     ]
     served = {one.op: one for one in spans_of(events, "ps", SHARD, PLAN)}
-    assert _found(list(served.values())) == [
+    assert _name_and_times(list(served.values())) == [
         ("reply", 0, 1),
         ("receive", 10, 11),
         ("aggregate", 12, 20),

@@ -27,7 +27,7 @@ def _waiting(state: str, tensor: str, start_ns: int, end_ns: int, step: int = ST
     return Event(line, f"ExecutorState::ProcessAsync::{state}", start_ns, end_ns, about)
 
 
-def _inside(name: str, start_ns: int, end_ns: int) -> Event:
+def _operator(name: str, start_ns: int, end_ns: int) -> Event:
     return Event(MAIN, name, start_ns, end_ns)
 
 
@@ -42,9 +42,9 @@ def _worker() -> list[Event]:
         _waiting("Start", "AssignSubVariableOp", 5, 6),
         _waiting("Done", "MatMul/ReadVariableOp", 38, 40),
         _executor(45, 95),
-        _inside("Relu:Relu", 50, 60),
-        _inside("gradient_tape/ReluGrad:ReluGrad", 60, 70),
-        _inside("mul:Mul", 70, 75),
+        _operator("Relu:Relu", 50, 60),
+        _operator("gradient_tape/ReluGrad:ReluGrad", 60, 70),
+        _operator("mul:Mul", 70, 75),
         Event(MAIN, "mul/_9:_Send", 80, 82, {"key": KEY}),
         _waiting("Done", "AssignSubVariableOp", 98, 99),
     ]
@@ -58,14 +58,14 @@ def _server() -> list[Event]:
         _waiting("Start", "mul", 14, 16),
         _waiting("Done", "mul", 84, 85),
         _executor(86, 95),
-        _inside("AssignSubVariableOp:AssignSubVariableOp", 87, 91),
+        _operator("AssignSubVariableOp:AssignSubVariableOp", 87, 91),
     ]
 
 
-def _found(events: Iterable[Event], role: str, number: int) -> dict[str, Seen]:
-    found = list(spans_of(events, role, number, PLAN))
-    by_op = {seen.op or seen.kind: seen for seen in found}
-    assert len(by_op) == len(found)
+def _spans_by_op(events: Iterable[Event], role: str, number: int) -> dict[str, Seen]:
+    spans = list(spans_of(events, role, number, PLAN))
+    by_op = {span.op or span.kind: span for span in spans}
+    assert len(by_op) == len(spans)
     return by_op
 
 
@@ -75,34 +75,34 @@ def _times(seen: Seen) -> tuple[int, int]:
 
 def test_a_workers_step() -> None:
     """Phases are its own; requests are in flight beside them, each on a lane of its own."""
-    found = _found(_worker(), "worker", WORKER)
-    assert {name: _times(seen) for name, seen in found.items()} == {
+    spans_by_op = _spans_by_op(_worker(), "worker", WORKER)
+    assert {name: _times(span) for name, span in spans_by_op.items()} == {
         "step": (0, 99),
         "forward": (50, 60),
         "backprop": (60, 75),
         "pull": (0, 40),
         "push": (80, 99),
     }
-    assert {seen.values["step"] for seen in found.values()} == {0}
-    assert (found["pull"].lane, found["push"].lane) == (0, 1)
-    assert found["pull"].shard == SHARD
-    assert found["pull"].values["nbytes"] == 4096
+    assert {span.values["step"] for span in spans_by_op.values()} == {0}
+    assert (spans_by_op["pull"].lane, spans_by_op["push"].lane) == (0, 1)
+    assert spans_by_op["pull"].shard == SHARD
+    assert spans_by_op["pull"].values["nbytes"] == 4096
 
 
 def test_a_servers_part() -> None:
-    found = _found(_server(), "ps", SHARD)
-    assert {name: _times(seen) for name, seen in found.items()} == {
+    spans_by_op = _spans_by_op(_server(), "ps", SHARD)
+    assert {name: _times(span) for name, span in spans_by_op.items()} == {
         "reply": (10, 12),
         "receive": (84, 85),
         "apply": (87, 91),
     }
-    assert {seen.values["peer"] for seen in found.values()} == {WORKER}
-    assert {seen.lane for seen in found.values()} == {None}
+    assert {span.values["peer"] for span in spans_by_op.values()} == {WORKER}
+    assert {span.lane for span in spans_by_op.values()} == {None}
 
 
 def test_both_ends_name_the_same_requests() -> None:
     """A pull is a reply, a push is received and applied; another step has other requests."""
-    worker, server = _found(_worker(), "worker", WORKER), _found(_server(), "ps", SHARD)
+    worker, server = _spans_by_op(_worker(), "worker", WORKER), _spans_by_op(_server(), "ps", SHARD)
     request = {name: seen.values.get("request") for name, seen in (worker | server).items()}
     assert request["pull"] == request["reply"]
     assert request["push"] == request["receive"] == request["apply"]
@@ -111,7 +111,7 @@ def test_both_ends_name_the_same_requests() -> None:
 
 
 def test_between_steps_a_worker_waits_for_the_coordinator() -> None:
-    later = [
+    next_step = [
         replace(
             event,
             start_ns=event.start_ns + 200,
@@ -120,7 +120,9 @@ def test_between_steps_a_worker_waits_for_the_coordinator() -> None:
         )
         for event in _worker()
     ]
-    (idle,) = (s for s in spans_of(_worker() + later, "worker", WORKER, PLAN) if s.op == "launch")
+    (idle,) = (
+        s for s in spans_of(_worker() + next_step, "worker", WORKER, PLAN) if s.op == "launch"
+    )
     assert (idle.kind, *_times(idle)) == ("wait", 99, 200)
 
 
@@ -130,7 +132,7 @@ def test_another_servers_variables_are_not_served_here() -> None:
 
 def test_steps_of_others_are_left_out() -> None:
     """A function that pulls and pushes nothing is none of training."""
-    events = [_executor(0, 50), _inside("Identity:Identity", 10, 20)]
+    events = [_executor(0, 50), _operator("Identity:Identity", 10, 20)]
     assert not list(spans_of(events, "worker", WORKER, PLAN))
 
 

@@ -114,19 +114,19 @@ def test_child_ends_nothing_of_its_parent(tmp_path: Path) -> None:
     """Also where the span that was open at the fork is in a segment that was full long before."""
     run_child(LONG, tmp_path)
     (recorded,) = read_all(tmp_path)
-    after = recorded.one("over")["start_ns"]
+    over_ns = recorded.one("over")["start_ns"]
     ends = [event["start_ns"] + event["duration_ns"] for event in recorded.named("held")]
     assert len(ends) == 2
-    assert max(ends) <= after
+    assert max(ends) <= over_ns
 
 
 def test_children_of_multiprocessing_complete(tmp_path: Path) -> None:
     """Although multiprocessing runs no atexit in a forked child, its recording ends with it."""
     run_child(POOL, tmp_path)
-    found = read_all(tmp_path)
-    assert [one.path.suffix for one in found] == [".arrow"] * 4
-    assert all(one.side.complete for one in found)
-    sizes = [event["bytes"] for one in found for event in one.named("piece")]
+    recordings = read_all(tmp_path)
+    assert [recording.path.suffix for recording in recordings] == [".arrow"] * 4
+    assert all(recording.side.complete for recording in recordings)
+    sizes = [event["bytes"] for recording in recordings for event in recording.named("piece")]
     assert sorted(sizes, key=str) == [0, 1, 2, None]
 
 
@@ -160,7 +160,7 @@ os.waitpid(child, 0)
 def test_killed_child_shows_where_it_was(tmp_path: Path) -> None:
     """A child that is killed leaves segments, which show the open span."""
     run_child(KILLED, tmp_path)
-    found = {one.path.suffix: one for one in read_all(tmp_path)}
-    assert found[".segments"].one("piece")["status"] == "open"
-    assert found[".arrow"].one("piece")["status"] == "closed"
-    assert not found[".segments"].side.complete
+    recording_by_suffix = {recording.path.suffix: recording for recording in read_all(tmp_path)}
+    assert recording_by_suffix[".segments"].one("piece")["status"] == "open"
+    assert recording_by_suffix[".arrow"].one("piece")["status"] == "closed"
+    assert not recording_by_suffix[".segments"].side.complete

@@ -39,23 +39,23 @@ class Alarm:
         self.calls += 1
         self.depth += 1
         if self.depth < DEEPEST:
-            self.again()
+            self.restart_timer()
         with self.span, self.span(nbytes=self.calls):
             pass
         self.depth -= 1
 
-    def again(self) -> None:
+    def restart_timer(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.0005)
 
-    def awaited(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether it was called so often; if not, it will be."""
         if signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):
-            self.again()
+            self.restart_timer()
         return self.calls >= HANDLED
 
     def __enter__(self) -> Self:
         self.before = signal.signal(signal.SIGALRM, self)
-        self.again()
+        self.restart_timer()
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -66,7 +66,7 @@ class Alarm:
 def train(alarm: Alarm) -> int:
     outer = tl.span("training")
     count = 0
-    while not alarm.awaited():
+    while not alarm.is_finished():
         with outer:
             count += 1
         with outer(seq=count):
@@ -166,11 +166,11 @@ def test_handler_raises_while_a_segment_is_made(
     caught = 0
 
     def interrupted(*arguments: Any) -> Any:
-        made = create(*arguments)
+        segment = create(*arguments)
         if not raised:
-            raised.append(made.number)
+            raised.append(segment.number)
             signal.raise_signal(signal.SIGUSR1)
-        return made
+        return segment
 
     tl.stop()
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 1 << 14)

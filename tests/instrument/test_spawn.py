@@ -49,10 +49,10 @@ def run(
     (tmp_path / "spawned.py").write_text(CHILD.format(first=first))
     code = PARENT.format(folder=str(tmp_path), given=given or {}, count=count)
     run_child(code, tmp_path / "trace", **variables)
-    found = read_all(tmp_path / "trace")
-    assert all(one.side.complete for one in found)
-    (parent,) = [one for one in found if one.named("parent")]
-    return parent, [one for one in found if one is not parent]
+    recordings = read_all(tmp_path / "trace")
+    assert all(recording.side.complete for recording in recordings)
+    (parent,) = [recording for recording in recordings if recording.named("parent")]
+    return parent, [recording for recording in recordings if recording is not parent]
 
 
 def test_child_belongs_to_its_parent(tmp_path: Path) -> None:

@@ -84,12 +84,12 @@ def test_callbacks_still_record(trace: Path) -> None:
 
 def test_callbacks_run_once(trace: Path) -> None:
     """The next recording does not call them again."""
-    called: list[int] = []
-    recorder.on_stop(lambda: called.append(1))
+    calls: list[int] = []
+    recorder.on_stop(lambda: calls.append(1))
     tl.stop()
     tl.start(trace)
     tl.stop()
-    assert called == [1]
+    assert calls == [1]
 
 
 def test_failed_conversion_leaves_the_segments(

@@ -24,7 +24,7 @@ def arrays(spans: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, n
     return ORIGIN + start, ORIGIN + start + length, code.astype(np.uint8)
 
 
-def counted(spans: list[tuple[int, int, int]], bins: Bins) -> np.ndarray:
+def sums_by_hand(spans: list[tuple[int, int, int]], bins: Bins) -> np.ndarray:
     """Count nanosecond by nanosecond, [code, bin]."""
     sums = np.zeros((17, bins.count * bins.width_ns))
     for start, length, code in spans:
@@ -37,7 +37,7 @@ def test_every_bin_holds_each_codes_time(spans: list[tuple[int, int, int]], widt
     """For any spans, in any order, overlapping or not."""
     bins = Bins.over(ORIGIN, ORIGIN + 1300, width)
     present, sums = pyramid.busy_time(*arrays(spans), bins)
-    assert (sums == counted(spans, bins)[present]).all()
+    assert (sums == sums_by_hand(spans, bins)[present]).all()
     assert sums.sum() == sum(length for _, length, _ in spans)
 
 
@@ -46,14 +46,14 @@ def test_every_level_shows_the_code_with_most_time(spans: list[tuple[int, int, i
     """On each level, the colour is the one that counting says, faint where the bin was not full."""
     ladder = [Bins.over(ORIGIN, ORIGIN + 1300, 7 << level) for level in range(6)]
     for bins, row in zip(ladder, pyramid.build_levels(*arrays(spans), ladder), strict=True):
-        sums = counted(spans, bins)
+        sums = sums_by_hand(spans, bins)
         busy = np.minimum(sums.sum(axis=0) / bins.width_ns, 1)
         assert ((row == BLANK) == (busy == 0)).all()
-        shown = np.flatnonzero(busy)
-        most = sums[row[shown] % SHADE, shown]
-        assert (most == sums[:, shown].max(axis=0)).all()
+        shown_bins = np.flatnonzero(busy)
+        longest_ns = sums[row[shown_bins] % SHADE, shown_bins]
+        assert (longest_ns == sums[:, shown_bins].max(axis=0)).all()
         assert (
-            row[shown] // SHADE == SHADES - 1 - np.minimum(busy[shown] * 4, 3).astype(int)
+            row[shown_bins] // SHADE == SHADES - 1 - np.minimum(busy[shown_bins] * 4, 3).astype(int)
         ).all()
 
 

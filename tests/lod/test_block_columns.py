@@ -71,7 +71,7 @@ def test_a_slice_decodes_only_the_blocks_in_which_it_lies() -> None:
 
 def test_decoded_blocks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second look at the same items reads no file."""
-    opened = written(lanes_of([[(0, 7)] * 4 * SMALL], 0), 1, tmp_path)
+    opened = save_and_open(lanes_of([[(0, 7)] * 4 * SMALL], 0), 1, tmp_path)
     before = opened.codes[SMALL : 2 * SMALL]
     monkeypatch.setattr(lane_files._Blocks, "_read", None)
     assert opened.codes[SMALL : 2 * SMALL].tolist() == before.tolist()
@@ -79,12 +79,12 @@ def test_decoded_blocks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_file_that_is_cut_short_does_not_open(tmp_path: Path) -> None:
-    whole = lanes_of([[(0, 7)] * 4 * SMALL], 0)
-    written(whole, 1, tmp_path)
+    lanes = lanes_of([[(0, 7)] * 4 * SMALL], 0)
+    save_and_open(lanes, 1, tmp_path)
     file = tmp_path / "spans.arrow"
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(ValueError, match=r"."):
-        lane_files.load_lanes(tmp_path, "spans", whole.lanes, whole.words)
+        lane_files.load_lanes(tmp_path, "spans", lanes.lanes, lanes.words)
 
 
 @pytest.mark.parametrize("kind", ["uint32", "uint64", "bool"])
@@ -105,12 +105,12 @@ def test_matrices_are_read_by_steps(tmp_path: Path, kind: str) -> None:
 @given(rows=ROWS, part=st.integers(1, 4), seed=st.integers(0, 9))
 def test_lanes_come_back(rows: list[list[tuple[int, int]]], part: int, seed: int) -> None:
     """For any lanes, with gaps and without, written in parts of some lanes: every column, exactly."""
-    whole = lanes_of(rows, seed)
+    lanes = lanes_of(rows, seed)
     with tempfile.TemporaryDirectory() as folder:
-        opened = written(whole, part, Path(folder))
+        opened = save_and_open(lanes, part, Path(folder))
         for name in ("offsets", *COLUMNS):
-            assert np.array_equal(getattr(opened, name), getattr(whole, name))
-        assert opened.words == whole.words
+            assert np.array_equal(getattr(opened, name), getattr(lanes, name))
+        assert opened.words == lanes.words
 
 
 @settings(max_examples=60)
@@ -119,16 +119,16 @@ def test_lanes_on_disk_find_what_lanes_in_memory_find(
     rows: list[list[tuple[int, int]]], begin: float, length: float
 ) -> None:
     """For any lanes and window: the same items, also of one lane."""
-    whole = lanes_of(rows, 0)
-    end = int(whole.ends[:].max(initial=1))
+    lanes = lanes_of(rows, 0)
+    end = int(lanes.ends[:].max(initial=1))
     start = int(begin * end)
     window = start, start + max(int(length * end), 1)
     with tempfile.TemporaryDirectory() as folder:
-        opened = written(whole, 1, Path(folder))
-        for mine, plain in zip(opened.bounds(*window), whole.bounds(*window), strict=True):
-            assert mine.tolist() == plain.tolist()
-        assert opened.items_between(0, *window) == whole.items_between(0, *window)
-        assert opened.count(*window) == whole.count(*window)
+        opened = save_and_open(lanes, 1, Path(folder))
+        for on_disk, plain in zip(opened.bounds(*window), lanes.bounds(*window), strict=True):
+            assert on_disk.tolist() == plain.tolist()
+        assert opened.items_between(0, *window) == lanes.items_between(0, *window)
+        assert opened.count(*window) == lanes.count(*window)
 
 
 def lanes_of(rows: list[list[tuple[int, int]]], seed: int) -> Lanes:
@@ -148,22 +148,22 @@ def lanes_of(rows: list[list[tuple[int, int]]], seed: int) -> Lanes:
     )
 
 
-def written(whole: Lanes, together: int, folder: Path) -> Lanes:
+def save_and_open(lanes: Lanes, per_part: int, folder: Path) -> Lanes:
     """Write lanes, some of them together as a part, and open what was written."""
-    count = len(whole)
-    bounds = [(first, min(first + together, count)) for first in range(0, count, together)]
-    offsets, words = lane_files.save_lanes(
-        (part_of(whole, first, last) for first, last in bounds), folder, "spans"
+    count = len(lanes)
+    bounds = [(first, min(first + per_part, count)) for first in range(0, count, per_part)]
+    offsets, saved_words = lane_files.save_lanes(
+        (part_of(lanes, first, last) for first, last in bounds), folder, "spans"
     )
-    assert offsets.tolist() == whole.offsets.tolist()
-    return lane_files.load_lanes(folder, "spans", whole.lanes, words)
+    assert offsets.tolist() == lanes.offsets.tolist()
+    return lane_files.load_lanes(folder, "spans", lanes.lanes, saved_words)
 
 
-def part_of(whole: Lanes, first: int, last: int) -> Lanes:
-    items = slice(int(whole.offsets[first]), int(whole.offsets[last]))
+def part_of(lanes: Lanes, first_lane: int, last_lane: int) -> Lanes:
+    items = slice(int(lanes.offsets[first_lane]), int(lanes.offsets[last_lane]))
     return Lanes(
-        lanes=whole.lanes[first:last],
-        offsets=whole.offsets[first : last + 1] - whole.offsets[first],
-        words=whole.words,
-        **{name: getattr(whole, name)[items] for name in COLUMNS},
+        lanes=lanes.lanes[first_lane:last_lane],
+        offsets=lanes.offsets[first_lane : last_lane + 1] - lanes.offsets[first_lane],
+        words=lanes.words,
+        **{name: getattr(lanes, name)[items] for name in COLUMNS},
     )

@@ -39,45 +39,49 @@ def trace(tmp_path: Path) -> Path:
 def test_what_comes_back_is_what_went_in(trace: Path) -> None:
     """Findings, tables, lateness, spans and levels are the same as without an index."""
     opened = load.open(trace)
-    fresh = with_pyramid(Run.from_trace(opened, analyze(opened)))
+    fresh_run = with_pyramid(Run.from_trace(opened, analyze(opened)))
     explained(trace)
-    kept = opening.indexed(trace)
-    assert kept
-    reports = (kept.report, fresh.report)
+    indexed_run = opening.indexed(trace)
+    assert indexed_run
+    reports = (indexed_run.report, fresh_run.report)
     was, now = (asdict(replace(report, findings=(), results={})) for report in reports)
     assert was == now
-    assert kept.report.findings == fresh.report.findings
+    assert indexed_run.report.findings == fresh_run.report.findings
     for table in files.TABLES:
-        assert getattr(kept, table).equals(getattr(fresh, table))
-    assert kept.tables.keys() == fresh.tables.keys() == run_data.KEPT_TABLES.keys()
-    assert all(kept.tables[name].equals(fresh.tables[name]) for name in run_data.KEPT_TABLES)
-    assert np.array_equal(kept.residuals.residual_ns, fresh.residuals.residual_ns, equal_nan=True)
-    for mine, theirs in (
-        (kept.scene.lanes, fresh.scene.lanes),
-        (kept.scene.steps, fresh.scene.steps),
+        assert getattr(indexed_run, table).equals(getattr(fresh_run, table))
+    assert indexed_run.tables.keys() == fresh_run.tables.keys() == run_data.KEPT_TABLES.keys()
+    assert all(
+        indexed_run.tables[name].equals(fresh_run.tables[name]) for name in run_data.KEPT_TABLES
+    )
+    assert np.array_equal(
+        indexed_run.residuals.residual_ns, fresh_run.residuals.residual_ns, equal_nan=True
+    )
+    for indexed_lanes, fresh_lanes in (
+        (indexed_run.scene.lanes, fresh_run.scene.lanes),
+        (indexed_run.scene.steps, fresh_run.scene.steps),
     ):
-        assert mine.lanes == theirs.lanes
-        assert mine.words == theirs.words
+        assert indexed_lanes.lanes == fresh_lanes.lanes
+        assert indexed_lanes.words == fresh_lanes.words
         for name in ("offsets", "starts", "ends", "codes", "steps", "names"):
-            assert np.array_equal(getattr(mine, name), getattr(theirs, name))
-    assert kept.scene.pyramid
-    assert kept.scene.pyramid.complete
-    plan, seen = viewport.plan(kept.scene.lanes), kept.scene.whole
-    first, second = (query.look(run.scene, seen, plan).pixels for run in (kept, fresh))
+            assert np.array_equal(getattr(indexed_lanes, name), getattr(fresh_lanes, name))
+    assert indexed_run.scene.pyramid
+    assert indexed_run.scene.pyramid.complete
+    plan, window = viewport.plan(indexed_run.scene.lanes), indexed_run.scene.whole
+    first, second = (query.look(run.scene, window, plan).pixels for run in (indexed_run, fresh_run))
     assert np.array_equal(first, second)
 
 
 def test_a_changed_trace_gets_a_new_index(trace: Path) -> None:
     """Another file, another size or another time: the index is not found, and goes when one is made."""
     explained(trace)
-    before = index.find(trace)
-    assert before
+    index_before = index.find(trace)
+    assert index_before
     file = next(trace.glob("*.arrow"))
     os.utime(file, ns=(1, 1))
     assert index.find(trace) is None
     explained(trace)
-    assert index.find(trace) not in (None, before)
-    assert not before.exists()
+    assert index.find(trace) not in (None, index_before)
+    assert not index_before.exists()
 
 
 @pytest.mark.slow
@@ -120,10 +124,10 @@ def test_another_format_finds_no_index(trace: Path, monkeypatch: pytest.MonkeyPa
 def test_the_same_tracelens_installed_again_finds_the_index(trace: Path, tmp_path: Path) -> None:
     """Its files are new ones, at another place; what they make of a trace is the same."""
     explained(trace)
-    again = tmp_path / "installed"
+    install_folder = tmp_path / "installed"
     shutil.copytree(
         Path(index.__file__).parents[1],
-        again / "tracelens",
+        install_folder / "tracelens",
         ignore=shutil.ignore_patterns("__pycache__"),
         copy_function=shutil.copyfile,
     )
@@ -133,7 +137,7 @@ def test_the_same_tracelens_installed_again_finds_the_index(trace: Path, tmp_pat
     program += "print(home.__file__, index.find(Path(sys.argv[1])), sep='\\n')"
     done = subprocess.run(
         [sys.executable, "-c", program, str(trace)],
-        env={**os.environ, "PYTHONPATH": str(again)},
+        env={**os.environ, "PYTHONPATH": str(install_folder)},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -141,7 +145,7 @@ def test_the_same_tracelens_installed_again_finds_the_index(trace: Path, tmp_pat
         check=True,
     )
     code, found = done.stdout.splitlines()
-    assert Path(code).is_relative_to(again)
+    assert Path(code).is_relative_to(install_folder)
     assert Path(found) == index.find(trace)
 
 
@@ -162,13 +166,13 @@ def test_a_killed_build_leaves_nothing_that_is_found(
             opening.explained(load.open(trace))
     assert levels_of(trace) == []
     opening.explained(load.open(trace))
-    kept = opening.indexed(trace)
-    assert kept
-    assert kept.scene.pyramid
+    indexed_run = opening.indexed(trace)
+    assert indexed_run
+    assert indexed_run.scene.pyramid
     with monkeypatch.context() as dying:
         dying.setattr(np.memmap, "flush", _killed)
         with pytest.raises(KeyboardInterrupt):
-            opening.refined(kept)
+            opening.refined(indexed_run)
     assert levels_of(trace) == [275]
     again = opening.indexed(trace)
     assert again
@@ -245,12 +249,12 @@ def test_a_damaged_index_is_made_anew(trace: Path) -> None:
 def test_an_index_that_lacks_a_file_is_made_anew(trace: Path) -> None:
     """Also one that is read much later than the index is opened; without a level pages do."""
     explained(trace)
-    found = index.find(trace)
-    assert found
-    names = {file.name for file in found.iterdir()} - {run_data.GLANCE_FILE}
+    index_folder = index.find(trace)
+    assert index_folder
+    names = {file.name for file in index_folder.iterdir()} - {run_data.GLANCE_FILE}
     for name in sorted(name for name in names if not name.startswith(("level-", "peaks-"))):
         copy = trace.parent / "copy"
-        shutil.copytree(found, copy)
+        shutil.copytree(index_folder, copy)
         (copy / name).unlink()
         assert index.load(copy) is None, name
         assert not copy.exists()

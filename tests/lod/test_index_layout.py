@@ -39,12 +39,12 @@ def test_a_layout_with_an_old_number_is_not_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody gets past the test by writing down what there is."""
-    before = json.dumps({"version": places.INDEX_VERSION, "runs": {"another": {}}})
-    (tmp_path / "layout.json").write_text(before)
+    layout_before = json.dumps({"version": places.INDEX_VERSION, "runs": {"another": {}}})
+    (tmp_path / "layout.json").write_text(layout_before)
     monkeypatch.setattr(index_layout, "AGREED", tmp_path / "layout.json")
     monkeypatch.setattr(
         index_layout, "layout", lambda: {"version": places.INDEX_VERSION, "runs": {}}
     )
     assert index_layout.main() == 1
     assert "raise VERSION" in capsys.readouterr().err
-    assert index_layout.AGREED.read_text() == before
+    assert index_layout.AGREED.read_text() == layout_before

@@ -26,66 +26,68 @@ CHOSEN = Choice.parse("1-2")
 
 
 @pytest.fixture(scope="module", params=[SERVED, DEVICES], ids=["shards", "devices"])
-def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Each run, opened by its index, so that its columns are decoded where they are looked at."""
     folder = recorded(tmp_path_factory.mktemp("narrowed") / "run", request.param)
     explained(folder)
-    run = opening.indexed(folder)
-    assert run
-    return run
+    indexed = opening.indexed(folder)
+    assert indexed
+    return indexed
 
 
 @pytest.mark.slow
-def test_ranks_take_what_they_took(whole: Run) -> None:
+def test_ranks_take_what_they_took(run: Run) -> None:
     """Times, residuals against all peers, and the rows of the timeline."""
-    part = narrowed.of_ranks(whole, CHOSEN)
-    assert part.times.ranks == part.residuals.ranks == (1, 2)
-    categories = whole.times.categories
+    narrowed_run = narrowed.of_ranks(run, CHOSEN)
+    assert narrowed_run.times.ranks == narrowed_run.residuals.ranks == (1, 2)
+    categories = run.times.categories
     assert np.array_equal(
-        part.times.time_in(categories), whole.times.time_in(categories)[1:3], equal_nan=True
+        narrowed_run.times.time_in(categories), run.times.time_in(categories)[1:3], equal_nan=True
     )
-    assert np.array_equal(part.residuals.residual_ns, whole.residuals.residual_ns[1:3])
-    for lanes, every in (
-        (part.scene.lanes, whole.scene.lanes),
-        (part.scene.steps, whole.scene.steps),
+    assert np.array_equal(narrowed_run.residuals.residual_ns, run.residuals.residual_ns[1:3])
+    for lanes, run_lanes in (
+        (narrowed_run.scene.lanes, run.scene.lanes),
+        (narrowed_run.scene.steps, run.scene.steps),
     ):
         for row, lane in enumerate(lanes.lanes):
-            same = every.lanes.index(lane)
-            mine, theirs = (
-                one.starts[slice(*one.offsets[at : at + 2].tolist())]
-                for one, at in ((lanes, row), (every, same))
+            run_row = run_lanes.lanes.index(lane)
+            narrowed_values, run_values = (
+                lanes_of.starts[slice(*lanes_of.offsets[lane_row : lane_row + 2].tolist())]
+                for lanes_of, lane_row in ((lanes, row), (run_lanes, run_row))
             )
-            assert np.array_equal(mine, theirs)
-    shown = {lane.rank for lane in part.scene.lanes.lanes if lane.role != "ps"}
-    assert shown == {1, 2}
-    servers = [lane for lane in whole.scene.lanes.lanes if lane.role == "ps"]
-    assert [lane for lane in part.scene.lanes.lanes if lane.role == "ps"] == servers
-    assert part.scene.pyramid is not None
-    assert part.report is whole.report
+            assert np.array_equal(narrowed_values, run_values)
+    shown_ranks = {lane.rank for lane in narrowed_run.scene.lanes.lanes if lane.role != "ps"}
+    assert shown_ranks == {1, 2}
+    servers = [lane for lane in run.scene.lanes.lanes if lane.role == "ps"]
+    assert [lane for lane in narrowed_run.scene.lanes.lanes if lane.role == "ps"] == servers
+    assert narrowed_run.scene.pyramid is not None
+    assert narrowed_run.report is run.report
 
 
 @pytest.mark.slow
-def test_tables_hold_the_ranks_alone(whole: Run) -> None:
+def test_tables_hold_the_ranks_alone(run: Run) -> None:
     """Those that are not about ranks are as they were."""
-    part = narrowed.of_ranks(whole, CHOSEN)
+    part = narrowed.of_ranks(run, CHOSEN)
     for name, table in part.tables.items():
         if "rank" in table.columns:
             assert set(table["rank"].drop_nulls()) <= {1, 2}, name
         else:
-            assert table.equals(whole.tables[name]), name
+            assert table.equals(run.tables[name]), name
 
 
-def test_all_ranks_are_the_run_itself(whole: Run) -> None:
+def test_all_ranks_are_the_run_itself(run: Run) -> None:
     """Nothing is copied then; ranks that the run lacks are refused."""
-    assert narrowed.of_ranks(whole, Choice.parse("0-")) is whole
+    assert narrowed.of_ranks(run, Choice.parse("0-")) is run
     with pytest.raises(InvalidArgument, match="it has ranks 0-3"):
-        narrowed.of_ranks(whole, Choice.parse("7"))
+        narrowed.of_ranks(run, Choice.parse("7"))
 
 
 def test_steps_are_analyzed_alone(tmp_path: Path) -> None:
     """A rank that is slow in other steps is no finding of these."""
     trace = load.open(recorded(tmp_path / "run", SERVED))
-    part = opening.explained(narrowed.of_steps(trace, Choice.parse("0", "40-59")))
-    assert part.windows["step"].to_list() == list(range(40, 60))
-    assert [one.ranks for one in part.report.findings if one.kind == "straggler"] == []
-    assert part.workers.height == SERVED.ranks
+    narrowed_run = opening.explained(narrowed.of_steps(trace, Choice.parse("0", "40-59")))
+    assert narrowed_run.windows["step"].to_list() == list(range(40, 60))
+    assert [
+        finding.ranks for finding in narrowed_run.report.findings if finding.kind == "straggler"
+    ] == []
+    assert narrowed_run.workers.height == SERVED.ranks

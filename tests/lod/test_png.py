@@ -17,11 +17,11 @@ def test_pixels_and_palette_come_back() -> None:
     pixels = np.random.default_rng(1).integers(0, 3, (7, 11)).astype(np.uint8)
     pixels[3] = pixels[2]
     encoded = raster.encode_png(pixels, PALETTE)
-    parts = chunks(encoded)
-    width, height, depth, kind = struct.unpack_from(">IIBB", parts[b"IHDR"])
+    chunks_by_kind = chunks(encoded)
+    width, height, depth, kind = struct.unpack_from(">IIBB", chunks_by_kind[b"IHDR"])
     assert (width, height, depth, kind) == (11, 7, 8, raster.INDEXED)
-    assert parts[b"PLTE"] == bytes(value for colour in PALETTE for value in colour)
-    assert parts[b"tRNS"] == b"\x00"
+    assert chunks_by_kind[b"PLTE"] == bytes(value for colour in PALETTE for value in colour)
+    assert chunks_by_kind[b"tRNS"] == b"\x00"
     assert (pixels_of(encoded) == pixels).all()
 
 

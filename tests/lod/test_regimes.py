@@ -20,14 +20,14 @@ def noisy(steps: int, seed: int) -> np.ndarray:
 def test_a_slow_third_is_found(steps: int) -> None:
     """Three levels, with edges to within a block of steps, whatever single steps take."""
     series = noisy(steps, 1)
-    first, last = steps // 3, 2 * steps // 3
-    series[first:last] *= 1.25
+    first_slow, last_slow = steps // 3, 2 * steps // 3
+    series[first_slow:last_slow] *= 1.25
     series[:: max(steps // 40, 7)] *= 3
-    found = regimes.find(series)
-    assert len(found) == 3
-    assert found[1].first == pytest.approx(first, abs=max(3, steps // 200))
-    assert found[1].last == pytest.approx(last, abs=max(3, steps // 200))
-    assert found[1].level / found[0].level == pytest.approx(1.25, abs=0.05)
+    levels = regimes.find(series)
+    assert len(levels) == 3
+    assert levels[1].first == pytest.approx(first_slow, abs=max(3, steps // 200))
+    assert levels[1].last == pytest.approx(last_slow, abs=max(3, steps // 200))
+    assert levels[1].level / levels[0].level == pytest.approx(1.25, abs=0.05)
 
 
 def test_noise_and_spikes_are_no_regime() -> None:

@@ -40,10 +40,12 @@ def test_a_single_rank_is_compared_with_its_own_steps() -> None:
 
 def test_ranks_are_compared_with_those_of_their_stage() -> None:
     """A stage with more work is not late; a rank of it that is late is, by the stage's measure."""
-    own = np.full((6, 8), 100.0)
-    own[3:] += 50
-    own[4, 6] += 30
-    late = residuals.compare(own, tuple(range(6)), tuple(range(8)), stage=np.repeat([0, 1], 3))
+    compute_ns = np.full((6, 8), 100.0)
+    compute_ns[3:] += 50
+    compute_ns[4, 6] += 30
+    late = residuals.compare(
+        compute_ns, tuple(range(6)), tuple(range(8)), stage=np.repeat([0, 1], 3)
+    )
     assert late.residual_ns[4, 6] == 30
     assert np.count_nonzero(late.residual_ns) == 1
     assert late.peers_ns.tolist() == [[100.0] * 8, [150.0] * 8]
@@ -74,8 +76,8 @@ def test_noise_of_a_healthy_run_stays_pale() -> None:
 
 def test_one_slow_first_step_does_not_use_up_the_ramp() -> None:
     """A first step that loads libraries leaves the ramp to the steps that follow."""
-    own = np.full((4, 200), 100.0)
-    own[1, 0] = 5000.0
-    own[2, 50:80] = 150.0
-    levels = residuals.compare(own, tuple(range(4)), tuple(range(200))).levels
+    compute_ns = np.full((4, 200), 100.0)
+    compute_ns[1, 0] = 5000.0
+    compute_ns[2, 50:80] = 150.0
+    levels = residuals.compare(compute_ns, tuple(range(4)), tuple(range(200))).levels
     assert levels[2, 60] == FIRST_LEVEL + LEVELS - 1

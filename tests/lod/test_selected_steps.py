@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 def codes_between(folder: Path, steps: str) -> tuple[set[int], set[int]]:
     """Return the codes of pieces within and between the steps that were asked for, of all ranks."""
     trace = load.open(folder, steps=steps)
-    found = Run.from_trace(trace, analyze(trace)).scene.lanes
-    within: set[int] = set()
-    between: set[int] = set()
-    for row, lane in enumerate(found.lanes):
-        own = trace.steps.filter(process=lane.process).sort("start_ns")
-        part = slice(found.offsets[row], found.offsets[row + 1])
-        starts, codes = found.starts[part], found.codes[part]
-        step = np.searchsorted(own["start_ns"], starts, side="right") - 1
-        inside = starts < own["end_ns"].to_numpy()[step]
-        within |= {*codes[inside].tolist()}
-        between |= {*codes[~inside].tolist()}
-    return within, between
+    lanes = Run.from_trace(trace, analyze(trace)).scene.lanes
+    within_codes: set[int] = set()
+    between_codes: set[int] = set()
+    for row, lane in enumerate(lanes.lanes):
+        own_steps = trace.steps.filter(process=lane.process).sort("start_ns")
+        span_items = slice(lanes.offsets[row], lanes.offsets[row + 1])
+        starts, codes = lanes.starts[span_items], lanes.codes[span_items]
+        step = np.searchsorted(own_steps["start_ns"], starts, side="right") - 1
+        is_inside = starts < own_steps["end_ns"].to_numpy()[step]
+        within_codes |= {*codes[is_inside].tolist()}
+        between_codes |= {*codes[~is_inside].tolist()}
+    return within_codes, between_codes
 
 
 def test_what_was_not_selected_is_not_unrecorded(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ def spans_of(rows: list[tuple[int, str, int, int]]) -> pl.DataFrame:
 def test_received_and_served_are_two_rows() -> None:
     """Each operation lands in its row under its own colour; requests of workers do not."""
     spans = spans_of([(7, "receive", 0, 10), (7, "aggregate", 10, 30), (7, "push", 0, 40)])
-    found = lanes.from_shards(spans, [(7, 0)])
-    assert [lane.part for lane in found.lanes] == ["serve", "receive"]
-    assert found.codes[:].tolist() == [CODES["aggregate"], CODES["receive"]]
-    assert found.offsets.tolist() == [0, 1, 2]
+    shard_lanes = lanes.from_shards(spans, [(7, 0)])
+    assert [lane.part for lane in shard_lanes.lanes] == ["serve", "receive"]
+    assert shard_lanes.codes[:].tolist() == [CODES["aggregate"], CODES["receive"]]
+    assert shard_lanes.offsets.tolist() == [0, 1, 2]
 
 
 def test_receptions_that_overlap_are_cut() -> None:

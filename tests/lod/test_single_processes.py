@@ -32,11 +32,12 @@ def test_alone_as_together(scenario: Scenario, tmp_path: Path) -> None:
     read = RecordedSpans(run, folder)
     together = trace.spans.collect()
     for process in trace.processes["process"]:
-        mine = together.filter(pl.col("process") == process)
+        of_process = together.filter(pl.col("process") == process)
         alone = read.spans_of(process)
-        for column in mine.columns:
-            words = mine.schema[column] == pl.Categorical
-            first, second = (
-                frame[column].cast(pl.String) if words else frame[column] for frame in (mine, alone)
+        for column in of_process.columns:
+            is_text = of_process.schema[column] == pl.Categorical
+            column_together, column_alone = (
+                frame[column].cast(pl.String) if is_text else frame[column]
+                for frame in (of_process, alone)
             )
-            assert first.equals(second, null_equal=True), column
+            assert column_together.equals(column_alone, null_equal=True), column

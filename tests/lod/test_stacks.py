@@ -68,10 +68,10 @@ def test_when_a_frame_was_on_the_stack() -> None:
 
 def test_samples_count_only_in_the_pieces() -> None:
     """And stand for all of them, however little of their time was sampled."""
-    inside = pl.DataFrame({"start_ns": [0, 8 * SECOND], "end_ns": [2 * SECOND, 10 * SECOND]})
-    found = stacks.time_by_stack(samples((1, 8, [MAIN]), (8, 9, [MAIN, LOAD])), inside)
+    pieces = pl.DataFrame({"start_ns": [0, 8 * SECOND], "end_ns": [2 * SECOND, 10 * SECOND]})
+    found = stacks.time_by_stack(samples((1, 8, [MAIN]), (8, 9, [MAIN, LOAD])), pieces)
     assert found == pytest.approx({(MAIN,): 2 * SECOND, (MAIN, LOAD): 2 * SECOND})
-    assert stacks.time_by_stack(samples((3, 8, [MAIN])), inside) == {}
+    assert stacks.time_by_stack(samples((3, 8, [MAIN])), pieces) == {}
 
 
 def test_pieces_are_those_of_the_phase_in_the_window() -> None:

@@ -25,26 +25,26 @@ def test_one_late_rank_in_one_step_survives() -> None:
     block = times()
     assert isinstance(block.ns, np.ndarray)
     block.ns[0, 434, 211] = 5000
-    made = StepGrid.from_times(block, ("backprop",), 16, 20)
-    row, column = np.unravel_index(made.cells_ns.argmax(), made.cells_ns.shape)
-    assert made.cells_ns.shape == (16, 20)
-    assert made.cells_ns.max() == 5000
-    assert made.longest(int(row), int(column)) == (211, 1434)
-    rank, step = made.rows[int(row)].start, 1000 + made.columns[int(column)].start
-    assert made.shown_at(rank, step) == (211, 1434)
+    grid = StepGrid.from_times(block, ("backprop",), 16, 20)
+    row, column = np.unravel_index(grid.cells_ns.argmax(), grid.cells_ns.shape)
+    assert grid.cells_ns.shape == (16, 20)
+    assert grid.cells_ns.max() == 5000
+    assert grid.longest(int(row), int(column)) == (211, 1434)
+    rank, step = grid.rows[int(row)].start, 1000 + grid.columns[int(column)].start
+    assert grid.shown_at(rank, step) == (211, 1434)
 
 
 def test_it_is_the_maximum_of_all() -> None:
     """Without reduction it is the block itself; with it, each cell is the maximum of its part."""
     block = times()
-    whole = block.time_in(("backprop", "wait"))
+    times_ns = block.time_in(("backprop", "wait"))
     assert np.array_equal(
-        StepGrid.from_times(block, block.categories, 10**6, 10**6).cells_ns, whole
+        StepGrid.from_times(block, block.categories, 10**6, 10**6).cells_ns, times_ns
     )
     small = StepGrid.from_times(block, block.categories, 7, 11)
     for row, ranks in enumerate(small.rows):
         for column, steps in enumerate(small.columns):
-            assert small.cells_ns[row, column] == whole[ranks, steps].max()
+            assert small.cells_ns[row, column] == times_ns[ranks, steps].max()
     pieces = list(step_times.chunks(block, 1000))
     assert [part.start for part in pieces[1:]] == [part.stop for part in pieces[:-1]]
     assert len(pieces) > 100

@@ -22,17 +22,17 @@ def columns_of(spans: list[tuple[str, str, int, int]]) -> Columns:
         schema=["stream", "kind", "begun", "ended", "type"],
         orient="row",
     )
-    begun, thread = pl.col("begun"), {name: number for number, name in NAMES.items()}
+    begun_ns, thread = pl.col("begun"), {name: number for number, name in NAMES.items()}
     return Columns.of_frame(
         table.select(
             "type",
             "kind",
-            start_ns=begun - 5,
-            end_ns=begun - 4,
+            start_ns=begun_ns - 5,
+            end_ns=begun_ns - 4,
             name=pl.col("kind"),
             step=pl.lit(0, pl.Int32),
-            device_start_ns=pl.when(pl.col("ended").is_not_null()).then(begun),
-            device_duration_ns=pl.col("ended") - begun,
+            device_start_ns=pl.when(pl.col("ended").is_not_null()).then(begun_ns),
+            device_duration_ns=pl.col("ended") - begun_ns,
             stream=pl.col("stream").replace_strict(thread, return_dtype=pl.UInt16),
         )
     )
@@ -47,15 +47,23 @@ def test_each_stream_is_a_row() -> None:
             (REDUCTIONS, "reduction", 20, 40),
         ]
     )
-    found = lanes.from_streams(3, 0, spans, NAMES)
-    assert [(lane.role, lane.part) for lane in found.lanes] == [
+    stream_lanes = lanes.from_streams(3, 0, spans, NAMES)
+    assert [(lane.role, lane.part) for lane in stream_lanes.lanes] == [
         ("device", REDUCTIONS),
         ("device", STREAM),
     ]
-    assert found.codes[:].tolist() == [CODES["transfer"], CODES["forward"], CODES["backprop"]]
-    assert found.offsets.tolist() == [0, 1, 3]
-    assert [found.words[name] for name in found.names[:]] == ["reduction", "forward", "backprop"]
-    assert found.words == ("", "backprop", "forward", "reduction")
+    assert stream_lanes.codes[:].tolist() == [
+        CODES["transfer"],
+        CODES["forward"],
+        CODES["backprop"],
+    ]
+    assert stream_lanes.offsets.tolist() == [0, 1, 3]
+    assert [stream_lanes.words[name] for name in stream_lanes.names[:]] == [
+        "reduction",
+        "forward",
+        "backprop",
+    ]
+    assert stream_lanes.words == ("", "backprop", "forward", "reduction")
 
 
 def test_buckets_that_are_ready_early_are_drawn_one_after_another() -> None:

@@ -19,22 +19,22 @@ def test_any_window_is_clamped_into_the_run_and_covered(
     start: int, width: int, columns: int
 ) -> None:
     """Whatever was asked for, what is seen lies in the run and is covered by whole columns."""
-    seen = Window(start, start + width).clamp(WHOLE)
-    assert WHOLE.start_ns <= seen.start_ns < seen.end_ns <= WHOLE.end_ns
-    assert seen.width_ns >= SMALLEST_NS
-    grid = snap(seen, WHOLE, columns)
-    assert grid.start_ns <= seen.start_ns
-    assert seen.end_ns <= grid.end_ns
+    window = Window(start, start + width).clamp(WHOLE)
+    assert WHOLE.start_ns <= window.start_ns < window.end_ns <= WHOLE.end_ns
+    assert window.width_ns >= SMALLEST_NS
+    grid = snap(window, WHOLE, columns)
+    assert grid.start_ns <= window.start_ns
+    assert window.end_ns <= grid.end_ns
     assert grid.columns <= 2 * columns + 2
 
 
 @given(shift=st.integers(0, 10**7))
 def test_panning_keeps_the_columns_in_place(shift: int) -> None:
     """Two windows of one width share their column borders."""
-    first = snap(Window(20_000_000, 30_000_000), WHOLE, 1200)
-    moved = snap(Window(20_000_000 + shift, 30_000_000 + shift), WHOLE, 1200)
-    assert first.step_ns == moved.step_ns
-    assert (first.start_ns - moved.start_ns) % first.step_ns == 0
+    grid = snap(Window(20_000_000, 30_000_000), WHOLE, 1200)
+    moved_grid = snap(Window(20_000_000 + shift, 30_000_000 + shift), WHOLE, 1200)
+    assert grid.step_ns == moved_grid.step_ns
+    assert (grid.start_ns - moved_grid.start_ns) % grid.step_ns == 0
 
 
 def test_a_window_inside_keeps_its_width() -> None:

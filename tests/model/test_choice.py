@@ -93,12 +93,18 @@ ranges = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 60)), min_size=1
 
 
 @given(ranges)
-def test_what_is_written_is_read_again(parts: list[tuple[int, int]]) -> None:
+def test_what_is_written_is_read_again(begins_and_lengths: list[tuple[int, int]]) -> None:
     """A choice has one spelling, whatever it was made of, and it means the same."""
-    text = ",".join(f"{first}-{first + more}" for first, more in parts)
+    text = ",".join(
+        f"{first_number}-{first_number + further}" for first_number, further in begins_and_lengths
+    )
     choice = Choice.parse(ranks=text)
     assert Choice.parse(ranks=choice.texts["ranks"]) == choice
-    numbers = {number for first, more in parts for number in range(first, first + more + 1)}
+    numbers = {
+        number
+        for first_number, further in begins_and_lengths
+        for number in range(first_number, first_number + further + 1)
+    }
     assert {rank for rank in range(400) if choice.has_rank(rank)} == numbers
     assert choice.ranks == ranges_of(numbers)
 

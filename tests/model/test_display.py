@@ -43,11 +43,11 @@ class Balance(HTMLParser):
 
 def check_part(text: str) -> list[str]:
     """Everything that is opened is closed, and no script and no address of elsewhere is in it."""
-    found = Balance(text)
-    assert found.open == []
-    assert not {"script", "iframe", "link"} & set(found.seen)
+    balance = Balance(text)
+    assert balance.open == []
+    assert not {"script", "iframe", "link"} & set(balance.seen)
     assert "http" not in text
-    return found.seen
+    return balance.seen
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -62,15 +62,17 @@ def test_a_value_is_a_line(run: str) -> None:
 
 
 def test_lines_say_what_there_is() -> None:
-    found = report(SLOW)
+    slow_report = report(SLOW)
     assert repr(trace(SLOW)).startswith("Trace(in memory: 4 ranks, 80 steps, ")
-    assert repr(found) == (
-        f"Report(fault: {found.verdict.headline!r}, 4 ranks, 80 steps, "
-        f"{len(found.findings)} finding{'s' * (len(found.findings) != 1)})"
+    assert repr(slow_report) == (
+        f"Report(fault: {slow_report.verdict.headline!r}, 4 ranks, 80 steps, "
+        f"{len(slow_report.findings)} finding{'s' * (len(slow_report.findings) != 1)})"
     )
-    assert repr(found.findings[0]).startswith("Finding(straggler, fault: 'Rank 2 is a straggler")
-    assert repr(found.results["stragglers"]) == "Stragglers(1 finding)"
-    assert "by_step: 80 rows" in repr(found.results["interleaving"])
+    assert repr(slow_report.findings[0]).startswith(
+        "Finding(straggler, fault: 'Rank 2 is a straggler"
+    )
+    assert repr(slow_report.results["stragglers"]) == "Stragglers(1 finding)"
+    assert "by_step: 80 rows" in repr(slow_report.results["interleaving"])
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -96,11 +98,11 @@ def test_notebooks_show_every_result(analysis: object) -> None:
 
 
 def test_names_of_a_trace_do_not_act() -> None:
-    found = report(SLOW)
-    bad = "<img src=x onerror=alert(1)>"
-    first = replace(found.findings[0], sentence=bad)
-    page = replace(found, findings=(first,))._repr_html_()
-    assert bad not in page
+    slow_report = report(SLOW)
+    markup = "<img src=x onerror=alert(1)>"
+    finding = replace(slow_report.findings[0], sentence=markup)
+    page = replace(slow_report, findings=(finding,))._repr_html_()
+    assert markup not in page
     assert "&lt;img src=x" in page
 
 
@@ -114,11 +116,11 @@ def test_the_picture_is_the_run() -> None:
         assert f">rank {rank}<" in page
     lanes = timeline_page._lanes(trace(SLOW))
     code = CODES["forward"]
-    spent = [
+    compute_ns = [
         int(np.sum((lanes.ends[part] - lanes.starts[part])[lanes.codes[part] == code]))
         for part in (slice(*lanes.offsets[i : i + 2]) for i in range(4))
     ]
-    assert spent.index(max(spent)) == 2
+    assert compute_ns.index(max(compute_ns)) == 2
     for word in ("forward", "backprop", "wait for other ranks"):
         assert word in page
 
@@ -132,14 +134,16 @@ def test_a_large_run_has_words_only() -> None:
 def test_tables_become_frames_of_pandas() -> None:
     """Of a trace, of a report, of a result; with the same rows."""
     pandas = pytest.importorskip("pandas")
-    run, found = trace(SLOW), report(SLOW)
+    run, slow_report = trace(SLOW), report(SLOW)
     steps = run.to_pandas("steps")
     assert isinstance(steps, pandas.DataFrame)
     assert len(steps) == run.steps.height
     assert len(run.to_pandas()) == run.events.collect().height
-    assert list(found.to_pandas()["kind"]) == [finding.kind for finding in found.findings]
-    assert len(found.to_pandas("bandwidths")) == found.tables["bandwidths"].height
-    by_step = found.results["interleaving"].to_pandas("by_step")  # type: ignore[attr-defined]  # of `DisplayMixin`
+    assert list(slow_report.to_pandas()["kind"]) == [
+        finding.kind for finding in slow_report.findings
+    ]
+    assert len(slow_report.to_pandas("bandwidths")) == slow_report.tables["bandwidths"].height
+    by_step = slow_report.results["interleaving"].to_pandas("by_step")  # type: ignore[attr-defined]  # of `DisplayMixin`
     assert len(by_step) == 80
 
 

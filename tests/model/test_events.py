@@ -36,11 +36,11 @@ def test_they_are_those_of_a_run_in_memory(trace: Trace) -> None:
 
 def test_columns_and_filters(trace: Trace) -> None:
     """A question by columns, rows or number gets what it would of the whole frame."""
-    whole = trace.events.collect()
+    all_events = trace.events.collect()
     slow = (pl.col("rank") == 2) & (pl.col("kind") == "backprop")
     asked = trace.events.filter(slow).select("step", "start_ns")
-    assert_frame_equal(asked.collect(), whole.filter(slow).select("step", "start_ns"))
-    assert_frame_equal(trace.events.head(7).collect(), whole.head(7))
+    assert_frame_equal(asked.collect(), all_events.filter(slow).select("step", "start_ns"))
+    assert_frame_equal(trace.events.head(7).collect(), all_events.head(7))
     assert trace.events.collect_schema() == pl.Schema(EVENT_COLUMNS)
 
 
@@ -49,11 +49,11 @@ def test_one_process_is_read_alone(trace: Trace, monkeypatch: pytest.MonkeyPatch
     read: list[str] = []
     original = arrow_file.read_arrow
 
-    def noted(path: Path, *arguments: Any) -> Any:
+    def note_and_read(path: Path, *arguments: Any) -> Any:
         read.append(path.name)
         return original(path, *arguments)
 
-    monkeypatch.setattr(assemble, "read_arrow", noted)
+    monkeypatch.setattr(assemble, "read_arrow", note_and_read)
     rows = trace.events_of(3)
     assert set(rows["process"]) == {3}
     assert len(set(read)) == 1
@@ -64,7 +64,7 @@ def test_kinds_that_no_process_has_are_not_looked_for(
     trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outlines tell that there are no requests to servers, so no file is read for them."""
-    fresh = trace.with_()
+    fresh_trace = trace.with_()
     monkeypatch.setattr(assemble, "read_arrow", None)
-    assert fresh.requests.is_empty()
-    assert fresh.messages.is_empty()
+    assert fresh_trace.requests.is_empty()
+    assert fresh_trace.messages.is_empty()

@@ -84,14 +84,14 @@ def test_each_kind_is_reported() -> None:
 
 def test_nothing_else_names_a_kind() -> None:
     """A kind is added by its analysis, its entry and its page; else only a verdict knows one."""
-    found = {
+    naming_modules = {
         (str(path.relative_to(ROOT)), kind)
         for path in products()
         if path not in TABLES
         and (not {ANALYSES, VERDICTS} & {*path.parents} or path == ANALYSES / "__init__.py")
         for kind in named_in(path) - set(OTHER_MEANINGS)
     }
-    assert found == set()
+    assert naming_modules == set()
 
 
 def test_details_are_those_of_a_finding() -> None:
@@ -102,7 +102,7 @@ def test_details_are_those_of_a_finding() -> None:
 
 def test_a_sentence_is_filled_in() -> None:
     """The saving comes from the finding, with its interval: noise, and what predictions are off by."""
-    made = Finding.of(
+    finding = Finding.of(
         "congestion",
         {
             "who": "all ranks",
@@ -113,15 +113,15 @@ def test_a_sentence_is_filled_in() -> None:
         saving=0.07,
         interval=(0.068, 0.073),
     )
-    assert made.category == "fault"
-    assert made.sentence.startswith(
+    assert finding.category == "fault"
+    assert finding.sentence.startswith(
         "Transfers are slow for all ranks, steps 3 to 9: they take 2.5x"
     )
-    assert made.sentence.endswith("by 7.0 % (95 % CI 5.7\N{EN DASH}8.3).")
+    assert finding.sentence.endswith("by 7.0 % (95 % CI 5.7\N{EN DASH}8.3).")
     low, high = predicted(0.07, (0.068, 0.073))
     error = 1.96 * PREDICTION_ERROR * 0.07
     assert (low, high) == pytest.approx((0.07 - hypot(0.002, error), 0.07 + hypot(0.003, error)))
-    assert made.interval == (low, high)
+    assert finding.interval == (low, high)
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -136,38 +136,42 @@ def test_what_does_not_fit_is_refused() -> None:
         Finding.of("dropped_events", {"lost": "3", "reasons": "none"})
 
 
-def of(kind: str, saving: float | None = None, ranks: tuple[int, ...] = ()) -> Finding:
+def finding_of(kind: str, saving: float | None = None, ranks: tuple[int, ...] = ()) -> Finding:
     return Finding(kind=kind, category="opportunity", sentence="So.", saving=saving, ranks=ranks)
 
 
 def test_one_finding_must_explain_half_of_the_exposed_communication() -> None:
     """Two that explain a third each do not."""
-    exposed = of("exposed_communication", 0.3)
-    assert suppressed(exposed, [exposed, of("slow_link", 0.15)])
-    assert not suppressed(exposed, [exposed, of("slow_link", 0.1), of("congestion", 0.1)])
-    assert not suppressed(exposed, [exposed, of("data_stall", 0.3)])
+    exposed = finding_of("exposed_communication", 0.3)
+    assert suppressed(exposed, [exposed, finding_of("slow_link", 0.15)])
+    assert not suppressed(
+        exposed, [exposed, finding_of("slow_link", 0.1), finding_of("congestion", 0.1)]
+    )
+    assert not suppressed(exposed, [exposed, finding_of("data_stall", 0.3)])
 
 
 def test_stragglers_explain_an_imbalance_together() -> None:
     """Two that explain a third each do."""
-    uneven = of("load_imbalance", 0.3)
-    assert suppressed(uneven, [uneven, of("straggler", 0.1), of("gc_stall", 0.1)])
-    assert not suppressed(uneven, [uneven, of("straggler", 0.1)])
+    uneven = finding_of("load_imbalance", 0.3)
+    assert suppressed(uneven, [uneven, finding_of("straggler", 0.1), finding_of("gc_stall", 0.1)])
+    assert not suppressed(uneven, [uneven, finding_of("straggler", 0.1)])
 
 
 def test_a_stale_worker_is_no_straggler_as_well() -> None:
     """If it is the same rank."""
-    assert suppressed(of("straggler", 0.3, (2,)), [of("stale_worker", 0.0, (1, 2))])
-    assert not suppressed(of("straggler", 0.3, (2, 3)), [of("stale_worker", 0.0, (2,))])
-    assert not suppressed(of("straggler", 0.3), [of("stale_worker", 0.0, (2,))])
+    assert suppressed(finding_of("straggler", 0.3, (2,)), [finding_of("stale_worker", 0.0, (1, 2))])
+    assert not suppressed(
+        finding_of("straggler", 0.3, (2, 3)), [finding_of("stale_worker", 0.0, (2,))]
+    )
+    assert not suppressed(finding_of("straggler", 0.3), [finding_of("stale_worker", 0.0, (2,))])
 
 
 def test_whom_a_finding_is_about() -> None:
     """Ranks, hosts or shards; nothing where it is about the whole job."""
-    assert subject(of("straggler", 0.3, (2, 3))) == "ranks 2 and 3"
-    host = replace(of("slow_host", 0.3, (2, 3)), hosts=("node7",))
+    assert subject(finding_of("straggler", 0.3, (2, 3))) == "ranks 2 and 3"
+    host = replace(finding_of("slow_host", 0.3, (2, 3)), hosts=("node7",))
     assert subject(host) == "host node7"
-    assert subject(replace(of("ps_hot_shard", 0.3), shards=(4,))) == "PS 4"
-    wandering = replace(of("straggler", 0.3, (1, 2, 3)), pattern="migrating")
+    assert subject(replace(finding_of("ps_hot_shard", 0.3), shards=(4,))) == "PS 4"
+    wandering = replace(finding_of("straggler", 0.3, (1, 2, 3)), pattern="migrating")
     assert subject(wandering) == "3 ranks at different times"
-    assert not subject(of("slow_all", 0.3, (0, 1)))
+    assert not subject(finding_of("slow_all", 0.3, (0, 1)))

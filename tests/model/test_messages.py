@@ -27,14 +27,14 @@ def run(*rows: dict[str, Any], ranks: int = 2) -> Trace:
     return prepare(trace_of([*steps, *rows], ranks=ranks))
 
 
-def awaited(trace: Trace) -> list[tuple[Any, ...]]:
+def awaited_rows(trace: Trace) -> list[tuple[Any, ...]]:
     return trace.awaited.select("process", "start_ns", "end_ns", "rank").rows()
 
 
 def test_a_receive_waits_until_the_message_is_sent() -> None:
     """And then it is transfer: a late sender (Scalasca)."""
     trace = run(message("recv", 0, 1, 20, 80), message("send", 1, 0, 60, 65))
-    assert awaited(trace) == [(0, 20, 60, 1)]
+    assert awaited_rows(trace) == [(0, 20, 60, 1)]
     mine = [row for row in phases.run(trace).segments.iter_rows(named=True) if row["rank"] == 0]
     found = [(str(row["category"]), row["start_ns"], row["end_ns"]) for row in mine]
     assert found[1:3] == [("wait", 20, 60), ("transfer", 60, 80)]
@@ -44,7 +44,7 @@ def test_a_receive_waits_until_the_message_is_sent() -> None:
 def test_a_send_waits_only_if_it_is_not_buffered(ends: int, waits: list[Any]) -> None:
     """One that ends before its receive begins stopped no rank."""
     trace = run(message("send", 0, 1, 20, ends), message("recv", 1, 0, 60, 75))
-    assert awaited(trace) == waits
+    assert awaited_rows(trace) == waits
 
 
 WAIT: dict[str, Any] = {"op": "request_wait", "depth": 1}
@@ -58,7 +58,7 @@ def test_a_send_in_flight_is_awaited_in_the_wait_for_it() -> None:
         message("recv", 1, 0, 60, 80),
     ]
     trace = run(*rows)
-    assert awaited(trace) == [(0, 40, 60, 1)]
+    assert awaited_rows(trace) == [(0, 40, 60, 1)]
     mine = [row for row in phases.run(trace).segments.iter_rows(named=True) if row["rank"] == 0]
     found = [(str(row["category"]), row["start_ns"], row["end_ns"]) for row in mine]
     assert ("wait", 40, 60) in found
@@ -74,7 +74,7 @@ def test_a_wait_for_messages_as_well_is_none_for_a_send() -> None:
         message("recv", 1, 0, 60, 80),
         message("send", 1, 0, 70, 75, seq=7),
     ]
-    assert awaited(run(*rows)) == [(0, 40, 70, 1)]
+    assert awaited_rows(run(*rows)) == [(0, 40, 70, 1)]
 
 
 def test_a_receive_in_flight_is_awaited_in_the_wait_for_it() -> None:
@@ -86,13 +86,13 @@ def test_a_receive_in_flight_is_awaited_in_the_wait_for_it() -> None:
         message("recv", 0, 1, 60, 95, seq=1, thread=1),
         message("send", 1, 0, 90, 92, seq=1),
     ]
-    assert awaited(run(*rows, *waits)) == [(0, 70, 90, 1)]
+    assert awaited_rows(run(*rows, *waits)) == [(0, 70, 90, 1)]
 
 
 def test_a_send_in_flight_waits_for_nobody() -> None:
     """The thread goes on beside it, whenever it is found to have ended."""
     trace = run(message("send", 0, 1, 20, 90, thread=1), message("recv", 1, 0, 60, 75))
-    assert awaited(trace) == []
+    assert awaited_rows(trace) == []
 
 
 def test_messages_that_belong_together() -> None:
@@ -103,7 +103,7 @@ def test_messages_that_belong_together() -> None:
         message("send", 1, 0, 40, 45, seq=0),
         message("send", 1, 0, 90, 92, seq=1),
     ]
-    assert awaited(run(*rows)) == [(0, 10, 40, 1), (0, 60, 90, 1)]
+    assert awaited_rows(run(*rows)) == [(0, 10, 40, 1), (0, 60, 90, 1)]
 
 
 def test_hops_of_a_collective_are_no_messages_of_the_program() -> None:
@@ -116,4 +116,4 @@ def test_hops_of_a_collective_are_no_messages_of_the_program() -> None:
     ]
     trace = run(*rows)
     assert trace.sent.is_empty()
-    assert awaited(trace) == []
+    assert awaited_rows(trace) == []

@@ -22,37 +22,48 @@ def columns(draw: st.DrawFn) -> Columns:
     start = np.array(draw(starts), np.int64)
     count = len(start)
 
-    def each(values: st.SearchStrategy[int], kind: type[np.generic]) -> np.ndarray:
+    def draw_array(values: st.SearchStrategy[int], kind: type[np.generic]) -> np.ndarray:
         return np.array(draw(st.lists(values, min_size=count, max_size=count)), kind)
 
-    lengths = each(st.sampled_from([0, 1, 1 << 20, 1 << 40]), np.int64)
-    is_open = each(st.booleans(), np.bool_)
+    lengths = draw_array(st.sampled_from([0, 1, 1 << 20, 1 << 40]), np.int64)
+    is_open = draw_array(st.booleans(), np.bool_)
     numbers: dict[str, np.ndarray] = {
         "start_ns": start,
         "end_ns": np.where(is_open, FOREVER, start + lengths),
-        "depth": each(st.integers(0, 65_535), np.uint16),
-        "step": each(st.integers(-1, (1 << 31) - 1), np.int32),
-        "bucket": each(st.sampled_from([NULL, 0, 7]), np.int64),
+        "depth": draw_array(st.integers(0, 65_535), np.uint16),
+        "step": draw_array(st.integers(-1, (1 << 31) - 1), np.int32),
+        "bucket": draw_array(st.sampled_from([NULL, 0, 7]), np.int64),
     }
     if draw(st.booleans()):
-        numbers["device_start_ns"] = each(st.sampled_from([NULL, LATEST]), np.int64)
-    words = {"kind": Words(each(st.integers(-1, 2), np.int8), ("forward", "backprop", "gc"))}
-    values = {"value": np.where(each(st.booleans(), np.bool_), 1.5, np.nan)}
+        numbers["device_start_ns"] = draw_array(st.sampled_from([NULL, LATEST]), np.int64)
+    words = {"kind": Words(draw_array(st.integers(-1, 2), np.int8), ("forward", "backprop", "gc"))}
+    values = {"value": np.where(draw_array(st.booleans(), np.bool_), 1.5, np.nan)}
     return Columns(count, numbers, words, values)
 
 
-def same(one: Columns, other: Columns) -> bool:
+def are_equal(columns: Columns, other_columns: Columns) -> bool:
     """Return whether two hold the same numbers in the same types."""
     return (
-        one.height == other.height
-        and one.numbers.keys() == other.numbers.keys()
-        and all(one.numbers[name].dtype == other.numbers[name].dtype for name in one.numbers)
-        and all(np.array_equal(one.numbers[name], other.numbers[name]) for name in one.numbers)
-        and all(np.array_equal(one.words[n].codes, other.words[n].codes) for n in one.words)
-        and all(one.words[name].known == other.words[name].known for name in one.words)
+        columns.height == other_columns.height
+        and columns.numbers.keys() == other_columns.numbers.keys()
         and all(
-            np.array_equal(one.values[name], other.values[name], equal_nan=True)
-            for name in one.values
+            columns.numbers[name].dtype == other_columns.numbers[name].dtype
+            for name in columns.numbers
+        )
+        and all(
+            np.array_equal(columns.numbers[name], other_columns.numbers[name])
+            for name in columns.numbers
+        )
+        and all(
+            np.array_equal(columns.words[n].codes, other_columns.words[n].codes)
+            for n in columns.words
+        )
+        and all(
+            columns.words[name].known == other_columns.words[name].known for name in columns.words
+        )
+        and all(
+            np.array_equal(columns.values[name], other_columns.values[name], equal_nan=True)
+            for name in columns.values
         )
     )
 
@@ -62,9 +73,9 @@ def same(one: Columns, other: Columns) -> bool:
 def test_they_come_back_as_they_were(one: Columns, other: Columns) -> None:
     """Also those that share arrays with another process's."""
     packed = PackedColumns.from_columns(one, NAMES)
-    assert same(packed.restored(BoundedCache()), one)
+    assert are_equal(packed.restored(BoundedCache()), one)
     shared = PackedColumns.from_columns(other, NAMES).sharing(packed)
-    assert same(shared.restored(BoundedCache()), other)
+    assert are_equal(shared.restored(BoundedCache()), other)
 
 
 def test_equal_columns_are_held_once() -> None:
@@ -75,10 +86,10 @@ def test_equal_columns_are_held_once() -> None:
         "end_ns": start + 500,
         "step": np.arange(1_000, dtype=np.int32),
     }
-    one = PackedColumns.from_columns(
+    packed = PackedColumns.from_columns(
         Columns(1_000, numbers, {}, {}), ("start_ns", "end_ns", "step")
     )
     late = {**numbers, "start_ns": start + np.arange(1_000), "end_ns": start + 2_000}
-    other = PackedColumns.from_columns(Columns(1_000, late, {}, {}), one.names).sharing(one)
-    assert other.arrays["step"] is one.arrays["step"]
-    assert other.bytes_beside(one) < one.bytes_beside(None)
+    shared = PackedColumns.from_columns(Columns(1_000, late, {}, {}), packed.names).sharing(packed)
+    assert shared.arrays["step"] is packed.arrays["step"]
+    assert shared.bytes_beside(packed) < packed.bytes_beside(None)

@@ -19,38 +19,38 @@ ROWS = [
 ]
 
 
-def part() -> FramePart:
+def frame_part() -> FramePart:
     return FramePart(WholeFrame(trace_of(ROWS, ranks=3).events), 1)
 
 
 def test_words_are_numbered_once_for_all() -> None:
-    mine = part()
-    other = replace(mine, process=2)
-    alone, there = (
-        mine.alone().columns((), BoundedCache()),
-        other.alone().columns((), BoundedCache()),
+    own_part = frame_part()
+    other_part = replace(own_part, process=2)
+    own_columns, other_columns = (
+        own_part.alone().columns((), BoundedCache()),
+        other_part.alone().columns((), BoundedCache()),
     )
-    assert alone.word_column("kind").known is there.word_column("kind").known
+    assert own_columns.word_column("kind").known is other_columns.word_column("kind").known
 
 
 def test_it_is_sent_alone() -> None:
-    mine = part()
-    sent = pickle.loads(pickle.dumps(mine))  # noqa: S301 - its own
+    own_part = frame_part()
+    sent = pickle.loads(pickle.dumps(own_part))  # noqa: S301 - its own
     assert sent.whole.processes == [1]
-    assert_frame_equal(sent.frame(), mine.frame())
-    found, expected = sent.columns((), BoundedCache()), mine.columns((), BoundedCache())
-    assert found.height == expected.height == 2
-    assert found.number("start_ns").tolist() == expected.number("start_ns").tolist()
+    assert_frame_equal(sent.frame(), own_part.frame())
+    sent_columns, expected = sent.columns((), BoundedCache()), own_part.columns((), BoundedCache())
+    assert sent_columns.height == expected.height == 2
+    assert sent_columns.number("start_ns").tolist() == expected.number("start_ns").tolist()
 
 
 @pytest.mark.timeout(60, method="thread")
 def test_events_of_a_trace_that_was_sent_can_be_filtered() -> None:
     """Polars reads them in a thread of its own, while the property that it needs is computed."""
-    whole = trace_of(ROWS, ranks=3)
-    source = source_of(whole.events, range(3))
+    trace = trace_of(ROWS, ranks=3)
+    source = source_of(trace.events, range(3))
     sent = pickle.loads(pickle.dumps(source))  # noqa: S301 - its own
-    events = sent.scan(whole.events.collect_schema())
-    fewer = whole.with_(events=events.filter(pl.col("rank") != 1))
+    events = sent.scan(trace.events.collect_schema())
+    fewer = trace.with_(events=events.filter(pl.col("rank") != 1))
     assert fewer.source.frame(2).height == 2
 
 
@@ -58,12 +58,12 @@ ENUM = pl.Enum(["z", "a", "m"])
 
 
 @pytest.mark.parametrize("kind", [pl.String(), pl.Categorical(), ENUM], ids=str)
-@pytest.mark.parametrize("words", [[], [None], ["m", None, "a", "m"], ["z", "a"]], ids=str)
-def test_words_are_numbered_in_their_order(kind: pl.DataType, words: list[str | None]) -> None:
+@pytest.mark.parametrize("values", [[], [None], ["m", None, "a", "m"], ["z", "a"]], ids=str)
+def test_words_are_numbered_in_their_order(kind: pl.DataType, values: list[str | None]) -> None:
     """As text, but for those of an enumeration, which have an order of their own."""
-    frame = pl.DataFrame({"kind": pl.Series(words, dtype=pl.String).cast(kind)})
-    found = Columns.of_frame(frame).word_column("kind")
-    places = found.codes.tolist()
-    assert [found.known[place] if place >= 0 else None for place in places] == words
-    ordered = sorted(found.known, key=ENUM.categories.to_list().index if kind == ENUM else str)
-    assert list(found.known) == ordered
+    frame = pl.DataFrame({"kind": pl.Series(values, dtype=pl.String).cast(kind)})
+    column = Columns.of_frame(frame).word_column("kind")
+    codes = column.codes.tolist()
+    assert [column.known[code] if code >= 0 else None for code in codes] == values
+    ordered = sorted(column.known, key=ENUM.categories.to_list().index if kind == ENUM else str)
+    assert list(column.known) == ordered

@@ -105,13 +105,13 @@ def test_a_kept_report_is_of_the_same_plugins(installed: Path, tmp_path: Path) -
         if file.is_file():
             (trace / file.name).write_bytes(file.read_bytes())
     run(tmp_path, "analyze", str(trace))
-    asked = (
-        "from tracelens.distil import kept_report; import sys; print(kept_report.find(sys.argv[1]))"
+    program = (
+        "from pathlib import Path; from tracelens.distil import kept_report; "
+        f"print(kept_report.find(Path({str(trace)!r})))"
     )
-    kept = [_python(site, asked.replace("sys.argv[1]", f"__import__('pathlib').Path({str(trace)!r})"))
-            for site in (tmp_path, installed)]  # fmt: skip
-    assert kept[0].startswith("Report(")
-    assert kept[1].strip() == "None"
+    outputs = [_python(site, program) for site in (tmp_path, installed)]
+    assert outputs[0].startswith("Report(")
+    assert outputs[1].strip() == "None"
 
 
 def _python(site: Path, code: str) -> str:

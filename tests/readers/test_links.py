@@ -29,11 +29,13 @@ def laid(name: str, tmp_path: Path) -> Path:
 def test_a_link_out_of_the_folder(name: str, tmp_path: Path) -> None:
     """It costs that file alone, and the note says what to do."""
     file = laid(name, tmp_path)
-    whole = load.open(file.parent).processes["file"].to_list()
+    all_files = load.open(file.parent).processes["file"].to_list()
     file.rename(tmp_path / file.name)
     file.symlink_to(tmp_path / file.name)
     trace = load.open(file.parent)
-    assert trace.processes["file"].to_list() == [held for held in whole if held != file.name]
+    assert trace.processes["file"].to_list() == [
+        file_name for file_name in all_files if file_name != file.name
+    ]
     (note,) = (note for note in trace.notes if note.kind == "unreadable")
     assert note.file == file.name
     assert "it is a link out of the trace" in note.sentence
@@ -44,11 +46,11 @@ def test_a_link_out_of_the_folder(name: str, tmp_path: Path) -> None:
 def test_a_link_within_the_folder(name: str, tmp_path: Path) -> None:
     """It is the file that it leads to; so is a link that the user names."""
     file = laid(name, tmp_path)
-    before = load.open(file.parent).processes["file"].to_list()
+    files_before = load.open(file.parent).processes["file"].to_list()
     (file.parent / "kept").mkdir()
     file.rename(file.parent / "kept" / file.name)
     file.symlink_to(file.parent / "kept" / file.name)
-    assert load.open(file.parent).processes["file"].to_list() == before
+    assert load.open(file.parent).processes["file"].to_list() == files_before
     file.unlink()
     file.symlink_to(tmp_path / file.name)
     (file.parent / "kept" / file.name).rename(tmp_path / file.name)

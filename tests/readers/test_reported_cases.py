@@ -26,7 +26,7 @@ HEALTHY: Final = (
 LATE: Final = ("late_rank", "merged_late", "shifted_late", "shifted_late_noseq")
 
 
-def made(case: str, kind: str, target: Path) -> Path:
+def run_case(case: str, kind: str, target: Path) -> Path:
     """Return a file or folder that the case's own program wrote."""
     program = CASES / case / "make.py"
     subprocess.run([sys.executable, str(program), kind, str(target)], check=True, timeout=120)
@@ -45,29 +45,29 @@ def faults(path: Path) -> list[tuple[str, tuple[int, ...], str | None]]:
 
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_a_healthy_profile_with_one_thing_wrong_has_no_fault(kind: str, tmp_path: Path) -> None:
-    assert not faults(made("kineto_doctored", kind, tmp_path / "profiles"))
+    assert not faults(run_case("kineto_doctored", kind, tmp_path / "profiles"))
 
 
 @pytest.mark.parametrize("kind", LATE)
 def test_a_late_rank_is_named_whatever_is_wrong(kind: str, tmp_path: Path) -> None:
-    folder = made("kineto_doctored", kind, tmp_path / "profiles")
+    folder = run_case("kineto_doctored", kind, tmp_path / "profiles")
     assert ("straggler", (1,), "forward") in faults(folder)
 
 
 def test_text_of_two_bytes_a_character_is_refused(tmp_path: Path) -> None:
-    folder = made("kineto_doctored", "utf16", tmp_path / "profiles")
+    folder = run_case("kineto_doctored", "utf16", tmp_path / "profiles")
     with pytest.raises(UnusableInput):
         tl.open(folder)
 
 
 @pytest.mark.parametrize("kind", ["late", "closed", "newline_in_name", "torn_line", "cut"])
 def test_a_timeline_names_the_late_rank(kind: str, tmp_path: Path) -> None:
-    file = made("horovod_timeline", kind, tmp_path / "timeline.json")
+    file = run_case("horovod_timeline", kind, tmp_path / "timeline.json")
     assert [(kind, ranks) for kind, ranks, _ in faults(file)] == [("straggler", (2,))]
 
 
 def test_a_healthy_timeline_names_no_rank(tmp_path: Path) -> None:
-    assert not faults(made("horovod_timeline", "healthy", tmp_path / "timeline.json"))
+    assert not faults(run_case("horovod_timeline", "healthy", tmp_path / "timeline.json"))
 
 
 def test_ranks_with_unequal_numbers_of_batches_are_a_mismatch(tmp_path: Path) -> None:

@@ -100,15 +100,15 @@ def as_it_grows(table: pa.Table, folder: Path) -> Path:
     """Write a recording that was converted up to here."""
     written(folder)
     (folder / VICTIM).unlink()
-    place = write_folder(folder, [])
-    with GrowingFile(place / UNFINISHED_FILE, side_of(place)) as file:
+    segments_folder = write_folder(folder, [])
+    with GrowingFile(segments_folder / UNFINISHED_FILE, side_of(segments_folder)) as file:
         for batch in table.combine_chunks().to_batches():
             file.append(batch)
-        save_progress(place, Progress(length=file.length, next=1))
+        save_progress(segments_folder, Progress(length=file.length, next=1))
     return folder
 
 
-def repaired(table: pa.Table, folder: Path) -> Path:
+def repair_as_others_write(table: pa.Table, folder: Path) -> Path:
     """Repair a file as another program writes it."""
     repair(as_others_write(table, folder / "damaged"), folder / "repaired")
     return folder / "repaired"
@@ -116,7 +116,7 @@ def repaired(table: pa.Table, folder: Path) -> Path:
 
 FORMATS: dict[str, Callable[[pa.Table, Path], Path]] = {
     function.__name__: function
-    for function in (as_we_write, as_others_write, as_it_grows, repaired)
+    for function in (as_we_write, as_others_write, as_it_grows, repair_as_others_write)
 }
 
 
@@ -128,12 +128,12 @@ def recorded(tmp_path: Path) -> pa.Table:
     return table
 
 
-def same(case: Case) -> str:
+def case_id(case: Case) -> str:
     return f"{case[0]}={case[1]}"
 
 
 @pytest.mark.parametrize("way", FORMATS)
-@pytest.mark.parametrize("case", [*rows_lost()], ids=same)
+@pytest.mark.parametrize("case", [*rows_lost()], ids=case_id)
 def test_a_row_is_left_out_and_counted(case: Case, way: str, tmp_path: Path) -> None:
     """By the same reason, however it was written; what tells of files without reading them agrees."""
     column, value, reason = case
@@ -148,41 +148,41 @@ def test_a_row_is_left_out_and_counted(case: Case, way: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("way", mark_slow(FORMATS, ("as_we_write", "as_others_write")))
-@pytest.mark.parametrize("case", [*cells_lost()], ids=same)
+@pytest.mark.parametrize("case", [*cells_lost()], ids=case_id)
 def test_a_cell_is_left_out(case: Case, way: str, tmp_path: Path) -> None:
     """All rows stay, and no value is out of range."""
     column, value, _ = case
     table = recorded(tmp_path)
     trace = load.open(FORMATS[way](with_value(table, column, value), tmp_path / "run"))
     assert trace.dropped == {}
-    rule, found = RULES[column], trace.events.collect()[column].drop_nulls()
-    assert rule.least is None or (found >= rule.least).all()
-    assert rule.most is None or (found <= rule.most).all()
-    assert not rule.finite or found.is_finite().all()
+    rule, values = RULES[column], trace.events.collect()[column].drop_nulls()
+    assert rule.least is None or (values >= rule.least).all()
+    assert rule.most is None or (values <= rule.most).all()
+    assert not rule.finite or values.is_finite().all()
 
 
-@pytest.mark.parametrize("case", [*cells_lost()], ids=same)
+@pytest.mark.parametrize("case", [*cells_lost()], ids=case_id)
 def test_arrays_and_frames_agree(case: Case, tmp_path: Path) -> None:
     """Whether rows are judged by their extremes or one by one, the same is left."""
     column, value, _ = case
     wrong, names = with_value(recorded(tmp_path), column, value), {*EVENT_SCHEMA.names}
     mixed = with_value(wrong, "status", "nonsense", ROWS - 1)  # so that they are judged one by one
-    mine, others = (
+    own_file, other_file = (
         tmp_path / "run" / VICTIM,
         tmp_path / "other" / VICTIM,
     )
-    as_we_write(wrong, mine.parent)
-    as_others_write(mixed, others.parent)
-    plain = read_usable(mine, names, BoundedCache()).columns
-    arrow = usable(read_arrow(mine, names)).columns
-    frame = usable(read_arrow(others, names)).columns
-    held = {name: plain.number(name).tolist() for name in plain.numbers}
-    assert {name: arrow.number(name).tolist() for name in arrow.numbers} == held
+    as_we_write(wrong, own_file.parent)
+    as_others_write(mixed, other_file.parent)
+    plain = read_usable(own_file, names, BoundedCache()).columns
+    arrow = usable(read_arrow(own_file, names)).columns
+    frame = usable(read_arrow(other_file, names)).columns
+    plain_values = {name: plain.number(name).tolist() for name in plain.numbers}
+    assert {name: arrow.number(name).tolist() for name in arrow.numbers} == plain_values
     assert {name: frame.number(name).tolist() for name in plain.numbers} == {
-        name: values[:-1] for name, values in held.items()
+        name: values[:-1] for name, values in plain_values.items()
     }
-    shown = [str(columns.values["value"][:-1].tolist()) for columns in (plain, arrow)]
-    assert {*shown, str(frame.values["value"].tolist())} == {shown[0]}
+    value_texts = [str(columns.values["value"][:-1].tolist()) for columns in (plain, arrow)]
+    assert {*value_texts, str(frame.values["value"].tolist())} == {value_texts[0]}
 
 
 TIMES: dict[str, tuple[dict[str, int], dict[str, int]]] = {

@@ -54,18 +54,20 @@ def test_nothing_is_fetched_twice(bucket: Bucket, slow_run: Path, cache: Path) -
     """Only what changed is fetched again, and what is gone there goes here."""
     address = bucket.put(slow_run, "run")
     mirror.fetched(address)
-    first = copies(cache)
-    assert len(first) == 4
+    first_copies = copies(cache)
+    assert len(first_copies) == 4
     mirror.fetched(address)
-    assert copies(cache) == first
+    assert copies(cache) == first_copies
 
-    names = sorted(first)
+    names = sorted(first_copies)
     bucket.put(slow_run / names[1], f"run/{names[0]}")
     bucket.remove(f"run/{names[3]}")
     mirror.fetched(address)
-    second = copies(cache)
-    assert second.keys() == {*names[:3]}
-    assert {name for name in second if second[name] != first[name]} == {names[0]}
+    second_copies = copies(cache)
+    assert second_copies.keys() == {*names[:3]}
+    assert {name for name in second_copies if second_copies[name] != first_copies[name]} == {
+        names[0]
+    }
 
 
 @pytest.mark.slow
@@ -74,10 +76,10 @@ def test_the_report_is_kept(
 ) -> None:
     """In the user's cache, and only as long as the run in the bucket is as it was."""
     address = bucket.put(slow_run, "run")
-    first = printed(capsys, "analyze", address)
+    first_report = printed(capsys, "analyze", address)
     assert kept_report.find(mirror.fetched(address)) is not None
     fetched = copies(cache)
-    assert printed(capsys, "analyze", address) == first
+    assert printed(capsys, "analyze", address) == first_report
     printed(capsys, "analyze", address, "--again")
     assert copies(cache) == fetched
     bucket.remove(f"run/{sorted(slow_run.glob('*.arrow'))[3].name}")
@@ -125,12 +127,12 @@ def test_patterns_and_folders_here_and_there(
     files = sorted(slow_run.glob("*.arrow"))
     for node, file in enumerate(files[:2]):
         bucket.put(file, f"nodes/node-{node}/run/{file.name}")
-    rest = tmp_path / "rest"
-    rest.mkdir()
+    local_folder = tmp_path / "rest"
+    local_folder.mkdir()
     for file in files[2:]:
-        shutil.copy(file, rest)
+        shutil.copy(file, local_folder)
     nodes = f"s3://{bucket.name}/nodes/node-*/run/"
-    assert report(capsys, nodes, rest) == report(capsys, slow_run)
+    assert report(capsys, nodes, local_folder) == report(capsys, slow_run)
     joined = open_joined([f"s3://{bucket.name}/nodes/node-{node}/run" for node in (0, 1)])
     assert joined.processes.height == 2
 
@@ -157,10 +159,10 @@ def test_a_killed_run(
     (folder / "index-v3").mkdir()
     (folder / "index-v3" / "report.json").write_text("{}")
     address = bucket.put(folder, "killed")
-    before = bucket.client.find(bucket.name)
+    objects_before = bucket.client.find(bucket.name)
     (found,) = json.loads(printed(capsys, "info", address, "--format", "json"))["processes"]
     assert (found["events"], found["complete"]) == (1, False)
-    assert bucket.client.find(bucket.name) == before
+    assert bucket.client.find(bucket.name) == objects_before
     assert [*cache.rglob("side.jsonl")]
     assert not [*cache.rglob("report.json")]
 
@@ -193,10 +195,10 @@ def test_a_cache_that_was_moved(
     """What TraceLens did not make here is not written to: a sentence says what to remove."""
     address = bucket.put(slow_run, "run")
     mirror.fetched(address)
-    (place,) = cache.iterdir()
-    (place / MARKER_FILE).write_text("tracelens.folder/1 1 0\n")
+    (cache_folder,) = cache.iterdir()
+    (cache_folder / MARKER_FILE).write_text("tracelens.folder/1 1 0\n")
     assert main(["analyze", address]) == 3
-    assert f"'{place}'" in capsys.readouterr().err
+    assert f"'{cache_folder}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -89,22 +89,22 @@ def test_a_server_that_goes_away_in_the_middle(
     assert "went away" in refused(capsys, "analyze", f"{address}/run")
     assert not [*cache.rglob("worker-00003*"), *cache.rglob(".part-*")]
     behaviour.cuts = None
-    kept = {file.name for file in cache.rglob("worker-*")}
+    cached_names = {file.name for file in cache.rglob("worker-*")}
     behaviour.bodies.clear()
     printed(capsys, "analyze", f"{address}/run")
-    assert not [name for name in kept if behaviour.sent(name)]
+    assert not [name for name in cached_names if behaviour.sent(name)]
     assert len([*cache.rglob("worker-*")]) == 4
 
 
 def test_names_that_lead_elsewhere(web: Web, slow_run: Path, cache: Path, tmp_path: Path) -> None:
     """Whatever a listing names, nothing is written outside of the copy's own folder."""
     address, folder, behaviour = web
-    good = min(slow_run.glob("*.arrow"))
+    sound_file = min(slow_run.glob("*.arrow"))
     (folder / "run").mkdir()
-    for name in (good.name, "evil.arrow", "..evil.arrow", "a:evil.arrow"):
-        shutil.copy(good, folder / "run" / name)
+    for name in (sound_file.name, "evil.arrow", "..evil.arrow", "a:evil.arrow"):
+        shutil.copy(sound_file, folder / "run" / name)
     links = [
-        good.name,
+        sound_file.name,
         "../../evil.arrow",
         "..%2f..%2fevil.arrow",
         "%2e%2e/",
@@ -117,11 +117,11 @@ def test_names_that_lead_elsewhere(web: Web, slow_run: Path, cache: Path, tmp_pa
         "notes.txt",
     ]
     behaviour.page = "".join(f'<a href="{link}">x</a>' for link in links)
-    before = {file for file in tmp_path.rglob("*") if not file.is_relative_to(cache)}
+    files_before = {file for file in tmp_path.rglob("*") if not file.is_relative_to(cache)}
     copy = mirror.fetched(f"{address}/run")
-    assert [file.name for file in copy.iterdir()] == [good.name]
-    after = {file for file in tmp_path.rglob("*") if not file.is_relative_to(cache)}
-    assert after - before <= {*cache.parents}
+    assert [file.name for file in copy.iterdir()] == [sound_file.name]
+    files_after = {file for file in tmp_path.rglob("*") if not file.is_relative_to(cache)}
+    assert files_after - files_before <= {*cache.parents}
 
 
 def test_a_server_that_refuses(web: Web, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,11 +52,11 @@ def test_ranks_that_would_compute_at_the_same_time_need_cores(
     trace = run(IN_TURNS)
     processes = trace.processes.with_columns(cores=pl.lit(cores, pl.String))
     (answer,) = whatif(trace.with_(processes=processes), "async=on").answers
-    (usual,) = whatif(trace, "async=on").answers
-    assert answer.saving == usual.saving > 0.1
+    (with_free_cores,) = whatif(trace, "async=on").answers
+    assert answer.saving == with_free_cores.saving > 0.1
     sentence = "2 ranks share 1 core, and would do more at the same time"
     assert (answer.doubt is not None and sentence in answer.doubt) == is_known
-    assert (answer.interval[0] < usual.interval[0]) == is_known
+    assert (answer.interval[0] < with_free_cores.interval[0]) == is_known
 
 
 def test_a_straggler_among_ranks_that_share_cores_is_no_new_load() -> None:

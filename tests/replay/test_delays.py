@@ -31,7 +31,7 @@ FAULTS = {
 SHARES = {"two": (2 << 20, 14 << 20), "three": (24 << 20, 4 << 20, 4 << 20)}
 
 
-def saved(with_it: Scenario, without: Scenario) -> float:
+def saved_share(with_it: Scenario, without: Scenario) -> float:
     """Return the share of the job that really goes away."""
     return 1 - duration_ns(without) / duration_ns(with_it)
 
@@ -50,7 +50,7 @@ def test_saving_is_that_of_the_run_without(name: str, ranks: int) -> None:
     """To a tenth of the saving, or half a point of the job: all random numbers are the same."""
     scenario = Scenario(ranks=ranks, steps=100, noise=0.04, faults=(FAULTS[name],))
     (finding,) = faults(report(scenario))
-    truth = saved(scenario, replace(scenario, faults=()))
+    truth = saved_share(scenario, replace(scenario, faults=()))
     assert finding.saving == pytest.approx(truth, rel=0.1, abs=0.005)
 
 
@@ -60,7 +60,7 @@ def test_few_ranks_are_priced_as_well(ranks: int) -> None:
     fault = Fault("backprop", (1,), steps=(30, 59), extra_ms=9)
     scenario = Scenario(ranks=ranks, steps=80, faults=(fault,))
     (finding,) = faults(report(scenario))
-    truth = saved(scenario, replace(scenario, faults=()))
+    truth = saved_share(scenario, replace(scenario, faults=()))
     assert finding.saving == pytest.approx(truth, rel=0.05, abs=0.005)
 
 
@@ -74,7 +74,7 @@ def test_even_shards_save_what_is_said(name: str, link: float) -> None:
         ranks=4, steps=40, shards=len(sizes), shard_bytes=sizes, link_gbytes_per_s=link
     )
     (finding,) = faults(report(scenario))
-    truth = saved(scenario, replace(scenario, shard_bytes=even))
+    truth = saved_share(scenario, replace(scenario, shard_bytes=even))
     assert finding.saving == pytest.approx(truth, rel=0.1)
 
 
@@ -91,7 +91,7 @@ def test_a_late_worker_of_servers_is_priced_with_the_exchange(link: float) -> No
         faults=(Fault("backprop", (2,), factor=2.5),),
     )
     (finding,) = (one for one in faults(report(scenario)) if one.kind == "straggler")
-    truth = saved(scenario, replace(scenario, faults=()))
+    truth = saved_share(scenario, replace(scenario, faults=()))
     assert finding.saving == pytest.approx(truth, rel=0.05, abs=0.005)
 
 
@@ -101,7 +101,7 @@ def test_a_checkpoint_delays_the_next_meeting() -> None:
     often = Fault("checkpoint", (0,), steps=(10, 99), extra_ms=20, every=10)
     scenario = Scenario(ranks=16, steps=100, noise=0.2, faults=(often,))
     (finding,) = (one for one in report(scenario).findings if one.kind == "checkpoint_stall")
-    truth = saved(scenario, replace(scenario, faults=()))
+    truth = saved_share(scenario, replace(scenario, faults=()))
     assert finding.saving == pytest.approx(truth, rel=0.02)
     assert finding.interval is not None
     assert finding.interval[0] < truth < finding.interval[1]

@@ -45,8 +45,8 @@ def steps(
     begin_ns = 0.0
     for step, lasted in enumerate(work):
         ready = begin_ns + lasted
-        first = np.arange(RANKS) // together * together
-        ended = np.array([ready[at : at + together].max() for at in first]) + UPDATE
+        first_of_group = np.arange(RANKS) // together * together
+        ended = np.array([ready[at : at + together].max() for at in first_of_group]) + UPDATE
         over = ended.max() + MS
         for rank in range(RANKS):
             yield span(rank, begin_ns, over, kind="step", step=step)
@@ -57,7 +57,7 @@ def steps(
                 pair = {"kind": "reduction", "communicator": "pair", "seq": step, "thread": "io"}
                 op = "send" if rank % 2 else "recv"
                 yield span(rank, ready[rank], ended[rank], op=op, peer=rank ^ 1, **pair)
-            for name, size in (("world", RANKS), (f"group {first[rank]}", together)):
+            for name, size in (("world", RANKS), (f"group {first_of_group[rank]}", together)):
                 shared = {"kind": "reduction", "op": "allreduce", "communicator": name, "seq": step}
                 start = ended[rank] if name == "world" else over - MS / 4
                 end = over - MS / 2 if name == "world" else over

@@ -121,17 +121,17 @@ def test_a_receive_waits_for_its_message_and_no_longer(*, at_once: bool) -> None
     for less_ms, gained_ms in ((10.0, 10.0), (50.0, 45.0)):
         effect = np.zeros_like(total)
         effect[0, 0] = less_ms * MS
-        ends = graph.layered_graph.replay(_less(graph, effect))[graph.step_ends[0]]
+        ends = graph.layered_graph.replay(_lags_without(graph, effect))[graph.step_ends[0]]
         assert (100 * MS - ends).tolist() == [less_ms * MS, gained_ms * MS]
 
 
-def _less(graph: EventGraph, effect: Floats) -> Floats:
+def _lags_without(graph: EventGraph, effect: Floats) -> Floats:
     """Return the lags if the first step's work of rank 0 takes less."""
-    lag = graph.layered_graph.lag_ns.copy()
+    lag_ns = graph.layered_graph.lag_ns.copy()
     is_begin = graph.threads.event_times_ns[1 : graph.threads.first_events[1]] == 60 * MS
-    (first,) = np.flatnonzero(is_begin)
-    lag[first] -= effect[0, 0]
-    return lag
+    (first_event,) = np.flatnonzero(is_begin)
+    lag_ns[first_event] -= effect[0, 0]
+    return lag_ns
 
 
 def exchanged_at_once() -> Trace:

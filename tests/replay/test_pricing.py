@@ -168,14 +168,14 @@ def waits_for_each(op: str, work: str) -> Trace:
             fields: dict[str, Any] = {"step": step, "depth": 1}
             rows.append(span(rank, "step", begin_ns, begin_ns + 90 * MS, step=step))
             for layer in range(4):
-                asked = begin_ns + 20 * layer * MS
+                asked_ns = begin_ns + 20 * layer * MS
                 nbytes = 1000 if layer % 2 else 4000
-                there = asked + (4 + layer % 2) * MS
+                done_ns = asked_ns + (4 + layer % 2) * MS
                 calls = {"op": op, "bytes": nbytes}
                 rows += [
-                    call(rank, 4 * step + layer, asked, there, **calls, **fields),
-                    span(rank, "wait", asked, there, **fields),
-                    span(rank, work, there, asked + 20 * MS, **fields),
+                    call(rank, 4 * step + layer, asked_ns, done_ns, **calls, **fields),
+                    span(rank, "wait", asked_ns, done_ns, **fields),
+                    span(rank, work, done_ns, asked_ns + 20 * MS, **fields),
                 ]
     return prepare(trace_of(rows, ranks=2))
 

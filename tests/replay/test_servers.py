@@ -122,12 +122,12 @@ def test_links_that_are_not_recorded_are_not_guessed(edit: str) -> None:
 def test_services_whose_operation_is_not_known_are_replayed() -> None:
     """Tables of other recorders may lack it; their processors are taken to be at work."""
     recorded = run(Scenario(ranks=3, steps=12, shards=2, shard_bytes=(1 << 20, 1 << 22)))
-    unknown = copy(recorded)
+    without_operations = copy(recorded)
     of_server = recorded.requests["process"].is_in(recorded.shards["process"].implode())
-    unknown.__dict__["requests"] = recorded.requests.with_columns(
+    without_operations.__dict__["requests"] = recorded.requests.with_columns(
         op=pl.when(~of_server).then(pl.col("op"))
     )
-    answers = whatif(unknown, "rank:1=median", "phase:backprop/2").answers
+    answers = whatif(without_operations, "rank:1=median", "phase:backprop/2").answers
     assert answers[0].saving > 0
 
 
@@ -186,25 +186,25 @@ HOT = Scenario(
 def stall_pushes(trace: Trace, every: int) -> Trace:
     """Let the last push to shard 0 stall in some steps; all wait for shard 1 for longer than that."""
     last_push = pl.col("start_ns").filter((pl.col("op") == "aggregate") & (pl.col("shard") == 0))
-    since = last_push.max().over("step") - 1000
+    since_ns = last_push.max().over("step") - 1000
     until = pl.col("start_ns").filter(pl.col("op") == "reply", pl.col("shard") == 1).min()
     at_shard = (pl.col("shard") == 0) & (pl.col("step") % every == 1)
-    later = (pl.col("end_ns") >= since) & (pl.col("start_ns") < until.over("step"))
-    stalls = at_shard & later & (pl.col("type") == "span")
-    more = pl.when(stalls).then(STALL_NS).otherwise(0)
-    begins_later = pl.when(pl.col("start_ns") >= since).then(more).otherwise(0)
+    is_later = (pl.col("end_ns") >= since_ns) & (pl.col("start_ns") < until.over("step"))
+    stalls = at_shard & is_later & (pl.col("type") == "span")
+    stall_ns = pl.when(stalls).then(STALL_NS).otherwise(0)
+    begins_later = pl.when(pl.col("start_ns") >= since_ns).then(stall_ns).otherwise(0)
     events = trace.events.with_columns(
-        start_ns=pl.col("start_ns") + begins_later, end_ns=pl.col("end_ns") + more
+        start_ns=pl.col("start_ns") + begins_later, end_ns=pl.col("end_ns") + stall_ns
     )
     return trace.with_(events=events.sort("process", "start_ns"))
 
 
 def test_a_stalled_message_is_not_taken_for_work_of_its_link() -> None:
     """What moves to an emptier shard takes no longer for a message that stalled there for once."""
-    every = 6
+    period_steps = 6
     clean, stalled = (
         Replay.from_trace(run(HOT)),
-        Replay.from_trace(prepare(stall_pushes(run(HOT), every))),
+        Replay.from_trace(prepare(stall_pushes(run(HOT), period_steps))),
     )
     assert abs(stalled.identity.whole) < NOISE
     work_ns, answers = [], []
@@ -215,5 +215,5 @@ def test_a_stalled_message_is_not_taken_for_work_of_its_link() -> None:
         work_ns.append((variant.lag_ns[variant.tasks.edge] * variant.tasks.share)[on_link].sum())
         answers.append(replay.answer("placement=chunked").answers[0])
     assert work_ns[1] == pytest.approx(work_ns[0], rel=0.02)
-    allowed = STALL_NS / every / answers[0].before_ns
+    allowed = STALL_NS / period_steps / answers[0].before_ns
     assert answers[0].saving - allowed <= answers[1].saving <= answers[0].saving + NOISE

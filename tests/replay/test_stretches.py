@@ -34,15 +34,16 @@ def test_stretches_of_all_steps_are_the_threads(name: str) -> None:
         inside = np.flatnonzero((graph.step_rows >= 0) & (graph.threads.owners == worker))
         lasts = np.diff(graph.baseline_ns)[graph.threads.sources[inside]]
         worked = np.minimum(graph.edges.lag_ns[inside], lasts)
-        mine = [(row.rank == rank) for row in rows]
-        spent = sum(
-            float((row.end_ns - row.begin_ns)[at].sum()) for row, at in zip(rows, mine, strict=True)
+        own_rows = [(row.rank == rank) for row in rows]
+        spent_ns = sum(
+            float((row.end_ns - row.begin_ns)[is_own_row].sum())
+            for row, is_own_row in zip(rows, own_rows, strict=True)
         )
         works = sum(
-            float((row.end_ns - row.begin_ns)[at & row.is_work].sum())
-            for row, at in zip(rows, mine, strict=True)
+            float((row.end_ns - row.begin_ns)[is_own_row & row.is_work].sum())
+            for row, is_own_row in zip(rows, own_rows, strict=True)
         )
-        assert spent == pytest.approx(lasts.sum(), rel=1e-6, abs=2 * len(lasts))
+        assert spent_ns == pytest.approx(lasts.sum(), rel=1e-6, abs=2 * len(lasts))
         assert works == pytest.approx(worked.sum(), rel=1e-6, abs=2 * len(lasts))
 
 

@@ -60,16 +60,16 @@ def wait_beside_calls() -> Trace:
     """Two ranks make 8 calls in 20 ms; another is blocked for 10 ms by what nothing tells; all meet."""
     rows = []
     for step in range(STEPS):
-        begin_ns, met = 25 * step * MS, (25 * step + 20) * MS
+        begin_ns, met_ns = 25 * step * MS, (25 * step + 20) * MS
         for rank in range(3):
             fields: dict[str, Any] = {"step": step, "depth": 1, "thread": 0}
-            arrived = met if rank < 2 else begin_ns + 10 * MS
+            arrived_ns = met_ns if rank < 2 else begin_ns + 10 * MS
             rows += [
-                span(rank, "step", begin_ns, met + 2 * MS, step=step),
-                call(rank, step, arrived, met + 2 * MS, **fields),
+                span(rank, "step", begin_ns, met_ns + 2 * MS, step=step),
+                call(rank, step, arrived_ns, met_ns + 2 * MS, **fields),
             ]
             if rank == 2:
-                rows.append(span(rank, "wait", begin_ns, arrived, **fields))
+                rows.append(span(rank, "wait", begin_ns, arrived_ns, **fields))
                 continue
             for number in range(8):
                 start, end = (begin_ns + (number + of) * 5 * MS // 2 for of in (0, 1))
@@ -93,14 +93,18 @@ def stages_with_a_wait() -> Trace:
             message: dict[str, Any] = {"seq": step, "bytes": 8, "communicator": WORLD}
             rows.append(span(rank, "step", begin_ns, over, step=step))
             if rank:
-                part: dict[str, Any] = {"op": "recv", "peer": rank - 1}
-                rows.append(span(rank, "reduction", begin_ns, work, **part, **message, **fields))
+                message_end: dict[str, Any] = {"op": "recv", "peer": rank - 1}
+                rows.append(
+                    span(rank, "reduction", begin_ns, work, **message_end, **message, **fields)
+                )
             rows.append(span(rank, "backprop", work, worked, **fields))
             if wait_ms:
                 rows.append(span(rank, "wait", worked, over, **fields))
             if rank < 2:
-                part = {"op": "send", "peer": rank + 1}
-                rows.append(span(rank, "reduction", over - 1000, over, **part, **message, **fields))
+                message_end = {"op": "send", "peer": rank + 1}
+                rows.append(
+                    span(rank, "reduction", over - 1000, over, **message_end, **message, **fields)
+                )
     return in_order(rows, 3)
 
 

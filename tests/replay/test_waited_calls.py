@@ -19,36 +19,42 @@ OWN_US: Final = 15  # between two calls, as a division by the number of ranks
 
 def many_small_calls(ranks: int, *, on_a_track: bool) -> Trace:
     """Small reductions one after the other, on the training thread or on a track with its waits."""
-    rows, now, number = [], 1_000_000 * US, 0
+    rows, now_ns, number = [], 1_000_000 * US, 0
     for step in range(STEPS):
         fields: dict[str, Any] = {"host": "a", "step": step, "thread": "main"}
         for rank in range(ranks):
             rows += [
                 fields
-                | {"rank": rank, "kind": kind, "start_ns": now + begin_ns, "end_ns": now + end}
-                for kind, begin_ns, end in (
+                | {
+                    "rank": rank,
+                    "kind": kind,
+                    "start_ns": now_ns + begin_ns,
+                    "end_ns": now_ns + end_ns,
+                }
+                for kind, begin_ns, end_ns in (
                     ("forward", 0, 1_000 * US),
                     ("backprop", 1_000 * US, 2_000 * US),
                 )
             ]
-        now += 2_000 * US
+        now_ns += 2_000 * US
         for index in range(CALLS):
             nbytes = (256, 16_384)[index % 2]
-            end = now + 300 * US + 3 * nbytes
+            end_ns = now_ns + 300 * US + 3 * nbytes
             about = {"op": "allreduce", "seq": number, "bytes": nbytes, "communicator": "w"}
             for rank in range(ranks):
                 thread = "collectives" if on_a_track else "main"
-                row = fields | {"rank": rank, "start_ns": now, "end_ns": end}
+                row = fields | {"rank": rank, "start_ns": now_ns, "end_ns": end_ns}
                 rows.append(row | about | {"kind": "reduction", "thread": thread})
                 if on_a_track:
                     rows.append(row | {"kind": "wait"})
-            now = end + OWN_US * US
+            now_ns = end_ns + OWN_US * US
             number += 1
         rows += [
-            fields | {"rank": rank, "kind": "update", "start_ns": now, "end_ns": now + 200 * US}
+            fields
+            | {"rank": rank, "kind": "update", "start_ns": now_ns, "end_ns": now_ns + 200 * US}
             for rank in range(ranks)
         ]
-        now += 210 * US
+        now_ns += 210 * US
     return Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
 
 

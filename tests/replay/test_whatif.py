@@ -51,7 +51,7 @@ def faulty(scenario: Scenario, phase: str, **how: object) -> Scenario:
     return replace(scenario, faults=(Fault(phase, (2,), **how),))  # type: ignore[arg-type]
 
 
-def by(algorithm: str, ranks: int, *, overlap: bool = True) -> Scenario:
+def scenario_by(algorithm: str, ranks: int, *, overlap: bool = True) -> Scenario:
     """Return a run of so many ranks whose allreduces send what an algorithm does."""
     messages, payloads = transfer(algorithm, ranks)
     sent = {"transfer_ms": payloads * 1.0, "message_ms": messages * 0.05}
@@ -84,17 +84,21 @@ CASES = {
         faulty(replace(BASE, transfer_ms=3), "forward", factor=1.6),
         ("overlap=on",),
     ),
-    "a tree": (by("ring", 6), by("tree", 6), ("algorithm=tree",)),
+    "a tree": (scenario_by("ring", 6), scenario_by("tree", 6), ("algorithm=tree",)),
     "recursive doubling": (
-        by("ring", 6, overlap=False),
-        by("recursive_doubling", 6, overlap=False),
+        scenario_by("ring", 6, overlap=False),
+        scenario_by("recursive_doubling", 6, overlap=False),
         ("algorithm=recursive-doubling",),
     ),
-    "one server instead of a ring": (by("ring", 6), by("ps", 6), ("algorithm=ps",)),
-    "four times the ranks": (by("ring", 6), by("ring", 24), ("ranks=24",)),
+    "one server instead of a ring": (
+        scenario_by("ring", 6),
+        scenario_by("ps", 6),
+        ("algorithm=ps",),
+    ),
+    "four times the ranks": (scenario_by("ring", 6), scenario_by("ring", 24), ("ranks=24",)),
     "twice the ranks, blocking": (
-        by("ring", 6, overlap=False),
-        by("ring", 12, overlap=False),
+        scenario_by("ring", 6, overlap=False),
+        scenario_by("ring", 12, overlap=False),
         ("ranks=12",),
     ),
     "four times the workers of servers": (SERVERS, replace(SERVERS, ranks=24), ("ranks=24",)),
@@ -211,16 +215,18 @@ def blocking_steps(kind_of_work: str) -> Trace:
         begin_ns = step * 100 * MS
         for rank in range(2):
             of_rank: dict[str, Any] = {"rank": rank, "thread": "main"}
-            rows.append(of_rank | {"kind": "step", "step": step} | between(begin_ns, 0, 90))
-            rows += [of_rank | {"kind": kind} | between(begin_ns, *times) for kind, *times in work]
+            rows.append(of_rank | {"kind": "step", "step": step} | times_between(begin_ns, 0, 90))
+            rows += [
+                of_rank | {"kind": kind} | times_between(begin_ns, *times) for kind, *times in work
+            ]
             for number, times in enumerate([(0, 2), (50, 60), (60, 70)]):
                 reduction = {"kind": "reduction", "op": "allreduce", "communicator": "world"}
                 sized = {"seq": 3 * step + number, "bytes": 1 << 20}
-                rows.append(of_rank | reduction | sized | between(begin_ns, *times))
+                rows.append(of_rank | reduction | sized | times_between(begin_ns, *times))
     return tl.Trace.from_table(pl.DataFrame(rows, infer_schema_length=None), one_clock=True)
 
 
-def between(begin_ns: int, first_ms: int, last_ms: int) -> dict[str, int]:
+def times_between(begin_ns: int, first_ms: int, last_ms: int) -> dict[str, int]:
     return {"start_ns": begin_ns + first_ms * MS, "end_ns": begin_ns + last_ms * MS}
 
 
@@ -244,15 +250,15 @@ def reduced_steps(*reductions_ms: tuple[int, int, int], thread: str) -> Trace:
         over_ms = max(end_ms for _, _, end_ms in reductions_ms)
         for rank in range(2):
             of_rank: dict[str, Any] = {"rank": rank, "thread": "main"}
-            rows.append(of_rank | {"kind": "step", "step": step} | between(begin_ns, 0, 98))
-            rows.append(of_rank | {"kind": "update"} | between(begin_ns, over_ms, 98))
+            rows.append(of_rank | {"kind": "step", "step": step} | times_between(begin_ns, 0, 98))
+            rows.append(of_rank | {"kind": "update"} | times_between(begin_ns, over_ms, 98))
             for number, (first_ms, begin_ms, end_ms) in enumerate(reductions_ms):
                 if first_ms < begin_ms:
-                    work = {"kind": "backprop"} | between(begin_ns, first_ms, begin_ms)
+                    work = {"kind": "backprop"} | times_between(begin_ns, first_ms, begin_ms)
                     rows.append(of_rank | work)
                 sized = {"communicator": "world", "seq": 2 * step + number, "bytes": 1 << 20}
                 reduction = {"kind": "reduction", "op": "allreduce", "thread": thread} | sized
-                rows.append(of_rank | reduction | between(begin_ns, begin_ms, end_ms))
+                rows.append(of_rank | reduction | times_between(begin_ns, begin_ms, end_ms))
     return tl.Trace.from_table(pl.DataFrame(rows, infer_schema_length=None), one_clock=True)
 
 
@@ -279,12 +285,12 @@ def name_buckets(trace: Trace, ready: tuple[float, ...]) -> Trace:
     length = pl.col("end_ns") - pl.col("start_ns")
     spans = [
         backprop.with_columns(
-            start_ns=pl.col("start_ns") + (length * first).round().cast(pl.Int64),
-            end_ns=pl.col("start_ns") + (length * last).round().cast(pl.Int64),
+            start_ns=pl.col("start_ns") + (length * begin_share).round().cast(pl.Int64),
+            end_ns=pl.col("start_ns") + (length * end_share).round().cast(pl.Int64),
             bucket=pl.lit(bucket, pl.Int32),
             depth=pl.lit(2, events.schema["depth"]),
         )
-        for bucket, (first, last) in enumerate(pairwise((0.0, *ready)))
+        for bucket, (begin_share, end_share) in enumerate(pairwise((0.0, *ready)))
     ]
     rows = pl.concat([events, *spans])
     order = [pl.col("process"), pl.col("start_ns"), -pl.col("end_ns")]
@@ -432,7 +438,7 @@ def left_one_by_one() -> Trace:
     """
     rows = []
     for step in range(20):
-        for rank, (first, second) in enumerate(((12, 17), (14, 19))):
+        for rank, (first_ms, second_ms) in enumerate(((12, 17), (14, 19))):
             begin_ns = 20 * step
             fields: dict[str, Any] = {"step": step, "depth": 1, "thread": 0}
             rows += [
@@ -442,14 +448,14 @@ def left_one_by_one() -> Trace:
                     call(
                         rank,
                         seq,
-                        (begin_ns + came) * MS,
-                        (begin_ns + left) * MS,
+                        (begin_ns + came_ms) * MS,
+                        (begin_ns + left_ms) * MS,
                         bytes=nbytes,
                         **fields,
                     )
-                    for seq, came, left, nbytes in (
-                        (2 * step, 10, first, 100),
-                        (2 * step + 1, first, second, 200),
+                    for seq, came_ms, left_ms, nbytes in (
+                        (2 * step, 10, first_ms, 100),
+                        (2 * step + 1, first_ms, second_ms, 200),
                     )
                 ),
             ]

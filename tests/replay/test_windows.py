@@ -64,10 +64,10 @@ def test_a_run_whose_waits_have_no_reason_is_not_replayed() -> None:
     """Rank 0 is blocked in half of each step, and nothing that was recorded ends that."""
     ms = 10**6
     rows = [
-        span(rank, kind, (step * 10 + begin) * ms, (step * 10 + begin + 5) * ms, step=step)
+        span(rank, kind, (step * 10 + begin_ms) * ms, (step * 10 + begin_ms + 5) * ms, step=step)
         for rank in range(2)
         for step in range(30)
-        for kind, begin in (("backprop", 0), ("wait", 5))
+        for kind, begin_ms in (("backprop", 0), ("wait", 5))
     ]
     rows += [
         span(rank, "step", step * 10 * ms, (step + 1) * 10 * ms, step=step)

@@ -30,24 +30,37 @@ def report(folder: str) -> dict[str, Any]:
     return loaded
 
 
-def differences(shown: Any, told: Any, where: str = "report") -> list[str]:
+def differences(on_page: Any, computed: Any, where: str = "report") -> list[str]:
     """Return what a page shows that the report does not say; a list may show some rows only."""
-    if isinstance(shown, dict):
-        known = told if isinstance(told, dict) else {}
+    if isinstance(on_page, dict):
+        expected = computed if isinstance(computed, dict) else {}
         return [
             problem
-            for key, value in shown.items()
-            for problem in differences(value, known.get(key, "nothing"), f"{where}.{key}")
+            for key, value in on_page.items()
+            for problem in differences(value, expected.get(key, "nothing"), f"{where}.{key}")
         ]
-    if isinstance(shown, list) and isinstance(told, list) and shown and isinstance(shown[0], dict):
-        tried = [[differences(one, row, where) for row in told] for one in shown]
-        return [problem for each in tried if all(each) for problem in min(each, key=len)]
-    if isinstance(shown, list) and isinstance(told, list) and len(shown) == len(told):
-        pairs = zip(shown, told, strict=True)
+    if (
+        isinstance(on_page, list)
+        and isinstance(computed, list)
+        and on_page
+        and isinstance(on_page[0], dict)
+    ):
+        differences_of_rows = [
+            [differences(row_on_page, row, where) for row in computed] for row_on_page in on_page
+        ]
+        return [
+            problem for each in differences_of_rows if all(each) for problem in min(each, key=len)
+        ]
+    if isinstance(on_page, list) and isinstance(computed, list) and len(on_page) == len(computed):
+        pairs = zip(on_page, computed, strict=True)
         return [problem for a, b in pairs for problem in differences(a, b, where)]
-    if isinstance(shown, float) and isinstance(told, float | int):
-        return [] if isclose(shown, told, rel_tol=DIGITS) else [f"{where}: {shown}, not {told}"]
-    return [] if shown == told else [f"{where}: {shown}, not {told}"]
+    if isinstance(on_page, float) and isinstance(computed, float | int):
+        return (
+            []
+            if isclose(on_page, computed, rel_tol=DIGITS)
+            else [f"{where}: {on_page}, not {computed}"]
+        )
+    return [] if on_page == computed else [f"{where}: {on_page}, not {computed}"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -30,12 +30,12 @@ def text(path: Path) -> str:
 
 def in_code(page: Path) -> list[str]:
     """Return what a page has in code font, and each line of its blocks."""
-    parts = text(page).split("```")
+    blocks = text(page).split("```")
     inline = [
-        " ".join(code.split()) for part in parts[::2] for code in re.findall(r"`([^`]+)`", part)
+        " ".join(code.split()) for block in blocks[::2] for code in re.findall(r"`([^`]+)`", block)
     ]
     return inline + [
-        line.strip().removeprefix("$ ") for part in parts[1::2] for line in part.splitlines()
+        line.strip().removeprefix("$ ") for block in blocks[1::2] for line in block.splitlines()
     ]
 
 

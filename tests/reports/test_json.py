@@ -23,9 +23,9 @@ def loaded(run: str) -> dict[str, Any]:
 @pytest.mark.parametrize("run", RUNS)
 def test_fields_are_always_there(run: str) -> None:
     """Top level and findings have the same fields in every run."""
-    found = loaded(run)
-    assert found["format"] == "tracelens.report/3"
-    assert set(found) == {
+    content = loaded(run)
+    assert content["format"] == "tracelens.report/3"
+    assert set(content) == {
         "format",
         "verdict",
         "summary",
@@ -37,7 +37,7 @@ def test_fields_are_always_there(run: str) -> None:
         "tables",
         "notes",
     }
-    for finding in found["findings"]:
+    for finding in content["findings"]:
         assert set(finding) == {field.name for field in fields(Finding)} - {"fix"}
 
 
@@ -62,10 +62,10 @@ def test_what_is_absent_is_null() -> None:
 
 def test_no_number_that_json_lacks() -> None:
     """NaN, infinity and NumPy's numbers come out as null and plain numbers."""
-    found = report(RUNS["slow rank"][0])
+    slow_report = report(RUNS["slow rank"][0])
     odd = {"nan": float("nan"), "count": np.int64(3), "list": (np.float32(0.5), float("inf"))}
-    first = replace(found.findings[0], evidence=odd)
-    written = json.loads(to_json.render(replace(found, findings=(first,))))
+    finding = replace(slow_report.findings[0], evidence=odd)
+    written = json.loads(to_json.render(replace(slow_report, findings=(finding,))))
     assert written["findings"][0]["evidence"] == {"nan": None, "count": 3, "list": [0.5, None]}
 
 

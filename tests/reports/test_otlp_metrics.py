@@ -21,7 +21,7 @@ ENDS: Final = {"s": "_seconds", "1": "_ratio", "": ""}
 
 
 @pytest.fixture(autouse=True)
-def now(monkeypatch: pytest.MonkeyPatch) -> None:
+def fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(to_otlp, "time_ns", lambda: NOW_NS)
 
 
@@ -42,12 +42,12 @@ def parsed(found: Report) -> dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 @pytest.mark.parametrize("run", RUNS)
 def test_numbers_and_names_are_those_of_prometheus(run: str) -> None:
-    found = report(RUNS[run][0])
-    wanted = {
+    run_report = report(RUNS[run][0])
+    expected = {
         (f"tracelens_{gauge.name}", frozenset(gauge.labels)): gauge.value
-        for gauge in to_prometheus.gauges(found)
+        for gauge in to_prometheus.gauges(run_report)
     }
-    assert parsed(found) == wanted
+    assert parsed(run_report) == expected
 
 
 def test_what_was_not_measured_has_no_point() -> None:
@@ -58,11 +58,11 @@ def test_what_was_not_measured_has_no_point() -> None:
 
 
 def test_names_of_strangers_do_nothing() -> None:
-    found = report(SLOW)
-    first = replace(found.findings[0], hosts=('a"b\x1b[2J\nd',))
-    text = to_otlp.render(replace(found, findings=(first,)))
+    slow_report = report(SLOW)
+    finding = replace(slow_report.findings[0], hosts=('a"b\x1b[2J\nd',))
+    text = to_otlp.render(replace(slow_report, findings=(finding,)))
     assert "\x1b" not in text
     assert "\n" not in text
     assert ("hosts", 'a"b\\x1b[2J\\x0ad') in {
-        pair for _, labels in parsed(replace(found, findings=(first,))) for pair in labels
+        pair for _, labels in parsed(replace(slow_report, findings=(finding,))) for pair in labels
     }

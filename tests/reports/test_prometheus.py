@@ -31,12 +31,12 @@ def parsed(found: Report) -> dict[tuple[str, Labels], float]:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_client_reads_every_run(run: str) -> None:
-    found = report(RUNS[run][0])
-    values = parsed(found)
-    assert len(values) == len(list(to_prometheus.gauges(found)))
+    run_report = report(RUNS[run][0])
+    values = parsed(run_report)
+    assert len(values) == len(list(to_prometheus.gauges(run_report)))
     states = {dict(k)["state"]: v for (n, k), v in values.items() if n == "tracelens_verdict"}
-    assert [state for state, value in states.items() if value] == [found.verdict.state]
-    assert values["tracelens_ranks", frozenset()] == found.summary.ranks_seen
+    assert [state for state, value in states.items() if value] == [run_report.verdict.state]
+    assert values["tracelens_ranks", frozenset()] == run_report.summary.ranks_seen
 
 
 def test_shares_sum_to_one() -> None:

@@ -72,11 +72,11 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("run", mark_slow(RUNS, quick=("slow rank", "hot shard", "alone")))
 def test_tables_are_csv(run: str, tmp_path: Path) -> None:
     """Each with its rows and columns, whatever the run; findings among them."""
-    found = report(RUNS[run][0])
-    names = found.save_tables(tmp_path / "tables")
-    assert names == [f"{name}.csv" for name in frames(found)]
+    run_report = report(RUNS[run][0])
+    names = run_report.save_tables(tmp_path / "tables")
+    assert names == [f"{name}.csv" for name in frames(run_report)]
     assert {path.name for path in (tmp_path / "tables").iterdir()} == set(names)
-    for name, frame in frames(found).items():
+    for name, frame in frames(run_report).items():
         read = pl.read_csv(tmp_path / "tables" / f"{name}.csv", infer_schema=False)
         assert read.columns == frame.columns
         assert read.height == frame.height

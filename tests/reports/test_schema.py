@@ -48,12 +48,12 @@ def test_the_schema_is_one() -> None:
     """Of draft 2020-12, and strict: an object with fields has no others, and all of them."""
     assert SCHEMA["$schema"].endswith("2020-12/schema")
     Draft202012Validator.check_schema(SCHEMA)
-    for part in objects(SCHEMA):
-        assert part["additionalProperties"] is False
+    for definition in objects(SCHEMA):
+        assert definition["additionalProperties"] is False
         if (
-            "load_balance" not in part["properties"]
+            "load_balance" not in definition["properties"]
         ):  # the factors are not there without useful time
-            assert part["required"] == list(part["properties"])
+            assert definition["required"] == list(definition["properties"])
 
 
 def test_the_file_is_the_generated_one() -> None:
@@ -70,23 +70,23 @@ def objects(value: Any) -> list[dict[str, Any]]:
 
 def test_the_words_are_those_of_the_code() -> None:
     """Kinds, patterns, phases, causes and fields are neither fewer nor more."""
-    parts = SCHEMA["$defs"]
-    finding = parts["finding"]["properties"]
+    definitions = SCHEMA["$defs"]
+    finding = definitions["finding"]["properties"]
     assert finding["kind"]["enum"] == list(FINDING_KINDS)
     assert finding["pattern"]["enum"] == [*get_args(Pattern), None]
     assert finding["phase"]["enum"] == [*KINDS, "uninstrumented", None]
     assert list(finding) == [field.name for field in fields(Finding) if field.name != "fix"]
     assert set(SCHEMA["properties"]["trace"]["properties"]) == {f.name for f in fields(Summary)}
-    assert parts["loss"]["properties"]["cause"]["enum"] == list(get_args(Cause))
+    assert definitions["loss"]["properties"]["cause"]["enum"] == list(get_args(Cause))
     bars = [*CAUSES.values(), "outside"]
     bars.insert(bars.index("late_ranks") + 1, SLOW_HOST)
-    assert parts["bar"]["properties"]["cause"]["enum"] == bars
-    assert set(parts["note"]["properties"]) == {field.name for field in fields(Note)}
+    assert definitions["bar"]["properties"]["cause"]["enum"] == bars
+    assert set(definitions["note"]["properties"]) == {field.name for field in fields(Note)}
     hosts = {field.name for field in fields(HostClock)} - {"clock_domain"}
-    assert set(parts["host"]["properties"]) == hosts
+    assert set(definitions["host"]["properties"]) == hosts
     assert SCHEMA["properties"]["format"] == {"const": REPORT_FORMAT}
     kinds = set(re.findall(r"\w+", str(Note.__doc__).partition("one of")[2].partition(": what")[0]))
-    assert kinds - {"and"} == set(parts["note"]["properties"]["kind"]["enum"])
+    assert kinds - {"and"} == set(definitions["note"]["properties"]["kind"]["enum"])
 
 
 @pytest.mark.parametrize("name", SAMPLE_NAMES)
@@ -113,10 +113,10 @@ def test_a_pipeline() -> None:
     case = kinds_of_pipelines.staged(kinds_of_ranks.nothing)(
         Setting(8, 40, 2, "mild", "lognormal", 1)
     )
-    found = analyze(prepare(case.recording.trace()))
-    assert found.ledger
-    assert found.ledger.share_of("bubble") > 0
-    assert problems(as_printed(found)) == []
+    analyzed = analyze(prepare(case.recording.trace()))
+    assert analyzed.ledger
+    assert analyzed.ledger.share_of("bubble") > 0
+    assert problems(as_printed(analyzed)) == []
 
 
 @pytest.mark.parametrize("phase", mark_slow(PHASES, quick=("backprop", "gc", "aggregate")))
@@ -157,22 +157,22 @@ def test_broken_and_poor_traces(tmp_path: Path) -> None:
 
 def test_what_breaks_the_format_is_found() -> None:
     """Each in a sentence that says where."""
-    good = as_printed(report(RUNS["slow rank"][0]))
-    finding = good["findings"][0]
+    sound = as_printed(report(RUNS["slow rank"][0]))
+    finding = sound["findings"][0]
     broken: dict[str, dict[str, Any]] = {
-        "$.format: ": good | {"format": "tracelens.report/4"},
-        "'more' was unexpected": good | {"more": 1},
-        "$.findings[0].kind: 'slow' is not one of": good
+        "$.format: ": sound | {"format": "tracelens.report/4"},
+        "'more' was unexpected": sound | {"more": 1},
+        "$.findings[0].kind: 'slow' is not one of": sound
         | {"findings": [finding | {"kind": "slow"}]},
-        "$.findings[0].saving: 3 is greater": good | {"findings": [finding | {"saving": 3}]},
-        "$.findings[0].steps: [1] is too short": good | {"findings": [finding | {"steps": [1]}]},
-        "$.ledger: useful and": good | {"ledger": good["ledger"] | {"useful": 0.0}},
-        "efficiency: achieved and": good | {"efficiency": good["efficiency"] | {"achieved": 0.0}},
+        "$.findings[0].saving: 3 is greater": sound | {"findings": [finding | {"saving": 3}]},
+        "$.findings[0].steps: [1] is too short": sound | {"findings": [finding | {"steps": [1]}]},
+        "$.ledger: useful and": sound | {"ledger": sound["ledger"] | {"useful": 0.0}},
+        "efficiency: achieved and": sound | {"efficiency": sound["efficiency"] | {"achieved": 0.0}},
     }
     for said, bad in broken.items():
         assert any(said in problem for problem in problems(bad)), said
     del finding["evidence"]
-    assert "'evidence' is a required property" in problems(good)[0]
+    assert "'evidence' is a required property" in problems(sound)[0]
 
 
 def test_a_report_of_format_2_is_held_to_it() -> None:
@@ -195,11 +195,11 @@ def test_the_page_agrees() -> None:
     """The example of docs/report.md keeps to the schema, has every field, and its table every one."""
     page = (DOCS / "report.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
-    found = json.loads(example)
-    assert problems(found) == []
-    assert found["findings"]
-    assert found["clock"]["hosts"]
-    assert found["notes"]
+    content = json.loads(example)
+    assert problems(content) == []
+    assert content["findings"]
+    assert content["clock"]["hosts"]
+    assert content["notes"]
     named = {name for part in objects(SCHEMA) for name in part["properties"]}
     assert {name for name in named if f"`{name}`" not in page} == set()
 
@@ -207,8 +207,8 @@ def test_the_page_agrees() -> None:
 @pytest.mark.parametrize("run", RUNS)
 def test_the_tables_are_those_of_the_code(run: str) -> None:
     """Every table is in every report, with the same columns, whether or not it has rows."""
-    said = SCHEMA["properties"]["tables"]["properties"]
+    table_schemas = SCHEMA["properties"]["tables"]["properties"]
     tables = report(RUNS[run][0]).tables
-    assert set(said) == set(tables)
+    assert set(table_schemas) == set(tables)
     for name, table in tables.items():
-        assert list(said[name]["items"]["properties"]) == table.columns
+        assert list(table_schemas[name]["items"]["properties"]) == table.columns

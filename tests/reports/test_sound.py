@@ -38,15 +38,15 @@ SCENARIOS: Final = st.builds(
 
 def test_negative_durations_would_be_found() -> None:
     """In tables and sentences, and not where a sign has a meaning."""
-    said = ["until use \N{MINUS SIGN}22.9 ms", "steps 3-4 s of it", "-5 % of it"]
+    sentences = ["until use \N{MINUS SIGN}22.9 ms", "steps 3-4 s of it", "-5 % of it"]
     rows = {
         "clock": [{"offset_ns": -5}],
         "tables": {"chains": [{"until_use_ns": -1}]},
-        "said": said,
+        "said": sentences,
     }
     assert list(negative(rows)) == [
         "report.tables.chains[0].until_use_ns: -1",
-        f"report.said[0]: {said[0]}",
+        f"report.said[0]: {sentences[0]}",
     ]
 
 

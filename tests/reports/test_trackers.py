@@ -26,12 +26,12 @@ SLOW = RUNS["slow rank"][0]
 
 
 def test_metrics_are_the_numbers_of_the_report() -> None:
-    found = trackers.metrics_of(report(SLOW))
+    metrics = trackers.metrics_of(report(SLOW))
     efficiency = report(SLOW).efficiency
     assert efficiency
-    assert found["tracelens/efficiency_ratio"] == efficiency.achieved
-    assert found["tracelens/verdict/state=fault"] == 1
-    lost = sum(value for name, value in found.items() if name.startswith("tracelens/lost_ratio"))
+    assert metrics["tracelens/efficiency_ratio"] == efficiency.achieved
+    assert metrics["tracelens/verdict/state=fault"] == 1
+    lost = sum(value for name, value in metrics.items() if name.startswith("tracelens/lost_ratio"))
     assert lost + efficiency.achieved == pytest.approx(1)
 
 
@@ -62,10 +62,10 @@ def test_mlflow(tmp_path: Path) -> None:
     experiment = client.create_experiment("runs", artifact_location=place)
     run = client.create_run(experiment)
     trackers.log_to_mlflow(report(SLOW), client, run.info.run_id, step=3)
-    found = client.get_run(run.info.run_id).data
+    run_data = client.get_run(run.info.run_id).data
     expected = trackers.metrics_of(report(SLOW))
-    assert found.metrics == {name.replace("=", "."): value for name, value in expected.items()}
-    assert found.tags["tracelens.verdict"] == report(SLOW).verdict.headline
+    assert run_data.metrics == {name.replace("=", "."): value for name, value in expected.items()}
+    assert run_data.tags["tracelens.verdict"] == report(SLOW).verdict.headline
     kept = {entry.path for entry in client.list_artifacts(run.info.run_id, "tracelens")}
     assert kept == {"tracelens/report.html", "tracelens/report.json"}
     copied = client.download_artifacts(run.info.run_id, "tracelens/report.json")
@@ -74,21 +74,25 @@ def test_mlflow(tmp_path: Path) -> None:
 
 def logged(log: bytes) -> Iterator[bytes]:
     """Yield the records of a log in LevelDB's format, whose first block is 7 bytes shorter."""
-    block, at, parts = (1 << 15) - 7, 0, b""
-    while at + 7 <= len(log):
-        left = block - at % (1 << 15) if at < block else (1 << 15) - (at - block) % (1 << 15)
-        if left < 7:
-            at += left
+    block, offset, record = (1 << 15) - 7, 0, b""
+    while offset + 7 <= len(log):
+        left_bytes = (
+            block - offset % (1 << 15)
+            if offset < block
+            else (1 << 15) - (offset - block) % (1 << 15)
+        )
+        if left_bytes < 7:
+            offset += left_bytes
             continue
-        size, sort = struct.unpack("<HB", log[at + 4 : at + 7])
-        parts += log[at + 7 : at + 7 + size]
-        at += 7 + size
+        size, sort = struct.unpack("<HB", log[offset + 4 : offset + 7])
+        record += log[offset + 7 : offset + 7 + size]
+        offset += 7 + size
         if sort in (1, 4):  # whole, or the last part
-            yield parts
-            parts = b""
+            yield record
+            record = b""
 
 
-def whole(file: Path, messages: Any) -> list[Any]:
+def read_records(file: Path, messages: Any) -> list[Any]:
     """Return all records, once the process that writes them has written its last one."""
     for _ in range(300):
         records = [messages.Record.FromString(data) for data in logged(file.read_bytes()[7:])]
@@ -108,7 +112,7 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run.finish()
     (file,) = tmp_path.rglob("*.wandb")
     history, summary = {}, {}
-    for record in whole(file, messages):
+    for record in read_records(file, messages):
         for item in record.history.item:
             history[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
         for item in record.summary.update:

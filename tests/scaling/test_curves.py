@@ -20,8 +20,8 @@ def point(
     workers: int, step_ms: float, useful_ms: float, shards: int = 0, **factors: float
 ) -> Point:
     """A run whose factors multiply up to useful / step; transfer is what the others leave."""
-    given = {"load_balance": 1.0, "serialisation": 1.0} | factors
-    transfer = useful_ms / step_ms / given["load_balance"] / given["serialisation"]
+    all_factors = {"load_balance": 1.0, "serialisation": 1.0} | factors
+    transfer = useful_ms / step_ms / all_factors["load_balance"] / all_factors["serialisation"]
     return Point(
         name=f"{workers} workers",
         workers=workers,
@@ -34,7 +34,7 @@ def point(
         communication_ns=0.0,
         hidden_ns=0.0,
         backprop_ns=0.0,
-        factors=given | {"transfer": transfer},
+        factors=all_factors | {"transfer": transfer},
     )
 
 
@@ -86,11 +86,11 @@ def test_what_is_between_is_not_clear() -> None:
         unique_by=lambda one: one[0],
     )
 )
-def test_ratios_multiply_up(given: list[tuple[int, float, float, float, float]]) -> None:
+def test_ratios_multiply_up(sizes: list[tuple[int, float, float, float, float]]) -> None:
     """Whatever the runs, factors are all of the efficiency, of both kinds."""
     points = [
         point(workers, step, step * share, load_balance=balance, serialisation=serial)
-        for workers, step, share, balance, serial in given
+        for workers, step, share, balance, serial in sizes
     ]
     for kind in ("weak", "strong"):
         for row in only(points, kind=kind).rows:
@@ -109,10 +109,10 @@ def test_several_runs_of_a_size() -> None:
 def test_systems_side_by_side() -> None:
     """Parameter servers and collectives are curves of their own, compared where both were run."""
     servers = [point(2, 10, 5, shards=1), point(4, 30, 5, shards=1), point(8, 60, 5, shards=1)]
-    found = curves([*servers, point(2, 20, 5), point(4, 20, 5)])
-    assert [curve.system for curve in found.curves] == ["parameter servers", "collectives"]
-    assert [size for size, _ in found.shared_sizes] == [2, 4]
-    text = SCALINGS["text"](found)
+    scaling = curves([*servers, point(2, 20, 5), point(4, 20, 5)])
+    assert [curve.system for curve in scaling.curves] == ["parameter servers", "collectives"]
+    assert [size for size, _ in scaling.shared_sizes] == [2, 4]
+    text = SCALINGS["text"](scaling)
     assert "parameter servers, 2 x" in text
     assert "collectives, 1.5 x" in text
 

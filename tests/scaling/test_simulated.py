@@ -39,7 +39,7 @@ def of_size(system: str, workers: int) -> dict[str, Any]:
 
 
 @cache
-def measured(system: str, workers: int) -> Point:
+def measure_point(system: str, workers: int) -> Point:
     trace = prepare(synthetic.generate(scenario(of_size(system, workers))))
     return Point.from_run(Run.from_trace(trace, analyze(trace)), f"{workers} workers")
 
@@ -48,16 +48,16 @@ def measured(system: str, workers: int) -> Point:
 @pytest.mark.parametrize("system", mark_slow(SYSTEMS, quick=["ring"]))
 def test_forecast(system: str, largest: int) -> None:
     """Within 5 % at twice and at four times the largest known run; beyond, nothing is validated."""
-    known = [measured(system, workers) for workers in SIZES if workers <= largest]
+    known = [measure_point(system, workers) for workers in SIZES if workers <= largest]
     found = curves(known, at=(2 * largest, 4 * largest, 8 * largest))
     (curve,) = found.curves
     assert curve.kind == "weak"
     assert curve.rows[-1].efficiency < (0.6 if largest == SIZES[-1] else 0.7)
-    for one in curve.forecasts[:2]:
-        larger = scenario(of_size(system, one.ranks))
-        assert one.step_ns == pytest.approx(duration_ns(larger) / larger.steps, rel=0.05)
-        assert one.interval[0] < one.step_ns < one.interval[1]
-    assert [one.validated for one in curve.forecasts] == [True, True, False]
+    for forecast in curve.forecasts[:2]:
+        larger = scenario(of_size(system, forecast.ranks))
+        assert forecast.step_ns == pytest.approx(duration_ns(larger) / larger.steps, rel=0.05)
+        assert forecast.interval[0] < forecast.step_ns < forecast.interval[1]
+    assert [forecast.validated for forecast in curve.forecasts] == [True, True, False]
 
 
 @pytest.mark.slow
@@ -89,10 +89,10 @@ def test_servers_are_forecast_as_the_replay_says(
     command = ["scaling", f"{tmp_path}/run-*", "--forecast", "16", "--format", "json"]
     assert main(command) == 0
     (curve,) = json.loads(capsys.readouterr().out)["curves"]
-    (one,) = curve["forecasts"]
-    assert one["method"] == "replay"
+    (forecast,) = curve["forecasts"]
+    assert forecast["method"] == "replay"
     (answer,) = whatif(load.open(tmp_path / "run-4"), "ranks=16").answers
     usual = curve["sizes"][-1]["step_ns"] / answer.before_ns
-    assert one["step_ns"] == pytest.approx(usual * answer.after_ns, rel=1e-6)
+    assert forecast["step_ns"] == pytest.approx(usual * answer.after_ns, rel=1e-6)
     larger = scenario(of_size("servers", 16) | changes)
-    assert one["step_ns"] == pytest.approx(duration_ns(larger) / larger.steps, rel=0.03)
+    assert forecast["step_ns"] == pytest.approx(duration_ns(larger) / larger.steps, rel=0.03)

@@ -31,10 +31,10 @@ def test_every_combination() -> None:
 
 def test_a_larger_batch_is_more_work() -> None:
     """Twice the samples, twice the compute of a step; the update is as long as before."""
-    (_, one), (_, two) = cells_of(NT3, [parsed("batch=20,40")])
-    assert (one.samples, two.samples) == (20, 40)
-    assert two.backprop_ms == pytest.approx(2 * one.backprop_ms)
-    assert two.update_ms == one.update_ms
+    (_, of_20), (_, of_40) = cells_of(NT3, [parsed("batch=20,40")])
+    assert (of_20.samples, of_40.samples) == (20, 40)
+    assert of_40.backprop_ms == pytest.approx(2 * of_20.backprop_ms)
+    assert of_40.update_ms == of_20.update_ms
 
 
 def test_simulated_runs() -> None:

@@ -47,10 +47,10 @@ def test_columns() -> None:
 
 def test_words() -> None:
     """Every kind, operation, type and status is named."""
-    words = set(re.findall(r"`(\w+)`", DOCUMENT))
+    documented = set(re.findall(r"`(\w+)`", DOCUMENT))
     operations = {op for ops in vocabulary.OPS.values() for op in ops}
     known = {*vocabulary.KINDS, *vocabulary.EVENT_TYPES, *vocabulary.STATUSES, *vocabulary.ROLES}
-    assert (known | operations) - words == set()
+    assert (known | operations) - documented == set()
 
 
 def test_summary() -> None:
@@ -85,22 +85,24 @@ def test_side_tables(table: str, row: Any) -> None:
 def test_slot() -> None:
     """Every field of the live record at its place."""
     kinds = {"i64": "i8", "u64": "u8", "u32": "u4", "i32": "i4", "u16": "u2"}
-    said = [(int(at), kinds[kind], name) for at, kind, name, _ in rows("offset", "type", "slot")]
+    documented = [
+        (int(offset), kinds[kind], name) for offset, kind, name, _ in rows("offset", "type", "slot")
+    ]
     assert SLOT.names is not None
     assert SLOT.fields is not None
     places = {name: SLOT.fields[name][:2] for name in SLOT.names}
-    assert said == [(at, kind.str[1:], name) for name, (kind, at) in places.items()]
+    assert documented == [(offset, kind.str[1:], name) for name, (kind, offset) in places.items()]
 
 
 def test_header() -> None:
     """What a reader finds at the places that the page names."""
     packed = record.HEADER.pack(record.MAGIC, record.BYTE_ORDER, 1, 64, 16383, 4711)
     codes = {"8 bytes": "8s", "u32": "I", "u16": "H", "u64": "Q"}
-    found = [
+    header = [
         struct.unpack_from(f"@{codes[kind]}", packed, int(at))[0]
         for at, kind, _, _ in rows("offset", "type", "header")
     ]
-    assert found == [b"TLSEGMNT", 0x01020304, 1, 64, 16383, 4711]
+    assert header == [b"TLSEGMNT", 0x01020304, 1, 64, 16383, 4711]
 
 
 def test_slot_is_what_the_recorder_packs() -> None:
@@ -128,11 +130,11 @@ def test_one_query_tells_which_rank(tmp_path: Path) -> None:
     sample = Path(__file__).parents[2] / "sample_traces" / "mpi-late-rank"
     assert main(["convert", str(sample), "--to", "native", "--out", str(run)]) == 0
     _, *recipes = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
-    found: dict[str, Any] = {"folder": run}
-    exec("\n".join(recipes), found)  # noqa: S102 - as above
-    assert found["longest"][0][:2] == (2, "forward")
-    assert sorted(found["longest_too"].rows()) == sorted(
-        (rank, kind, pytest.approx(seconds)) for rank, kind, seconds in found["longest"]
+    results: dict[str, Any] = {"folder": run}
+    exec("\n".join(recipes), results)  # noqa: S102 - as above
+    assert results["longest"][0][:2] == (2, "forward")
+    assert sorted(results["longest_too"].rows()) == sorted(
+        (rank, kind, pytest.approx(seconds)) for rank, kind, seconds in results["longest"]
     )
 
 

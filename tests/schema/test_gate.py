@@ -79,32 +79,32 @@ def test_what_is_as_much_as_the_limit_is_admitted() -> None:
 
 def test_a_file_is_opened_unbuffered(tmp_path: Path) -> None:
     """No child of this process inherits it, and nobody writes to it."""
-    place = tmp_path / "file"
-    place.write_bytes(b"abc")
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
     gate.raise_limit("side", 3)
-    with gate.open_regular(place, "side") as file:
+    with gate.open_regular(path, "side") as file:
         assert os.fstat(file.fileno()).st_size == 3
         assert not os.get_inheritable(file.fileno())
         assert not file.writable()
         assert file.read(2) == b"ab"
-    assert gate.contents(place, "side") == b"abc"
+    assert gate.contents(path, "side") == b"abc"
 
 
 def test_of_a_file_beyond_its_limit_nothing_stays_open(tmp_path: Path) -> None:
-    place = tmp_path / "file"
-    place.write_bytes(b"abcd")
+    path = tmp_path / "file"
+    path.write_bytes(b"abcd")
     gate.raise_limit("side", 3)
-    before = descriptors()
+    descriptors_before = descriptors()
     with pytest.raises(NotATrace, match="it has 4 bytes, more than the limit of 3"):
-        gate.open_regular(place, "side")
-    assert descriptors() == before
-    assert gate.contents(place) == b"abcd"
+        gate.open_regular(path, "side")
+    assert descriptors() == descriptors_before
+    assert gate.contents(path) == b"abcd"
 
 
 def test_what_is_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    before = descriptors()
+    descriptors_before = descriptors()
     for place, kind in {tmp_path: "a folder", tmp_path / "pipe": "a named pipe"}.items():
         with pytest.raises(NotATrace, match=rf"^it is {kind}, expected a regular file$"):
             gate.open_regular(place)
@@ -114,7 +114,7 @@ def test_what_is_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         server.bind("socket")
         with pytest.raises(OSError, match="No such device or address"):
             gate.open_regular(tmp_path / "socket")
-    assert descriptors() == before
+    assert descriptors() == descriptors_before
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_what_is_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_rare_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, kind: str) -> None:
     """What only root can make, and what the system does not open."""
-    place = tmp_path / "file"
-    place.touch()
+    path = tmp_path / "file"
+    path.touch()
     monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((mode, *[0] * 9)))
     with pytest.raises(NotATrace, match=f"it is {kind}"):
-        gate.open_regular(place)
+        gate.open_regular(path)
 
 
 def test_what_is_left_out_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,13 +137,13 @@ def test_what_is_left_out_is_not_opened(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_larger_files_may_take_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[int, int]] = []
-    monkeypatch.setattr(containment, "prolong", lambda *given: told.append(given))
-    place = tmp_path / "file"
-    place.write_bytes(b"abcd")
+    prolonged: list[tuple[int, int]] = []
+    monkeypatch.setattr(containment, "prolong", lambda *given: prolonged.append(given))
+    path = tmp_path / "file"
+    path.write_bytes(b"abcd")
     gate.raise_limit("cpu", 9)
-    gate.open_regular(place).close()
-    assert told == [(9, 4)]
+    gate.open_regular(path).close()
+    assert prolonged == [(9, 4)]
 
 
 @pytest.mark.parametrize("piece", [1, 2, 100])
@@ -151,30 +151,30 @@ def test_contents_come_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     """The system may return less than was asked for; what was added meanwhile is not read."""
-    place = tmp_path / "file"
-    place.write_bytes(b"abcde")
+    path = tmp_path / "file"
+    path.write_bytes(b"abcde")
 
     class Slow(io.FileIO):
         def read(self, size: int | None = -1) -> bytes:
-            with place.open("ab") as growing:
+            with path.open("ab") as growing:
                 growing.write(b"more")
             return super().read(size if self.tell() else min(size or 0, piece))
 
     monkeypatch.setattr(io, "FileIO", Slow)
-    assert gate.contents(place) == b"abcde"
+    assert gate.contents(path) == b"abcde"
 
 
 def test_a_file_that_shrinks_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "file"
-    place.write_bytes(b"abcde")
+    path = tmp_path / "file"
+    path.write_bytes(b"abcde")
 
     class Shrinking(io.FileIO):
         def read(self, size: int | None = -1) -> bytes:
-            os.truncate(place, 2)
+            os.truncate(path, 2)
             return super().read(size)
 
     monkeypatch.setattr(io, "FileIO", Shrinking)
-    assert gate.contents(place) == b"ab"
+    assert gate.contents(path) == b"ab"
 
 
 def descriptors() -> int:

@@ -33,13 +33,13 @@ def test_a_marked_folder_is_ours(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_belongs_to_one_trace(folder: Path, tmp_path: Path) -> None:
-    trace, other = tmp_path / "trace", tmp_path / "other"
+    trace, other_trace = tmp_path / "trace", tmp_path / "other"
     trace.mkdir()
-    other.mkdir()
+    other_trace.mkdir()
     mark(folder, trace)
     assert is_ours(folder)
     assert belongs_to(folder, trace)
-    assert not belongs_to(folder, other)
+    assert not belongs_to(folder, other_trace)
     assert not belongs_to(folder, tmp_path / "gone")
     assert not belongs_to(tmp_path / "gone", trace)
 
@@ -96,7 +96,7 @@ def test_another_users_folder_is_not_ours(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_descriptors_are_closed(folder: Path) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    descriptors_before = len(list(Path("/proc/self/fd").iterdir()))
     mark(folder)
     assert is_ours(folder)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors_before

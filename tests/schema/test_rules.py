@@ -36,10 +36,10 @@ def test_what_is_said_of_a_column(name: str) -> None:
 
 
 @given(COUNTS, COUNTS)
-def test_counts_by_reason_add_up(counts: dict[str, int], more: dict[str, int]) -> None:
+def test_counts_by_reason_add_up(counts: dict[str, int], further_counts: dict[str, int]) -> None:
     """Without changing those that were given."""
-    before = (dict(counts), dict(more))
-    found = add_counts(counts, more)
-    assert found.keys() == counts.keys() | more.keys()
-    assert Counter(found) == Counter(counts) + Counter(more)
-    assert (counts, more) == before
+    copies = (dict(counts), dict(further_counts))
+    sums = add_counts(counts, further_counts)
+    assert sums.keys() == counts.keys() | further_counts.keys()
+    assert Counter(sums) == Counter(counts) + Counter(further_counts)
+    assert (counts, further_counts) == copies

@@ -207,15 +207,15 @@ SPARSE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("table", "said", "otherwise"), SPARSE, ids=[row[0] for row in SPARSE])
+@pytest.mark.parametrize(("table", "stated", "otherwise"), SPARSE, ids=[row[0] for row in SPARSE])
 def test_what_a_row_does_not_say(
-    table: str, said: dict[str, Any], otherwise: dict[str, Any]
+    table: str, stated: dict[str, Any], otherwise: dict[str, Any]
 ) -> None:
     """It has no such thing; a job of which nothing is said is one worker."""
-    line = json.dumps({"table": table, "of a later version": 1, **said}).encode()
+    line = json.dumps({"table": table, "of a later version": 1, **stated}).encode()
     found = getattr(from_lines([to_line("process", Process()), line]), table)
     (row,) = found if isinstance(found, tuple) else [found]
-    assert asdict(row).items() >= (said | otherwise).items()
+    assert asdict(row).items() >= (stated | otherwise).items()
 
 
 @pytest.mark.parametrize(
@@ -380,19 +380,19 @@ def no_room(_descriptor: int, _offset: int, _length: int) -> None:
 
 def test_reserve_gives_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a line does not fit, room that was held for it is given back, and then it does."""
-    write, given = os.write, os.ftruncate
+    write, truncate = os.write, os.ftruncate
     room = [0, 7, 0]
 
     def limited(descriptor: int, content: bytes) -> int:
         if not room:
             return write(descriptor, content)
-        left = room[0]
-        if left == 0:
+        room_left = room[0]
+        if room_left == 0:
             raise OSError(28, "No space left on device")
-        return write(descriptor, content[:left])
+        return write(descriptor, content[:room_left])
 
     def give(descriptor: int, size: int) -> None:
-        given(descriptor, size)
+        truncate(descriptor, size)
         room.pop(0)
 
     side = SideFile(tmp_path)
@@ -412,10 +412,10 @@ def test_line_that_did_not_fit_waits(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write = os.write
 
     def limited(descriptor: int, content: bytes) -> int:
-        left = room.pop(0)
-        if left == 0:
+        room_left = room.pop(0)
+        if room_left == 0:
             raise OSError(28, "No space left on device")
-        return write(descriptor, content[:left])
+        return write(descriptor, content[:room_left])
 
     monkeypatch.setattr(os, "posix_fallocate", no_room)
     side = SideFile(tmp_path)

@@ -14,10 +14,10 @@ from tracelens.simulator.synthetic import generate
 
 def test_same_seed_same_run() -> None:
     """A scenario is its run: generating twice gives the same events, another seed gives others."""
-    first, second = (generate(HEALTHY).events.collect() for _ in range(2))
-    assert_frame_equal(first, second)
+    run, run_again = (generate(HEALTHY).events.collect() for _ in range(2))
+    assert_frame_equal(run, run_again)
     other = generate(replace(HEALTHY, seed=1)).events.collect()
-    assert first["start_ns"].to_list() != other["start_ns"].to_list()
+    assert run["start_ns"].to_list() != other["start_ns"].to_list()
 
 
 def test_nobody_leaves_before_the_last_has_come() -> None:
@@ -61,14 +61,16 @@ def test_shard_serves_one_request_at_a_time() -> None:
 def test_both_sides_of_a_request() -> None:
     """Every worker's request finds its shard's spans inside its own time."""
     spans = generate(HOT_SHARD).spans.filter(pl.col("request").is_not_null()).collect()
-    asked = spans.filter(pl.col("role") == "worker").select("request", "start_ns", "end_ns")
+    asked_requests = spans.filter(pl.col("role") == "worker").select(
+        "request", "start_ns", "end_ns"
+    )
     answered = (
         spans.filter(pl.col("role") == "ps")
         .group_by("request")
         .agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max())
     )
-    both = asked.join(answered, on="request", validate="1:1")
-    assert both.height == asked.height == answered.height
-    assert both.filter(
+    joined = asked_requests.join(answered, on="request", validate="1:1")
+    assert joined.height == asked_requests.height == answered.height
+    assert joined.filter(
         (pl.col("first") < pl.col("start_ns")) | (pl.col("last") > pl.col("end_ns"))
     ).is_empty()

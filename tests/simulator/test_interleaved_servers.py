@@ -40,10 +40,10 @@ PLAIN = Scenario(
 
 def events(scenario: Scenario, step: int = 1, **chosen: Any) -> pl.DataFrame:
     """What one step recorded, times in ms since its begin, to 1 us."""
-    found = generate(scenario).events.collect()
-    begin = found.filter(pl.col("step") == step, pl.col("kind") == "step")["start_ns"].min()
+    all_events = generate(scenario).events.collect()
+    begin = all_events.filter(pl.col("step") == step, pl.col("kind") == "step")["start_ns"].min()
     times = [((pl.col(name) - begin) / MS).round(3) for name in ("start_ns", "end_ns")]
-    part = found.filter(pl.col("step") == step, **chosen)
+    part = all_events.filter(pl.col("step") == step, **chosen)
     return part.with_columns(times).sort("rank", "start_ns")
 
 

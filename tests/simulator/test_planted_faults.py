@@ -26,12 +26,12 @@ def durations(scenario: Scenario, kind: str) -> pl.DataFrame:
 def test_factor(phase: FaultPhase) -> None:
     """Only the named phase, rank and steps last longer, by the factor."""
     fault = Fault(phase, (2,), steps=(10, 19), factor=1.5)
-    without = durations(HEALTHY, phase)
+    healthy_durations = durations(HEALTHY, phase)
     planted = durations(replace(HEALTHY, faults=(fault,)), phase)
     hit = (pl.col("rank") == 2) & pl.col("step").is_between(10, 19)
     expected = pl.when(hit).then(1.5 * pl.col("ns")).otherwise(pl.col("ns"))
     assert planted["ns"].to_list() == pytest.approx(
-        without.select(ns=expected)["ns"].to_list(), abs=2
+        healthy_durations.select(ns=expected)["ns"].to_list(), abs=2
     )
 
 
@@ -49,10 +49,12 @@ def test_ramp() -> None:
     """A drifting fault grows from nothing to its factor."""
     scenario = replace(HEALTHY, noise=0.0, spread=0.0)
     fault = Fault("forward", (0,), factor=2.0, ramp=True)
-    found = durations(replace(scenario, faults=(fault,)), "forward").filter(pl.col("rank") == 0)
-    assert found["ns"][0] == 5_000_000
-    assert found["ns"][-1] == 10_000_000
-    assert found["ns"].is_sorted()
+    forward_durations = durations(replace(scenario, faults=(fault,)), "forward").filter(
+        pl.col("rank") == 0
+    )
+    assert forward_durations["ns"][0] == 5_000_000
+    assert forward_durations["ns"][-1] == 10_000_000
+    assert forward_durations["ns"].is_sorted()
 
 
 def test_pause_at_a_share_of_backprop() -> None:
@@ -60,11 +62,11 @@ def test_pause_at_a_share_of_backprop() -> None:
     scenario = Scenario(ranks=2, steps=1, buckets=4, noise=0.0, spread=0.0)
     paused = replace(scenario, faults=(Fault("backprop", (1,), extra_ms=100.0, at=0.5),))
     entered = [
-        generate(one)
+        generate(either_scenario)
         .spans.filter((pl.col("kind") == "reduction") & (pl.col("rank") == 1))
         .sort("seq")
         .collect()["start_ns"]
-        for one in (scenario, paused)
+        for either_scenario in (scenario, paused)
     ]
     assert (entered[1] - entered[0]).to_list() == [0, 0, 100_000_000, 100_000_000]
     assert durations(paused, "backprop")["ns"].to_list() == [10_000_000, 110_000_000]

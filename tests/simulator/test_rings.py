@@ -46,14 +46,14 @@ def test_messages_lie_within_reductions() -> None:
     spans = trace(RING).spans.filter(pl.col("kind") == "reduction").collect()
     hops = pl.col("op").is_in(["send", "recv"])
     around = spans.filter(~hops).select("rank", "step", "bucket", begin="start_ns", until="end_ns")
-    inside = spans.filter(hops).join_where(
+    messages_inside = spans.filter(hops).join_where(
         around.rename({"rank": "r", "step": "s"}),
         pl.col("rank") == pl.col("r"),
         pl.col("step") == pl.col("s"),
         pl.col("start_ns") >= pl.col("begin"),
         pl.col("end_ns") <= pl.col("until"),
     )
-    assert inside.height == spans.filter(hops).height
+    assert messages_inside.height == spans.filter(hops).height
 
 
 def test_a_slow_link_slows_the_ring() -> None:

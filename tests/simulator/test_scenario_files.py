@@ -22,10 +22,10 @@ def read(folder: Path, text: str, *changes: str) -> Scenario:
 
 def test_an_empty_file_is_the_usual_scenario(tmp_path: Path) -> None:
     """Of its network, whose time is now that of a ring of 4."""
-    found = read(tmp_path, "")
-    assert (found.ranks, found.steps, found.buckets) == (4, 50, 2)
-    assert found.transfer_ms == pytest.approx(1.5 * (4 << 20) / 2e6)
-    assert found.message_ms == pytest.approx(6 * 0.02)
+    scenario = read(tmp_path, "")
+    assert (scenario.ranks, scenario.steps, scenario.buckets) == (4, 50, 2)
+    assert scenario.transfer_ms == pytest.approx(1.5 * (4 << 20) / 2e6)
+    assert scenario.message_ms == pytest.approx(6 * 0.02)
 
 
 def test_all_tables_are_read(tmp_path: Path) -> None:
@@ -48,22 +48,22 @@ def test_all_tables_are_read(tmp_path: Path) -> None:
         steps = [3, 9]
         factor = 2
     """
-    found = read(tmp_path, text)
-    assert (found.ranks, found.seed, found.shards) == (8, 3, 2)
-    assert (found.link_gbytes_per_s, found.message_ms) == (10, 0.005)
-    assert (found.variables, found.work) == ((8, 4), (1, 2.5))
-    assert found.shared_links
-    assert found.beside_compute
-    assert found.faults == (Fault("wire", (1,), (3, 9), 2),)
+    scenario = read(tmp_path, text)
+    assert (scenario.ranks, scenario.seed, scenario.shards) == (8, 3, 2)
+    assert (scenario.link_gbytes_per_s, scenario.message_ms) == (10, 0.005)
+    assert (scenario.variables, scenario.work) == ((8, 4), (1, 2.5))
+    assert scenario.shared_links
+    assert scenario.beside_compute
+    assert scenario.faults == (Fault("wire", (1,), (3, 9), 2),)
 
 
 def test_a_preset_is_changed_by_the_file_and_by_options(tmp_path: Path) -> None:
     """Entry by entry; the option wins."""
     text = 'preset = "resnet50"\n[run]\nworkers = 8\nsteps = 2\n'
-    found = read(tmp_path, text, "run.steps=7", "servers.placement=chunked")
-    assert (found.ranks, found.steps, found.shards) == (8, 7, 64)
-    assert found.placement == "chunked"
-    assert len(found.variables) == 161
+    scenario = read(tmp_path, text, "run.steps=7", "servers.placement=chunked")
+    assert (scenario.ranks, scenario.steps, scenario.shards) == (8, 7, 64)
+    assert scenario.placement == "chunked"
+    assert len(scenario.variables) == 161
 
 
 @pytest.mark.parametrize(

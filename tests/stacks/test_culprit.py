@@ -37,28 +37,38 @@ def _run(lasting: Callable[[int, int], int], sampled: Callable[[int, int], Sampl
 
     `sampled` says what is seen in it, from its begin on.
     """
-    rows, samples, begin = [], [], 0
+    rows, samples, begin_ns = [], [], 0
     for step in range(STEPS):
-        end = begin + (STEP_MS + max(lasting(rank, step) for rank in range(RANKS))) * MS
+        end_ns = begin_ns + (STEP_MS + max(lasting(rank, step) for rank in range(RANKS))) * MS
         for rank in range(RANKS):
-            loaded = begin + lasting(rank, step) * MS
-            computed = loaded + (STEP_MS - 10) * MS
+            loaded_ns = begin_ns + lasting(rank, step) * MS
+            computed = loaded_ns + (STEP_MS - 10) * MS
             rows += [
-                span(rank, "step", begin, end, step=step),
-                span(rank, "data", begin, loaded, step=step, depth=1),
-                span(rank, "forward", loaded, computed, step=step, depth=1),
-                call(rank, step, computed, end, step=step, thread=0, depth=1),
+                span(rank, "step", begin_ns, end_ns, step=step),
+                span(rank, "data", begin_ns, loaded_ns, step=step, depth=1),
+                span(rank, "forward", loaded_ns, computed, step=step, depth=1),
+                call(rank, step, computed, end_ns, step=step, thread=0, depth=1),
             ]
-            seen = begin
+            sample_begin_ns = begin_ns
             for length, frames in sampled(rank, step):
-                samples.append((rank, 0, 100 + rank, "Main", seen, seen + length * MS, frames))
-                seen += length * MS
-        begin = end
+                samples.append(
+                    (
+                        rank,
+                        0,
+                        100 + rank,
+                        "Main",
+                        sample_begin_ns,
+                        sample_begin_ns + length * MS,
+                        frames,
+                    )
+                )
+                sample_begin_ns += length * MS
+        begin_ns = end_ns
     table = pl.DataFrame(samples, schema=SAMPLE_COLUMNS, orient="row")
     return prepare(trace_of(rows, RANKS)).with_(samples=table)
 
 
-def _usual(rank: int, _: int = 0) -> int:
+def _load_ms(rank: int, _: int = 0) -> int:
     return 30 if rank == 1 else 10
 
 
@@ -72,7 +82,7 @@ def _culprit(trace: Trace, extra_ms: float) -> Culprit | None:
 def test_the_path_begins_where_ranks_differ_and_ends_where_most_of_it_is() -> None:
     """All ranks load, decode and resample, below calls that hold all of every step."""
     trace = _run(
-        _usual,
+        _load_ms,
         lambda rank, _: [
             (22 if rank == 1 else 2, (ROOT, TRAIN, LOAD, DECODE, BICUBIC)),
             (3, (ROOT, TRAIN, LOAD, DECODE)),
@@ -80,15 +90,15 @@ def test_the_path_begins_where_ranks_differ_and_ends_where_most_of_it_is() -> No
             (STEP_MS - 10, (ROOT, TRAIN, FORWARD)),
         ],
     )
-    found = _culprit(trace, 20)
-    assert found
-    assert found.path == (LOAD, DECODE, BICUBIC)
-    assert found.callers == (ROOT, TRAIN)
-    assert found.frame == LOAD
-    assert abs(found.extra_ns - 20 * MS) < 0.2 * MS
-    assert found.evidence()["path"] == [LOAD, DECODE, BICUBIC]
-    assert found.evidence()["stack"] == [ROOT, TRAIN, LOAD, DECODE, BICUBIC]
-    assert describe_code(found) == [
+    culprit = _culprit(trace, 20)
+    assert culprit
+    assert culprit.path == (LOAD, DECODE, BICUBIC)
+    assert culprit.callers == (ROOT, TRAIN)
+    assert culprit.frame == LOAD
+    assert abs(culprit.extra_ns - 20 * MS) < 0.2 * MS
+    assert culprit.evidence()["path"] == [LOAD, DECODE, BICUBIC]
+    assert culprit.evidence()["stack"] == [ROOT, TRAIN, LOAD, DECODE, BICUBIC]
+    assert describe_code(culprit) == [
         "Stack samples show where: load > decode_image > resample_bicubic (c.py:12), called at a.py:7."
     ]
 
@@ -96,7 +106,7 @@ def test_the_path_begins_where_ranks_differ_and_ends_where_most_of_it_is() -> No
 def test_the_straggler_is_told_so() -> None:
     """The finding's sentence has the path, its function the outermost call; the verdict says so."""
     trace = _run(
-        _usual,
+        _load_ms,
         lambda rank, _: [
             (25 if rank == 1 else 5, (ROOT, TRAIN, LOAD, DECODE, BICUBIC)),
             (5, (ROOT, TRAIN, LOAD, READ)),
@@ -104,10 +114,10 @@ def test_the_straggler_is_told_so() -> None:
         ],
     )
     report = tl.analyze(trace)
-    found = report.findings[0]
-    assert (found.kind, found.ranks, found.function) == ("straggler", (1,), LOAD)
-    assert "load > decode_image > resample_bicubic (c.py:12)" in found.sentence
-    assert found.evidence["samples"]["path"] == [LOAD, DECODE, BICUBIC]
+    finding = report.findings[0]
+    assert (finding.kind, finding.ranks, finding.function) == ("straggler", (1,), LOAD)
+    assert "load > decode_image > resample_bicubic (c.py:12)" in finding.sentence
+    assert finding.evidence["samples"]["path"] == [LOAD, DECODE, BICUBIC]
     where = "load > decode_image > resample_bicubic (c.py:12)"
     assert report.verdict.action == f"Look at this code of rank 1: {where}."
 
@@ -115,7 +125,7 @@ def test_the_straggler_is_told_so() -> None:
 def test_an_excess_that_is_spread_is_told_where_it_parts() -> None:
     """Half of it is in each of two calls: their caller is all that can be said."""
     trace = _run(
-        _usual,
+        _load_ms,
         lambda rank, _: [
             (15 if rank == 1 else 5, (ROOT, LOAD, READ)),
             (15 if rank == 1 else 5, (ROOT, LOAD, DECODE)),
@@ -131,7 +141,7 @@ def test_a_function_is_one_whatever_its_line() -> None:
     """It was seen on many lines, none of which holds much; told is that with most of the excess."""
     lines = [f"decode_image (c.py:{number})" for number in range(6)]
     trace = _run(
-        _usual,
+        _load_ms,
         lambda rank, step: [
             (30 if rank == 1 else 10, (ROOT, LOAD, lines[0 if step % 2 else step % 6])),
             (STEP_MS - 10, (ROOT, FORWARD)),
@@ -146,23 +156,23 @@ def test_a_line_of_what_calls_all_else() -> None:
     """The delay is in the main loop itself: it is its line that tells."""
     waiting = "<module> (a.py:40)"
     trace = _run(
-        _usual,
+        _load_ms,
         lambda rank, _: [
             (20 if rank == 1 else 0, (waiting,)),
             (10, (ROOT, LOAD)),
             (STEP_MS - 10, (ROOT, FORWARD)),
         ],
     )
-    found = _culprit(trace, 20)
-    assert found
-    assert found.path == (waiting,)
-    assert describe_code(found) == ["Stack samples show where: <module> (a.py:40)."]
+    culprit = _culprit(trace, 20)
+    assert culprit
+    assert culprit.path == (waiting,)
+    assert describe_code(culprit) == ["Stack samples show where: <module> (a.py:40)."]
 
 
 def test_missed_samples_cost_no_time() -> None:
     """Seen in every fourth step only, the share of a call is the same."""
     trace = _run(
-        _usual,
+        _load_ms,
         lambda rank, step: (
             []
             if step % 4
@@ -173,10 +183,10 @@ def test_missed_samples_cost_no_time() -> None:
             ]
         ),
     )
-    found = _culprit(trace, 20)
-    assert found
-    assert found.path == (READ,)
-    assert abs(found.extra_ns - 20 * MS) < 0.2 * MS
+    culprit = _culprit(trace, 20)
+    assert culprit
+    assert culprit.path == (READ,)
+    assert abs(culprit.extra_ns - 20 * MS) < 0.2 * MS
 
 
 def test_what_the_samples_do_not_show_is_not_told() -> None:
@@ -186,7 +196,7 @@ def test_what_the_samples_do_not_show_is_not_told() -> None:
 
 
 def test_few_samples_tell_nothing() -> None:
-    trace = _run(_usual, lambda _, step: [(10, (ROOT, READ))] if step < 5 else [])
+    trace = _run(_load_ms, lambda _, step: [(10, (ROOT, READ))] if step < 5 else [])
     assert _culprit(trace, 20) is None
 
 
@@ -206,11 +216,11 @@ def test_all_ranks_are_compared_with_their_other_steps() -> None:
             (STEP_MS - 10, (ROOT, TRAIN, FORWARD)),
         ],
     )
-    found = tl.analyze(trace).findings[0]
-    assert (found.kind, found.ranks) == ("data_stall", (0, 1, 2))
-    assert "Stack samples show where: load > decode_image > resample_bicubic (" in found.sentence
-    assert found.function == LOAD
-    assert abs(found.evidence["samples"]["extra_ns"] - 30 * MS) < MS
+    finding = tl.analyze(trace).findings[0]
+    assert (finding.kind, finding.ranks) == ("data_stall", (0, 1, 2))
+    assert "Stack samples show where: load > decode_image > resample_bicubic (" in finding.sentence
+    assert finding.function == LOAD
+    assert abs(finding.evidence["samples"]["extra_ns"] - 30 * MS) < MS
 
 
 def test_where_all_always_load_it_is_what_loading_takes() -> None:
@@ -280,34 +290,34 @@ STACKS = st.lists(st.sampled_from(FRAMES), min_size=1, max_size=4).map(tuple)
 TREES = st.dictionaries(STACKS, st.floats(0.5, 20), min_size=1, max_size=8)
 
 
-@given(usual=TREES, planted=STACKS, more=st.floats(5, 500))
+@given(usual_ns=TREES, planted=STACKS, extra_ns=st.floats(5, 500))
 def test_what_is_planted_is_found(
-    usual: dict[Stack, float], planted: tuple[str, ...], more: float
+    usual_ns: dict[Stack, float], planted: tuple[str, ...], extra_ns: float
 ) -> None:
     """What one rank does in addition, in new calls, is on the path with its time; `main` never is."""
     delayed = (ROOT, *planted, "new (n.py:1)", "newer (n.py:2)")
-    usual = {(ROOT, *stack): time for stack, time in usual.items()}
-    slow = {**usual, delayed: more}
-    found = find_differing_path([slow], [usual, usual], [slow])
-    assert found
-    assert ROOT not in found.path
-    assert found.path[-1] == delayed[-1]
-    assert [*map(_name, found.callers), *map(_name, found.path)] == list(map(_name, delayed))
-    assert found.extra_ns == pytest.approx(more)
+    usual_ns = {(ROOT, *stack): time for stack, time in usual_ns.items()}
+    slow = {**usual_ns, delayed: extra_ns}
+    culprit = find_differing_path([slow], [usual_ns, usual_ns], [slow])
+    assert culprit
+    assert ROOT not in culprit.path
+    assert culprit.path[-1] == delayed[-1]
+    assert [*map(_name, culprit.callers), *map(_name, culprit.path)] == list(map(_name, delayed))
+    assert culprit.extra_ns == pytest.approx(extra_ns)
 
 
-@given(usual=TREES, planted=STACKS, factor=st.floats(1e-3, 1e3))
+@given(usual_ns=TREES, planted=STACKS, factor=st.floats(1e-3, 1e3))
 def test_units_do_not_matter(
-    usual: dict[Stack, float], planted: tuple[str, ...], factor: float
+    usual_ns: dict[Stack, float], planted: tuple[str, ...], factor: float
 ) -> None:
     """The same times in other units are reported alike."""
-    slow = {**usual, planted: usual.get(planted, 0.0) + 30.0}
-    found = find_differing_path([slow], [usual], [slow])
-    scaled, plain = ({s: factor * t for s, t in one.items()} for one in (slow, usual))
-    again = find_differing_path([scaled], [plain], [scaled])
-    assert found
-    assert again
-    assert (again.path, again.callers) == (found.path, found.callers)
+    slow = {**usual_ns, planted: usual_ns.get(planted, 0.0) + 30.0}
+    culprit = find_differing_path([slow], [usual_ns], [slow])
+    scaled, plain = ({s: factor * t for s, t in one.items()} for one in (slow, usual_ns))
+    scaled_culprit = find_differing_path([scaled], [plain], [scaled])
+    assert culprit
+    assert scaled_culprit
+    assert (scaled_culprit.path, scaled_culprit.callers) == (culprit.path, culprit.callers)
 
 
 @given(usual=TREES)

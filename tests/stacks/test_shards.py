@@ -46,11 +46,17 @@ def sampled(scenario: Scenario, shards: tuple[int, ...] = (0, 1, 2)) -> Trace:
 
 def test_the_code_of_a_slow_shard_is_in_its_finding() -> None:
     """All shards add up gradients, below calls that hold all that they do."""
-    (found,) = (one for one in tl.analyze(sampled(SLOW)).findings if one.kind == "ps_cpu_bound")
-    assert found.shards == (1,)
-    assert found.function == SERVE
-    assert "Stack samples show where: serve > aggregate > checked_sum (sums.py:4)" in found.sentence
-    assert found.evidence["samples"]["path"] == [SERVE, ADD, CHECKED]
+    (finding,) = (
+        candidate
+        for candidate in tl.analyze(sampled(SLOW)).findings
+        if candidate.kind == "ps_cpu_bound"
+    )
+    assert finding.shards == (1,)
+    assert finding.function == SERVE
+    assert (
+        "Stack samples show where: serve > aggregate > checked_sum (sums.py:4)" in finding.sentence
+    )
+    assert finding.evidence["samples"]["path"] == [SERVE, ADD, CHECKED]
 
 
 def test_a_shard_that_does_no_more_than_others_has_none() -> None:

@@ -37,7 +37,7 @@ def _opening(thread: dict[str, int], moment: float, number: int, name: str) -> l
 
 def test_a_run_lasts_until_the_stack_changes(tmp_path: Path) -> None:
     """Frames are told outermost first, with file and line; py-spy's own are none."""
-    found = _timeline(
+    runs = _timeline(
         tmp_path,
         *_opening(MAIN, 0, 1234, "MainThread"),
         _event(MAIN, "B", 0, "train", filename="train.py", line=3),
@@ -46,17 +46,17 @@ def test_a_run_lasts_until_the_stack_changes(tmp_path: Path) -> None:
         _event(MAIN, "E", 60, "train", filename="train.py", line=3),
     )
     train, load = "train (train.py:3)", "load (data.py:9)"
-    assert [(run.start_ns, run.end_ns, run.frames) for run in found] == [
+    assert [(run.start_ns, run.end_ns, run.frames) for run in runs] == [
         (0, 20_000, (train,)),
         (20_000, 50_000, (train, load)),
         (50_000, 60_000, (train,)),
     ]
-    assert {(run.pid, run.thread, run.thread_name) for run in found} == {(7, 1234, "MainThread")}
+    assert {(run.pid, run.thread, run.thread_name) for run in runs} == {(7, 1234, "MainThread")}
 
 
 def test_threads_have_stacks_of_their_own(tmp_path: Path) -> None:
     """What is still open at the end has lasted until the last sample of all."""
-    found = _timeline(
+    runs = _timeline(
         tmp_path,
         *_opening(MAIN, 0, 1, "MainThread"),
         _event(MAIN, "B", 0, "train", filename="train.py", line=3),
@@ -64,7 +64,7 @@ def test_threads_have_stacks_of_their_own(tmp_path: Path) -> None:
         _event(OTHER, "B", 10, "fetch", filename="data.py", line=1),
         _event(MAIN, "E", 30, "train", filename="train.py", line=3),
     )
-    assert [(run.thread, run.thread_name, run.start_ns, run.end_ns) for run in found] == [
+    assert [(run.thread, run.thread_name, run.start_ns, run.end_ns) for run in runs] == [
         (1, "MainThread", 0, 30_000),
         (2, "loader (pid 5): x", 10_000, 30_000),
     ]
@@ -79,13 +79,13 @@ def test_a_broken_timeline_is_refused(tmp_path: Path) -> None:
 
 def test_markers_give_the_offset() -> None:
     """Stamps are late by what they like: the least late one tells."""
-    true, marked, seen = 5_000_000_000, {}, []
+    true, marked, sampled_runs = 5_000_000_000, {}, []
     for number, lag in enumerate((9_000, 400, 7_000, 80_000)):
         begin, end = true + number * 10**6, true + number * 10**6 + 500_000
         marked[f"{MARKER}{number}"] = (begin, end)
         run = Run(7, 1, "", begin - true + lag, end - true + 2 * lag, (f"{MARKER}{number} (x:1)",))
-        seen += [run, replace(run, frames=("other (x:2)",))]
-    assert offset_ns(seen, marked) == true - 400
+        sampled_runs += [run, replace(run, frames=("other (x:2)",))]
+    assert offset_ns(sampled_runs, marked) == true - 400
 
 
 def test_too_few_markers_tell_nothing() -> None:

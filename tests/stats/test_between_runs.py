@@ -72,22 +72,23 @@ def test_few_steps_tell_nothing_with_one_baseline() -> None:
 def test_correlated_steps_are_less_certain() -> None:
     """Blocks of neighbours are resampled: noise that lasts counts for more."""
     random = np.random.default_rng(0)
-    fresh = random.standard_normal(1000)
+    independent = random.standard_normal(1000)
     lasting = np.repeat(random.standard_normal(100), 10)
     variances = [
-        between_runs.measure_level(one, mean=True, seed=0).variance for one in (fresh, lasting)
+        between_runs.measure_level(one, mean=True, seed=0).variance
+        for one in (independent, lasting)
     ]
     assert variances[1] > 3 * variances[0]
 
 
 def test_constant_runs() -> None:
     """No noise at all: the same is the same, and more is more."""
-    same, more = (
+    constant, higher = (
         between_runs.measure_level(np.full(50, v), mean=False, seed=0) for v in (1.0, 1.1)
     )
-    assert between_runs.measure_change([same], same, 0.0).either == 1.0
-    assert between_runs.measure_change([same], more, 0.0).more == 0.0
-    assert between_runs.measure_change([same], more, 0.0).less == 1.0
+    assert between_runs.measure_change([constant], constant, 0.0).either == 1.0
+    assert between_runs.measure_change([constant], higher, 0.0).more == 0.0
+    assert between_runs.measure_change([constant], higher, 0.0).less == 1.0
 
 
 def test_probabilities_are_adjusted_as_by_hand() -> None:

@@ -54,10 +54,10 @@ def test_on_and_off_is_followed_beyond_the_window_in_which_it_was_seen(seed: int
         row = last + int(draw.integers(5, 10))
     seen = np.zeros(200, bool)
     seen[100:150] = True
-    found = fit_courses(0.4 * late + draw.normal(0.0, 0.05, 200), seen)
-    assert found.pattern == "intermittent"
-    assert np.mean(found.is_upper == late) > 0.97
-    assert found.level == pytest.approx(0.4, abs=0.03)
+    course = fit_courses(0.4 * late + draw.normal(0.0, 0.05, 200), seen)
+    assert course.pattern == "intermittent"
+    assert np.mean(course.is_upper == late) > 0.97
+    assert course.level == pytest.approx(0.4, abs=0.03)
 
 
 @pytest.mark.parametrize("seed", range(8))

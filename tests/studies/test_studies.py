@@ -71,86 +71,101 @@ NUMBERS = {
 
 
 @pytest.fixture(scope="module", params=mark_slow(STUDIES, quick=("phub", "allreduce", "easgd")))
-def found(request: pytest.FixtureRequest) -> Study:
+def made_study(request: pytest.FixtureRequest) -> Study:
     """Each study, made once, with the recorded run that it is first asked of."""
     name, *_ = ASKED[request.param]
     return study(request.param, {name: load.open(SAMPLES / name)})
 
 
-def test_numbers(found: Study) -> None:
+def test_numbers(made_study: Study) -> None:
     """They are those of the models, to the digits that are known."""
-    for name, value in NUMBERS[found.name].items():
-        assert found.figure(name).value == pytest.approx(value, rel=0.01), name
+    for name, value in NUMBERS[made_study.name].items():
+        assert made_study.figure(name).value == pytest.approx(value, rel=0.01), name
 
 
-def test_absorption(found: Study) -> None:
+def test_absorption(made_study: Study) -> None:
     """What the paused run's trace says is what the run without the pause says."""
-    if found.name == "interleaving":
+    if made_study.name == "interleaving":
         for case in CASES:
-            truth = found.figure(case.name).value
-            assert found.figure(f"{case.name}, by trace").value == pytest.approx(truth, abs=0.03)
+            truth = made_study.figure(case.name).value
+            assert made_study.figure(f"{case.name}, by trace").value == pytest.approx(
+                truth, abs=0.03
+            )
 
 
-def test_tags(found: Study) -> None:
+def test_tags(made_study: Study) -> None:
     """Every number has one; what a model was fitted to is a consistency check."""
-    figures = [one for section in found.sections for one in section.figures]
-    assert {one.tag for one in figures} <= TAGS.keys()
-    fitted = {f"efficiency 512/64, {name}" for name in MODELS} if found.name == "cori" else set()
-    assert all(found.figure(name).tag == "consistency check" for name in fitted)
+    figures = [figure for section in made_study.sections for figure in section.figures]
+    assert {figure.tag for figure in figures} <= TAGS.keys()
+    fitted = (
+        {f"efficiency 512/64, {name}" for name in MODELS} if made_study.name == "cori" else set()
+    )
+    assert all(made_study.figure(name).tag == "consistency check" for name in fitted)
 
 
-def test_formats(found: Study) -> None:
+def test_formats(made_study: Study) -> None:
     """Text has 80 columns; every format has every number."""
-    text = FORMATS["text"](found)
+    text = FORMATS["text"](made_study)
     assert max(map(len, text.splitlines())) <= 80
-    read = json.loads(FORMATS["json"](found))
+    read = json.loads(FORMATS["json"](made_study))
     assert read["format"] == "tracelens.study/1"
-    names = [one["name"] for section in read["sections"] for one in section["figures"]]
+    names = [figure["name"] for section in read["sections"] for figure in section["figures"]]
     assert len(names) == len(set(names))
-    assert all(name in FORMATS["markdown"](found) for name in names)
+    assert all(name in FORMATS["markdown"](made_study) for name in names)
 
 
-def test_what_a_trace_says(found: Study) -> None:
+def test_what_a_trace_says(made_study: Study) -> None:
     """Overlap and incast have other shares; a recorded run is asked the same."""
-    if found.name != "cori":
+    if made_study.name != "cori":
         pytest.skip("asks nothing of a trace")
     busy, hidden = "fullest server at work, a run with", "of that beside compute, a run with"
-    assert found.figure(f"{busy} overlap").value == pytest.approx(0.87, abs=0.02)
-    assert found.figure(f"{hidden} overlap").value > 0.7
-    assert found.figure(f"{busy} incast").value == pytest.approx(0.18, abs=0.03)
-    assert found.figure(f"{hidden} incast").value < 0.1
-    assert found.figure("of that beside compute, the run given").tag == "measured"
+    assert made_study.figure(f"{busy} overlap").value == pytest.approx(0.87, abs=0.02)
+    assert made_study.figure(f"{hidden} overlap").value > 0.7
+    assert made_study.figure(f"{busy} incast").value == pytest.approx(0.18, abs=0.03)
+    assert made_study.figure(f"{hidden} incast").value < 0.1
+    assert made_study.figure("of that beside compute, the run given").tag == "measured"
 
 
-def test_what_recorded_runs_say(found: Study) -> None:
+def test_what_recorded_runs_say(made_study: Study) -> None:
     """A sweep has a fastest algorithm for each size; the original EASGD waits for its turn most."""
     measured = [
-        one for section in found.sections for one in section.figures if one.tag == "measured"
+        figure
+        for section in made_study.sections
+        for figure in section.figures
+        if figure.tag == "measured"
     ]
     assert measured
-    if found.name == "allreduce":
-        assert sum("is fastest" in one.name for one in measured) >= 5
-    if found.name == "easgd":
-        parts = {one.name: one.value for one in measured}
-        turn = parts["waiting for the turn, of the steps"]
-        assert 0.5 < turn <= parts["communication not hidden, of the steps"]
-        assert turn > max(share for name, share in parts.items() if "under way" in name)
-        assert parts["iteration, served at once"] < parts["iteration, all workers in turn"]
-    if found.name == "phub":
-        parts = {one.name: one.value for one in measured}
-        speedup = parts["step of the run given"] / parts["step with chunks, replayed"]
-        assert parts["speedup by chunks"] == pytest.approx(speedup)
-        assert parts["step with chunks, at least"] <= parts["step with chunks, replayed"]
+    if made_study.name == "allreduce":
+        assert sum("is fastest" in figure.name for figure in measured) >= 5
+    if made_study.name == "easgd":
+        values_by_name = {figure.name: figure.value for figure in measured}
+        turn = values_by_name["waiting for the turn, of the steps"]
+        assert 0.5 < turn <= values_by_name["communication not hidden, of the steps"]
+        assert turn > max(share for name, share in values_by_name.items() if "under way" in name)
+        assert (
+            values_by_name["iteration, served at once"]
+            < values_by_name["iteration, all workers in turn"]
+        )
+    if made_study.name == "phub":
+        values_by_name = {figure.name: figure.value for figure in measured}
+        speedup = (
+            values_by_name["step of the run given"] / values_by_name["step with chunks, replayed"]
+        )
+        assert values_by_name["speedup by chunks"] == pytest.approx(speedup)
+        assert (
+            values_by_name["step with chunks, at least"]
+            <= values_by_name["step with chunks, replayed"]
+        )
 
 
 def test_several_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """Each is asked, under its name; what is hidden beside computing is no loss."""
-    places = [str(SAMPLES / name) for name in ("easgd-original", "easgd-async")]
-    assert main(["study", "easgd", "--format", "json", *(f"--trace={one}" for one in places)]) == 0
-    *_, original, beside = json.loads(capsys.readouterr().out)["sections"]
-    assert [places[0] in original["question"], places[1] in beside["question"]] == [True, True]
+    paths = [str(SAMPLES / name) for name in ("easgd-original", "easgd-async")]
+    assert main(["study", "easgd", "--format", "json", *(f"--trace={path}" for path in paths)]) == 0
+    *_, original, asynchronous = json.loads(capsys.readouterr().out)["sections"]
+    assert [paths[0] in original["question"], paths[1] in asynchronous["question"]] == [True, True]
     exposed, under_way = (
-        next(one["value"] for one in beside["figures"] if part in one["name"])
+        next(path["value"] for path in asynchronous["figures"] if part in path["name"])
         for part in ("not hidden", "weights up under way")
     )
     assert exposed < under_way <= 1

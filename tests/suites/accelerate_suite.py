@@ -40,10 +40,10 @@ def find_scripts() -> dict[str, Path]:
     Raises:
         SystemExit: it is not installed.
     """
-    found = importlib.util.find_spec("accelerate")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("accelerate")
+    if spec is None or spec.origin is None:
         raise SystemExit("Accelerate is not installed: make suite-accelerate installs it")
-    folder = Path(found.origin).parent / "test_utils" / "scripts"
+    folder = Path(spec.origin).parent / "test_utils" / "scripts"
     return {path.stem: path for path in sorted(folder.glob("test_*.py"))}
 
 

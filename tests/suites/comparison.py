@@ -68,15 +68,15 @@ def compare(backend: str, ranks: int, parts: Sequence[str], run_parts: Run) -> S
     groups = [tuple(parts)]
     while groups:
         group = groups.pop()
-        found = run_parts(group, False), run_parts(group, True)
-        if len(group) > 1 and not all(outcome.ended for outcome in found):
+        outcomes = run_parts(group, False), run_parts(group, True)
+        if len(group) > 1 and not all(outcome.ended for outcome in outcomes):
             groups += [(part,) for part in group]
             continue
-        suite.new |= _new(group, run_parts, *found)
-        for total, part in zip((suite.without, suite.recorded), found, strict=True):
-            total.ran |= part.ran
-            total.failed |= part.failed
-            total.events += part.events
+        suite.new |= _new(group, run_parts, *outcomes)
+        for total, outcome in zip((suite.without, suite.recorded), outcomes, strict=True):
+            total.ran |= outcome.ran
+            total.failed |= outcome.failed
+            total.events += outcome.events
     return suite
 
 
@@ -100,22 +100,22 @@ def run(
     with tempfile.TemporaryDirectory() as place:
         trace, outcomes = Path(place) / "trace", Path(place) / "outcomes"
         outcomes.mkdir()
-        whole = list(command(outcomes))
+        full_command = list(command(outcomes))
         if recorded:
             record = ["record", "--no-verdict", "--out", str(trace), "--"]
-            whole = [sys.executable, "-m", "tracelens", *record, *whole]
-        errors = _errors(whole, variables)
+            full_command = [sys.executable, "-m", "tracelens", *record, *full_command]
+        errors = _errors(full_command, variables)
         lines = list(_lines(outcomes))
-        found = Outcome(
+        result = Outcome(
             ran={test for outcome, test in lines if outcome in ("passed", "failed")},
             failed={test for outcome, test in lines if outcome == "failed"},
             ended=errors is not None and lines.count(("ended", "")) == ends,
         )
-        if not found.ended:
-            found.failed |= {f"{part}.(does not end)" for part in parts}
+        if not result.ended:
+            result.failed |= {f"{part}.(does not end)" for part in parts}
         events = _EVENTS.search(errors or "")
-        found.events = int(events[1].replace(",", "")) if events else 0
-        return found
+        result.events = int(events[1].replace(",", "")) if events else 0
+        return result
 
 
 def _lines(outcomes: Path) -> Iterator[tuple[str, str]]:
@@ -127,10 +127,10 @@ def _lines(outcomes: Path) -> Iterator[tuple[str, str]]:
 
 def _errors(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
     """Return what a command writes to its standard error; None if it does not end by itself."""
-    ours = {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
     with subprocess.Popen(
         command,
-        env=ours | {"PYTHONPATH": str(_TESTS)} | dict(variables),
+        env=environment | {"PYTHONPATH": str(_TESTS)} | dict(variables),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -150,14 +150,14 @@ def _errors(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
 
 def row(suite: Suite) -> tuple[str, ...]:
     """Return a suite as a row of the table."""
-    without, recorded = suite.without, suite.recorded
+    unrecorded, recorded = suite.without, suite.recorded
     return (
         suite.backend,
         str(suite.ranks),
         str(suite.parts),
-        str(len(without.ran)),
+        str(len(unrecorded.ran)),
         str(len(recorded.ran)),
-        str(len(without.failed)),
+        str(len(unrecorded.failed)),
         str(len(recorded.failed)),
         ", ".join(sorted(suite.new)) or "none",
         f"{recorded.events:,}",

@@ -75,14 +75,14 @@ def find_tests(folder: Path) -> Path:
 def compare_files(mpi: Mpi, ranks: int, tests: Path, files: Sequence[str]) -> Suite:
     """Run some files of tests without and under `tracelens record`."""
 
-    def run_files(chosen: Sequence[str], recorded: bool) -> Outcome:  # noqa: FBT001 - as `Run` says
-        names = "|".join(f"{file}[.]py" for file in chosen)
+    def run_files(files: Sequence[str], recorded: bool) -> Outcome:  # noqa: FBT001 - as `Run` says
+        names = "|".join(f"{file}[.]py" for file in files)
 
         def command(outcomes: Path) -> list[str]:
             rank = [sys.executable, "-m", "mpi4py", _EACH_RANK, tests, outcomes, names]
             return [*mpi.launcher, "-n", str(ranks), *map(str, rank)]
 
-        return run(command, chosen, ranks, mpi.variables, recorded=recorded)
+        return run(command, files, ranks, mpi.variables, recorded=recorded)
 
     return compare(mpi.name, ranks, files, run_files)
 

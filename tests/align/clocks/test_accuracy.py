@@ -148,10 +148,10 @@ def test_first_host_is_unchanged(run: Scenario) -> None:
 def test_one_clock_changes_nothing(run: Scenario) -> None:
     """Processes that share a clock are left alone, whatever their collectives look like."""
     raw = generate(replace(run, clocks=()))
-    same = common.align(raw)
-    assert same.alignment.method == "same_clock"
-    assert same.alignment.uncertainty_ns == 0
-    assert same.events.collect().equals(raw.events.collect())
+    aligned = common.align(raw)
+    assert aligned.alignment.method == "same_clock"
+    assert aligned.alignment.uncertainty_ns == 0
+    assert aligned.events.collect().equals(raw.events.collect())
 
 
 def left_later(scenario: Scenario, later_ns: list[int]) -> Alignment:

@@ -50,23 +50,23 @@ def allreduce(ranks: Sequence[int], ready: int, number: int) -> list[dict[str, A
 def pipeline(*, backward: bool) -> Iterator[dict[str, Any]]:
     """Pass activations down four stages, and gradients up again."""
     for step in range(40):
-        begin = step * STEP
+        begin_ns = step * STEP
         for stage in range(3):
-            yield from message(stage, stage + 1, begin + (stage + 1) * 10 * MS, step)
+            yield from message(stage, stage + 1, begin_ns + (stage + 1) * 10 * MS, step)
             if backward:
-                yield from message(stage + 1, stage, begin + (8 - stage) * 10 * MS, step)
+                yield from message(stage + 1, stage, begin_ns + (8 - stage) * 10 * MS, step)
         for stage in range(4):
-            yield span(stage, begin, begin + STEP, kind="step", step=step)
+            yield span(stage, begin_ns, begin_ns + STEP, kind="step", step=step)
 
 
 def overlapping_groups() -> Iterator[dict[str, Any]]:
     """Reduce in rows and columns of a square of four ranks; no group holds more than two."""
     for step in range(40):
-        begin = step * STEP
-        for place, ranks in enumerate([(0, 1), (2, 3), (0, 2), (1, 3)]):
-            yield from allreduce(ranks, begin + (20 + place // 2 * 30) * MS, step)
+        begin_ns = step * STEP
+        for group_index, ranks in enumerate([(0, 1), (2, 3), (0, 2), (1, 3)]):
+            yield from allreduce(ranks, begin_ns + (20 + group_index // 2 * 30) * MS, step)
         for rank in range(4):
-            yield span(rank, begin, begin + STEP, kind="step", step=step)
+            yield span(rank, begin_ns, begin_ns + STEP, kind="step", step=step)
 
 
 def largest_error_ns(trace: Trace) -> int:
@@ -100,7 +100,7 @@ def test_messages_in_one_direction_tie_nothing() -> None:
     assert Trace.from_table(rows).alignment.method == "unaligned"
 
 
-def bound(clock: int, peer: int, width_ns: int) -> dict[str, Any]:
+def exchange_of_width(clock: int, peer: int, width_ns: int) -> dict[str, Any]:
     """Return an exchange that leaves so wide a window."""
     times = {"sent": 0, "arrived": width_ns, "returned": width_ns, "answered": width_ns}
     return {"clock": clock, "peer": peer, "replied": True, **times}
@@ -108,10 +108,16 @@ def bound(clock: int, peer: int, width_ns: int) -> dict[str, Any]:
 
 def test_clocks_are_tied_through_the_most_certain_ones() -> None:
     """Clock 3 shares a wide window with the first clock, and a narrow one with clock 2."""
-    asked = pl.DataFrame(
-        [bound(0, 3, 1000), bound(0, 1, 10), bound(1, 2, 10), bound(2, 3, 10), bound(8, 9, 1)],
+    exchanges = pl.DataFrame(
+        [
+            exchange_of_width(0, 3, 1000),
+            exchange_of_width(0, 1, 10),
+            exchange_of_width(1, 2, 10),
+            exchange_of_width(2, 3, 10),
+            exchange_of_width(8, 9, 1),
+        ],
         schema=EXCHANGE_COLUMNS,
     )
-    assert order_by_certainty(asked, {0: ClockMap()}) == [1, 2, 3]
+    assert order_by_certainty(exchanges, {0: ClockMap()}) == [1, 2, 3]
     mapped = {0: ClockMap(), 2: ClockMap(uncertainty_ns=2000)}
-    assert order_by_certainty(asked, mapped) == [1, 3]
+    assert order_by_certainty(exchanges, mapped) == [1, 3]

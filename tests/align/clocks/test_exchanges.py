@@ -41,9 +41,9 @@ def table(*rows: dict[str, Any]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=EXCHANGE_COLUMNS)
 
 
-def off(found: ClockMap | None, true: int) -> int:
-    assert found is not None
-    return abs(int(found.apply(np.array([true + LEAD]))[0]) - true)
+def error_ns(mapped: ClockMap | None, true_ns: int) -> int:
+    assert mapped is not None
+    return abs(int(mapped.apply(np.array([true_ns + LEAD]))[0]) - true_ns)
 
 
 @pytest.mark.parametrize("clock", [0, 1], ids=["the server's", "the worker's"])
@@ -52,25 +52,25 @@ def off(found: ClockMap | None, true: int) -> int:
 )
 def test_either_side_may_be_tied(clock: int, ways: list[tuple[int, int]]) -> None:
     """To within half of what the narrowest window leaves, and what is known of the other."""
-    rows = [exchange(n * MS, there, back) for n, (there, back) in enumerate(ways)]
+    rows = [exchange(n * MS, there_ns, back_ns) for n, (there_ns, back_ns) in enumerate(ways)]
     maps = {1 - clock: MAPPED}
-    found = map_by_requests(table(*(as_shown(row, clock) for row in rows)), clock, maps, None)
-    narrowest = min(there + back for there, back in ways)
-    assert found is not None
-    assert found.uncertainty_ns <= max(sum(way) for way in ways) / 2 + 10 + 200 * len(ways)
-    assert off(found, 0) <= found.uncertainty_ns + 2
+    mapped = map_by_requests(table(*(as_shown(row, clock) for row in rows)), clock, maps, None)
+    narrowest = min(there_ns + back_ns for there_ns, back_ns in ways)
+    assert mapped is not None
+    assert mapped.uncertainty_ns <= max(sum(way) for way in ways) / 2 + 10 + 200 * len(ways)
+    assert error_ns(mapped, 0) <= mapped.uncertainty_ns + 2
     if len(ways) == 1:
-        assert abs(found.uncertainty_ns - (narrowest / 2 + 10)) <= 1
+        assert abs(mapped.uncertainty_ns - (narrowest / 2 + 10)) <= 1
 
 
 def test_clocks_drift_while_a_server_works() -> None:
     """By no more than quartz does, a ten thousandth; the window is as much wider on either side."""
-    served = 100 * MS
+    served_ns = 100 * MS
     row = exchange(0)
-    longer = row | {name: row[name] + served for name in ("returned", "answered")}
-    found = map_by_requests(table(as_shown(longer, 1)), 1, {0: MAPPED}, None)
-    assert found is not None
-    assert found.uncertainty_ns == pytest.approx(100 + 10 + served // 10_000, abs=2)
+    longer = row | {name: row[name] + served_ns for name in ("returned", "answered")}
+    mapped = map_by_requests(table(as_shown(longer, 1)), 1, {0: MAPPED}, None)
+    assert mapped is not None
+    assert mapped.uncertainty_ns == pytest.approx(100 + 10 + served_ns // 10_000, abs=2)
 
 
 def test_only_mapped_clocks_tie() -> None:
@@ -83,25 +83,25 @@ def test_only_mapped_clocks_tie() -> None:
 
 def test_the_narrowest_speak() -> None:
     """So many of the other clocks; one with a wider window is not heard, though it contradicts."""
-    good = [as_shown(exchange(n * MS, peer=n + 2), 1) for n in range(MAX_PEERS_COMBINED)]
+    sound = [as_shown(exchange(n * MS, peer=n + 2), 1) for n in range(MAX_PEERS_COMBINED)]
     liar = as_shown(exchange(0, 500, 500, peer=9), 1, LEAD + MS)
     maps = dict.fromkeys((*range(2, 2 + MAX_PEERS_COMBINED), 9), MAPPED)
-    found = map_by_requests(table(liar, *good), 1, maps, None)
-    assert off(found, 0) <= 110
-    assert map_by_requests(table(liar, *good[1:]), 1, maps, None) is None
+    mapped = map_by_requests(table(liar, *sound), 1, maps, None)
+    assert error_ns(mapped, 0) <= 110
+    assert map_by_requests(table(liar, *sound[1:]), 1, maps, None) is None
 
 
 def test_pushes_without_a_reply() -> None:
     """They count, unless that cannot be; then requests that were replied to count alone."""
     sound = as_shown(exchange(0, 4000, 4000), 1)
     push = as_shown(exchange(MS, 10, 10, replied=False), 1)
-    found = map_by_requests(table(sound, push), 1, {0: MAPPED}, None)
-    assert off(found, 0) <= 600
+    mapped = map_by_requests(table(sound, push), 1, {0: MAPPED}, None)
+    assert error_ns(mapped, 0) <= 600
     early = push | {"answered": push["answered"] - 9 * MS, "sent": push["sent"] - 9 * MS}
-    found = map_by_requests(table(sound, early), 1, {0: MAPPED}, None)
-    assert found is not None
-    assert off(found, 0) <= 1
-    assert found.uncertainty_ns == 4010
+    mapped = map_by_requests(table(sound, early), 1, {0: MAPPED}, None)
+    assert mapped is not None
+    assert error_ns(mapped, 0) <= 1
+    assert mapped.uncertainty_ns == 4010
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -111,7 +111,7 @@ def test_wall_clocks_beside_requests(*, wrong: bool) -> None:
     here = Readings(np.array([0]), np.array([200]), np.array([-LEAD + MS * wrong]))
     found = map_by_requests(rows, 1, {0: MAPPED}, here)
     assert found is not None
-    assert (found.uncertainty_ns, off(found, 0)) == ((5010, 4000) if wrong else (100, 0))
+    assert (found.uncertainty_ns, error_ns(found, 0)) == ((5010, 4000) if wrong else (100, 0))
 
 
 def sentences(rows: list[dict[str, Any]], uncertainty_ns: int = 10) -> list[str]:

@@ -56,11 +56,13 @@ def test_too_few_collectives() -> None:
 def test_a_host_without_collectives() -> None:
     """One host outside of the collectives does not spoil the others, and is named."""
     trace = generate(WORKERS)
-    outside = (pl.col("process") >= 4) & (pl.col("kind") == "reduction")
+    is_outside = (pl.col("process") >= 4) & (pl.col("kind") == "reduction")
     world = trace.communicators.with_columns(
         ranks=pl.Series([[0, 1, 2, 3]], dtype=pl.List(pl.Int32))
     )
-    aligned = common.align(trace.with_(events=trace.events.filter(~outside), communicators=world))
+    aligned = common.align(
+        trace.with_(events=trace.events.filter(~is_outside), communicators=world)
+    )
     assert aligned.alignment.method == "collective_exits"
     assert [note.kind for note in aligned.notes] == ["clock"]
     assert "host002" in aligned.notes[0].sentence
@@ -92,10 +94,10 @@ def test_cannot_be_aligned() -> None:
     rows = [
         row
         for rank in (0, 1)
-        for begin in (10**15 * rank,)
+        for begin_ns in (10**15 * rank,)
         for row in (
-            span(rank, "step", begin, begin + 1000, step=0),
-            call(rank, 0, begin + 100 * rank, begin + 500, op="broadcast"),
+            span(rank, "step", begin_ns, begin_ns + 1000, step=0),
+            call(rank, 0, begin_ns + 100 * rank, begin_ns + 500, op="broadcast"),
         )
     ]
     raw = trace_of(

@@ -45,28 +45,28 @@ def test_a_jump_of_one_of_three_clocks_is_told(jump_us: int) -> None:
 
 def test_exits_of_a_busy_host_are_no_jump() -> None:
     """Three gloo ranks on two cores, 24 exits in microseconds: of one clock each, that never jumped."""
-    first = np.array(
+    first_us = np.array(
         [
             *(0, 97057, 149045, 149080, 173112, 173133, 181576, 221023),
             *(235054, 244980, 277078, 277103, 326388, 347211, 441255, 441675),
             *(473993, 481106, 505067, 521037, 537525, 545209, 681171, 681208),
         ]
     )
-    second = np.array(
+    second_us = np.array(
         [
             *(0, -72926, -72948, -71714, -71068, -71058, -69702, -76505),
             *(-69666, -71721, -69491, -70088, -51531, -69623, -69638, -69389),
             *(-66195, -69675, -61462, -85426, -61960, -5885, -76175, -76241),
         ]
     )
-    third = np.array(
+    third_us = np.array(
         [
             *(0, -52649, -52770, -52770, -50921, -50900, -49497, -56312),
             *(-49461, -51431, -49826, -49818, -52137, -49334, -48699, -49149),
             *(-50121, -52014, -41266, -65482, -49703, -56772, -56052, -56035),
         ]
     )
-    exits_ns = np.stack([first, first + second, first + third], axis=1) * 1_000.0
+    exits_ns = np.stack([first_us, first_us + second_us, first_us + third_us], axis=1) * 1_000.0
     corrections = fit_exits(exits_ns)
     assert corrections
     assert [correction.jumps for correction in corrections] == [()] * HOSTS

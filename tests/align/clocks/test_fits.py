@@ -50,12 +50,12 @@ def fitted(truth: Truth, count: int, loose: float = 0.0) -> tuple[Floats, Floats
     draw = np.random.default_rng(count)
     t = np.arange(count, dtype=np.float64) * SPACING
     exits = np.asarray(t[:, None] + draw.normal(0, NOISE, (count, CLOCKS)), np.float64)
-    some = draw.random(count) < loose
-    exits[some] += draw.uniform(0, 5e6, (int(some.sum()), CLOCKS))
+    is_loose = draw.random(count) < loose
+    exits[is_loose] += draw.uniform(0, 5e6, (int(is_loose.sum()), CLOCKS))
     exits[:, 2] += truth.ahead(t)
-    found = fit_exits(exits)
-    assert found is not None
-    return t, exits, found
+    corrections = fit_exits(exits)
+    assert corrections is not None
+    return t, exits, corrections
 
 
 @pytest.mark.parametrize("loose", [0.0, 0.2])
@@ -64,21 +64,23 @@ def fitted(truth: Truth, count: int, loose: float = 0.0) -> tuple[Floats, Floats
 def test_corrections_are_the_truth(name: str, count: int, loose: float) -> None:
     """However many collectives there were, and though some let ranks leave early."""
     truth = TRUTHS[name]
-    t, exits, found = fitted(truth, count, loose)
-    ahead = truth.ahead(t)
-    away = np.abs(t[:, None] - [at for at, _ in truth.jumps or ((-1e12, 0.0),)]).min(axis=1)
-    sure = away > AROUND
-    off = np.abs(found[2].evaluate(t + ahead) - ahead)[sure]
-    assert np.quantile(off, 0.9) < truth.near
+    t, exits, corrections = fitted(truth, count, loose)
+    ahead_ns = truth.ahead(t)
+    distance_ns = np.abs(t[:, None] - [at_ns for at_ns, _ in truth.jumps or ((-1e12, 0.0),)]).min(
+        axis=1
+    )
+    is_sure = distance_ns > AROUND
+    error_ns = np.abs(corrections[2].evaluate(t + ahead_ns) - ahead_ns)[is_sure]
+    assert np.quantile(error_ns, 0.9) < truth.near
     for clock in (0, 1, 3):
-        assert np.quantile(np.abs(found[clock].evaluate(exits[:, clock])), 0.9) < 1.25 * NOISE
-        assert found[clock].jumps == ()
-    assert not found[0].evaluate(t).any()
-    assert [height for _, height in found[2].jumps] == pytest.approx(
+        assert np.quantile(np.abs(corrections[clock].evaluate(exits[:, clock])), 0.9) < 1.25 * NOISE
+        assert corrections[clock].jumps == ()
+    assert not corrections[0].evaluate(t).any()
+    assert [height for _, height in corrections[2].jumps] == pytest.approx(
         [height for _, height in truth.jumps], abs=2 * NOISE
     )
-    for (at, _), (true, height) in zip(found[2].jumps, truth.jumps, strict=True):
-        assert min(true, true + height) - AROUND < at < max(true, true + height) + AROUND
+    for (at_ns, _), (true, height) in zip(corrections[2].jumps, truth.jumps, strict=True):
+        assert min(true, true + height) - AROUND < at_ns < max(true, true + height) + AROUND
 
 
 @pytest.mark.parametrize("count", [400, 1000])
@@ -97,21 +99,23 @@ def test_a_jump_within_a_block_of_collectives() -> None:
 
     Of so many clocks one that jumps is no reason to leave a collective out.
     """
-    each, clocks = 10, 24
-    index = np.arange(BLOCK_COUNT * each)
+    per_block, clock_count = 10, 24
+    index = np.arange(BLOCK_COUNT * per_block)
     t = index * SPACING
-    after = BLOCK_COUNT // 4 * each + each // 2  # in the middle of a block
-    ahead = np.where(index >= after, HEIGHT, 0.0) + np.where(index >= 60 * each, 2_000.0, 0.0)
-    exits = np.repeat(t[:, None], clocks, axis=1)
-    exits[:, 2] += ahead
-    found = fit_exits(exits)
-    assert found is not None
-    ((at, height),) = found[2].jumps
-    assert exits[after - 1, 2] < at < exits[after, 2]
-    assert height == pytest.approx(HEIGHT, abs=2_000)
-    assert np.abs(found[2].evaluate(exits[:, 2]) - ahead)[: 60 * each] == pytest.approx(
-        0.0, abs=100
+    jump_index = BLOCK_COUNT // 4 * per_block + per_block // 2  # in the middle of a block
+    ahead_ns = np.where(index >= jump_index, HEIGHT, 0.0) + np.where(
+        index >= 60 * per_block, 2_000.0, 0.0
     )
+    exits = np.repeat(t[:, None], clock_count, axis=1)
+    exits[:, 2] += ahead_ns
+    corrections = fit_exits(exits)
+    assert corrections is not None
+    ((at_ns, height),) = corrections[2].jumps
+    assert exits[jump_index - 1, 2] < at_ns < exits[jump_index, 2]
+    assert height == pytest.approx(HEIGHT, abs=2_000)
+    assert np.abs(corrections[2].evaluate(exits[:, 2]) - ahead_ns)[
+        : 60 * per_block
+    ] == pytest.approx(0.0, abs=100)
 
 
 def test_a_drift_is_found_beside_a_jump_that_few_collectives_surround() -> None:
@@ -158,21 +162,21 @@ def test_a_known_lag_widens_by_three_errors() -> None:
     """What is certain is stated with its doubt; an unknown one is nearly the worst."""
     lag = np.array([1_000.0, 1_050.0, 4_000.0, 11_000.0, np.nan])
     error = np.array([30.0, 40.0, 40.0, 40.0, np.nan])
-    found = Lags(lag, error).bound_errors()
-    assert found[:2].tolist() == [0.0, 0.0]  # no more apart than chance makes them
-    assert found[2:4] == pytest.approx([3_000 + 3 * 50, 10_000 + 3 * 50])
-    assert 9_000 < found[4] < 10_000
+    bounds_ns = Lags(lag, error).bound_errors()
+    assert bounds_ns[:2].tolist() == [0.0, 0.0]  # no more apart than chance makes them
+    assert bounds_ns[2:4] == pytest.approx([3_000 + 3 * 50, 10_000 + 3 * 50])
+    assert 9_000 < bounds_ns[4] < 10_000
 
 
 def test_a_sharper_measurement_shifts() -> None:
     """By its bias; of the clock that is the common one there is nothing to shift."""
     correction = Correction(np.array([0.0, 10.0]), np.array([5.0, 25.0]), scatter_ns=7.0)
-    one = ClockMap(3, 4, correction, uncertainty_ns=99)
-    found = shift_map(one, 100.0, 8.6)
+    clock_map = ClockMap(3, 4, correction, uncertainty_ns=99)
+    shifted = shift_map(clock_map, 100.0, 8.6)
     times = np.array([3, 8, 13])
-    assert (one.apply(times) - found.apply(times)).tolist() == [100, 100, 100]
-    assert found.uncertainty_ns == 9
-    assert measure_scatter(found) == 7.0
+    assert (clock_map.apply(times) - shifted.apply(times)).tolist() == [100, 100, 100]
+    assert shifted.uncertainty_ns == 9
+    assert measure_scatter(shifted) == 7.0
     common = ClockMap(3, 4)
     assert shift_map(common, 100.0, 8.6) == common
     assert measure_scatter(common) == 0.0

@@ -18,42 +18,44 @@ JUMPING = Correction(
 
 
 def test_without_a_correction_only_the_offset_is_moved() -> None:
-    found = ClockMap(base=FAR_AHEAD + 7, target=1000)
-    assert found.apply(np.array([FAR_AHEAD + 7, FAR_AHEAD + 8, FAR_AHEAD])).tolist() == [
+    clock_map = ClockMap(base=FAR_AHEAD + 7, target=1000)
+    assert clock_map.apply(np.array([FAR_AHEAD + 7, FAR_AHEAD + 8, FAR_AHEAD])).tolist() == [
         1000,
         1001,
         993,
     ]
-    assert found.offset_at(np.array([FAR_AHEAD + 7])).tolist() == [FAR_AHEAD + 7 - 1000]
-    assert found.jumps == ()
-    assert found.drift_ppm(0, 10**9) == 0.0
+    assert clock_map.offset_at(np.array([FAR_AHEAD + 7])).tolist() == [FAR_AHEAD + 7 - 1000]
+    assert clock_map.jumps == ()
+    assert clock_map.drift_ppm(0, 10**9) == 0.0
 
 
 def test_the_correction_is_taken_off_since_the_base() -> None:
     """To the nanosecond, however large the times themselves are; a half is rounded to even."""
-    found = ClockMap(FAR_AHEAD, 10**6, JUMPING)
-    since = np.array([0, 500, 505, 515, 1000, 1001, 3000, 9000])
+    clock_map = ClockMap(FAR_AHEAD, 10**6, JUMPING)
+    since_base_ns = np.array([0, 500, 505, 515, 1000, 1001, 3000, 9000])
     expected = [0, 450, 455, 463, 900, -99, 1900, 7900]
-    assert found.apply(FAR_AHEAD + since).tolist() == [10**6 + one for one in expected]
-    assert found.offset_at(np.array([FAR_AHEAD + 500])).tolist() == [FAR_AHEAD - 10**6 + 50]
+    assert clock_map.apply(FAR_AHEAD + since_base_ns).tolist() == [
+        10**6 + expected_ns for expected_ns in expected
+    ]
+    assert clock_map.offset_at(np.array([FAR_AHEAD + 500])).tolist() == [FAR_AHEAD - 10**6 + 50]
 
 
 @pytest.mark.parametrize("count", [1, (1 << 14) - 1, 1 << 14, (1 << 14) + 1, 3 << 14])
 def test_many_times_are_moved_as_one_by_one(count: int) -> None:
     """They are moved in parts; rows of several times too."""
-    found = ClockMap(100, 50, Correction(np.array([0.0, 1e6]), np.array([0.0, 1e5])))
+    clock_map = ClockMap(100, 50, Correction(np.array([0.0, 1e6]), np.array([0.0, 1e5])))
     times = np.arange(count) * 10 + 100
-    assert found.apply(times).tolist() == (times - 50 - np.arange(count)).tolist()
+    assert clock_map.apply(times).tolist() == (times - 50 - np.arange(count)).tolist()
     pairs = np.stack([times, times], axis=1)
-    assert (found.apply(pairs) == found.apply(times)[:, None]).all()
+    assert (clock_map.apply(pairs) == clock_map.apply(times)[:, None]).all()
 
 
 def test_a_kept_map_moves_as_before() -> None:
-    for one in (ClockMap(3, 5, JUMPING, uncertainty_ns=9), ClockMap(3, 5)):
-        again = ClockMap.from_row(one.row)
+    for original in (ClockMap(3, 5, JUMPING, uncertainty_ns=9), ClockMap(3, 5)):
+        restored = ClockMap.from_row(original.row)
         times = np.arange(0, 6000, 7)
-        assert again.apply(times).tolist() == one.apply(times).tolist()
-        assert again.uncertainty_ns == 0
+        assert restored.apply(times).tolist() == original.apply(times).tolist()
+        assert restored.uncertainty_ns == 0
 
 
 def test_drift_is_what_remains_without_jumps() -> None:
@@ -76,11 +78,11 @@ def test_jumps_are_told_in_common_time() -> None:
 
 def test_a_line_taken_off_twice() -> None:
     """What remains after both lines is what remains after the line that joins them."""
-    first, more = Line(30.0, 0.25), Line(-7.0, 0.5)
+    line, further_line = Line(30.0, 0.25), Line(-7.0, 0.5)
     t = np.array([0.0, 8.0, 1000.0])
-    after = t - first.evaluate(t)
-    assert t - first.then_corrected_by(more).evaluate(t) == pytest.approx(
-        after - more.evaluate(after)
+    after = t - line.evaluate(t)
+    assert t - line.then_corrected_by(further_line).evaluate(t) == pytest.approx(
+        after - further_line.evaluate(after)
     )
 
 

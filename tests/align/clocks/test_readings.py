@@ -29,37 +29,37 @@ class Truth:
     period_s: float
     ahead_ns: int
 
-    def shown(self, host: np.ndarray) -> np.ndarray:
-        since = (host - START).astype(float)
+    def show_time(self, host: np.ndarray) -> np.ndarray:
+        elapsed_ns = (host - START).astype(float)
         period = self.period_s * SECOND
-        wave = np.sin(2 * np.pi * since / period) * period / (2 * np.pi)
-        off = since * self.drift_ppm * 1e-6 + wave * self.wander_ppm * 1e-6
-        return host + self.ahead_ns + np.rint(off).astype(np.int64)
+        wave = np.sin(2 * np.pi * elapsed_ns / period) * period / (2 * np.pi)
+        drift_ns = elapsed_ns * self.drift_ppm * 1e-6 + wave * self.wander_ppm * 1e-6
+        return host + self.ahead_ns + np.rint(drift_ns).astype(np.int64)
 
 
-def measured(
-    truth: Truth, moments: list[float], windows: list[int], places: list[float]
+def read_clock(
+    truth: Truth, moments: list[float], windows: list[int], shares: list[float]
 ) -> Readings:
     """Read the clock at moments (seconds); an event lies anywhere in its window."""
-    at = START + np.rint(np.cumsum(moments) * SECOND).astype(np.int64)
+    host_ns = START + np.rint(np.cumsum(moments) * SECOND).astype(np.int64)
     window = np.array(windows)
-    begin = at - np.rint(window * np.array(places)).astype(np.int64)
-    middle = begin + window // 2
-    return Readings(middle, window, middle - rounded(truth.shown(at)))
+    begin_ns = host_ns - np.rint(window * np.array(shares)).astype(np.int64)
+    middle = begin_ns + window // 2
+    return Readings(middle, window, middle - rounded(truth.show_time(host_ns)))
 
 
 def rounded(shown: np.ndarray) -> np.ndarray:
     """Tell times as they come: the time since the last reading is a 32-bit float of milliseconds."""
-    told = [int(shown[0])]
+    rounded_ns = [int(shown[0])]
     for one, two in pairwise(shown.tolist()):
-        told.append(told[-1] + round(float(np.float32((two - one) / 1e6)) * 1e6))
-    return np.array(told)
+        rounded_ns.append(rounded_ns[-1] + round(float(np.float32((two - one) / 1e6)) * 1e6))
+    return np.array(rounded_ns)
 
 
 def error(truth: Truth, found: ClockMap, first: int, last: int) -> int:
     """How wrong the map is at worst between two moments of the host."""
     host = np.linspace(first, last, 200).astype(np.int64)
-    return int(np.abs(found.apply(truth.shown(host)) - host).max())
+    return int(np.abs(found.apply(truth.show_time(host)) - host).max())
 
 
 @example(29.0, 0.0, 60.0, 0, [(1.0, 196461, 1.0), (1.5, 38448276, 0.0)])
@@ -88,13 +88,13 @@ def test_uncertainty_covers_the_error(
     """Whatever the clocks do within the stated bound, and however wide some windows are."""
     truth = Truth(drift, wander, period, ahead)
     moments, windows, places = (list(part) for part in zip(*readings, strict=True))
-    found_in = measured(truth, moments, windows, places)
-    found = map_through(found_in)
+    found_in = read_clock(truth, moments, windows, places)
+    mapped = map_through(found_in)
     rounding = 300 * len(readings)
     # The last moment is the middle of a window, up to half of which the clock went on by itself.
     beyond = abs(drift) * 1e-6 * max(windows) / 2
-    worst = error(truth, found, int(found_in.common[0]), int(found_in.common[-1]))
-    assert worst <= found.uncertainty_ns + rounding + beyond
+    worst_ns = error(truth, mapped, int(found_in.common[0]), int(found_in.common[-1]))
+    assert worst_ns <= mapped.uncertainty_ns + rounding + beyond
 
 
 def test_sharp_windows_make_a_sharp_map() -> None:
@@ -103,7 +103,7 @@ def test_sharp_windows_make_a_sharp_map() -> None:
     draw = np.random.default_rng(3)
     windows = draw.integers(8_000, 12_000, 200)
     windows[50] = 40_000_000
-    found_in = measured(truth, [5.0] * 200, windows.tolist(), draw.uniform(0, 1, 200).tolist())
+    found_in = read_clock(truth, [5.0] * 200, windows.tolist(), draw.uniform(0, 1, 200).tolist())
     found = map_through(found_in)
     assert found.uncertainty_ns < 20_000
     assert error(truth, found, int(found_in.common[0]), int(found_in.common[-1])) < 10_000
@@ -114,7 +114,7 @@ def test_all_windows_together_are_sharper_than_each() -> None:
     truth = Truth(drift_ppm=-8.0, wander_ppm=0.0, period_s=600, ahead_ns=0)
     draw = np.random.default_rng(5)
     places = draw.uniform(0, 1, 300)
-    found_in = measured(truth, [1.0] * 300, [200_000] * 300, places.tolist())
+    found_in = read_clock(truth, [1.0] * 300, [200_000] * 300, places.tolist())
     assert error(truth, map_through(found_in), START, START + 300 * SECOND) < 40_000
 
 
@@ -122,7 +122,7 @@ def test_all_windows_together_are_sharper_than_each() -> None:
 def test_a_single_reading(places: list[float]) -> None:
     """One reading is an offset; the device's time is right to half of the window there."""
     truth = Truth(drift_ppm=0.0, wander_ppm=0.0, period_s=60, ahead_ns=123_456_789)
-    found_in = measured(truth, [0.0], [10_000], places)
+    found_in = read_clock(truth, [0.0], [10_000], places)
     found = map_through(found_in)
     assert found.uncertainty_ns == 5_000
     assert error(truth, found, START, START + SECOND) <= 5_000
@@ -135,10 +135,10 @@ BIG = st.sampled_from([0, 1, 10**6, 10**12, 2**58, 2**60])
 def test_senseless_readings_do_not_overflow(rows: list[tuple[int, int, int, int]]) -> None:
     """What was read from a damaged file is mapped somewhere, without an error."""
     host, window, offset, sign = (np.array(part) for part in zip(*sorted(rows), strict=True))
-    found = map_through(Readings(4 * host, window, offset * sign))
-    moved = found.apply(np.array([0, 10**12, 2**60]))
+    mapped = map_through(Readings(4 * host, window, offset * sign))
+    moved = mapped.apply(np.array([0, 10**12, 2**60]))
     assert len(moved) == 3
-    assert found.uncertainty_ns >= 0
+    assert mapped.uncertainty_ns >= 0
 
 
 def test_windows_below_zero_at_one_moment_are_of_no_clock() -> None:

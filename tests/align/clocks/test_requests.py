@@ -48,19 +48,21 @@ def exchanged(
 
     rows = more or []
     of_server: dict[str, Any] = {"process": hosts - 1, "role": "ps", "shard": 0}
-    for number, (there, back) in enumerate(delays):
+    for number, (there_ns, back_ns) in enumerate(delays):
         sent = START + number * 100 * MS
-        came = sent + there
-        done = came + back if waits else sent + 10
+        arrived_ns = sent + there_ns
+        done = arrived_ns + back_ns if waits else sent + 10
         push: dict[str, Any] = {"request": 2 * number, "shard": 0}
         pull: dict[str, Any] = {"request": 2 * number + 1, "shard": 0}
-        asked = sent + 50 * MS
-        replied = asked + back
+        asked_ns = sent + 50 * MS
+        replied = asked_ns + back_ns
         rows += [
             span(0, "step", sent, sent + 90 * MS, step=number),
             span(0, "ps", sent, done, op="push", step=number, **push),
-            span(0, "ps", asked, replied + there, op="pull", step=number, **pull),
-            span(0, "ps", shows(came - 5), shows(came), op="receive", **push | of_server),
+            span(0, "ps", asked_ns, replied + there_ns, op="pull", step=number, **pull),
+            span(
+                0, "ps", shows(arrived_ns - 5), shows(arrived_ns), op="receive", **push | of_server
+            ),
             span(0, "ps", shows(replied), shows(replied + 5), op="reply", **pull | of_server),
         ]
     names = [f"host{number}" for number in range(hosts)]
@@ -69,14 +71,14 @@ def exchanged(
 
 def served_wrongly_ns(aligned: Trace, delays: list[tuple[int, int]]) -> int:
     """Return the greatest error of the server's times."""
-    here = pl.col("role") == "ps"
-    found, true = (
-        trace.events.filter(here).sort("request").collect()["start_ns"]
+    of_servers = pl.col("role") == "ps"
+    shown_ns, true_ns = (
+        trace.events.filter(of_servers).sort("request").collect()["start_ns"]
         for trace in (aligned, exchanged(delays, 0, 0.0))
     )
-    off = (found - true).abs().max()
-    assert isinstance(off, int)
-    return off
+    error_ns = (shown_ns - true_ns).abs().max()
+    assert isinstance(error_ns, int)
+    return error_ns
 
 
 def test_requests_beat_wall_clocks() -> None:

@@ -36,13 +36,13 @@ def table(rows: list[dict[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SCHEMA)
 
 
-def ours(true: int, drift_ppm: int = 0) -> int:
+def our_clock_ns(true: int, drift_ppm: int = 0) -> int:
     return true + LEAD + true * drift_ppm // 10**6
 
 
 def forward(true: int, window: int = 1000, drift_ppm: int = 0, off: int = 0) -> dict[str, Any]:
     """One of our readings of the other clock."""
-    shown = ours(true, drift_ppm)
+    shown = our_clock_ns(true, drift_ppm)
     offset = shown - (true + OTHER_LEAD) + off
     return {"monotonic_ns": shown, "offset_ns": offset, "window_ns": window}
 
@@ -50,13 +50,13 @@ def forward(true: int, window: int = 1000, drift_ppm: int = 0, off: int = 0) -> 
 def backward(true: int, window: int = 1000, drift_ppm: int = 0) -> dict[str, Any]:
     """A reading by the other clock of ours."""
     shown = true + OTHER_LEAD
-    offset = shown - ours(true, drift_ppm)
+    offset = shown - our_clock_ns(true, drift_ppm)
     return {"monotonic_ns": shown, "offset_ns": offset, "window_ns": window}
 
 
 def wrong_by(found: ClockMap | None, drift_ppm: int = 0, times: list[int] = TRUE) -> int:
     assert found is not None
-    shown = np.array([ours(true, drift_ppm) for true in times])
+    shown = np.array([our_clock_ns(true, drift_ppm) for true in times])
     return int(np.abs(found.apply(shown) - np.array(times)).max())
 
 
@@ -66,10 +66,10 @@ def test_ping_pong(ways: str, drift_ppm: int) -> None:
     """Whoever read it; with its drift, also beyond the readings."""
     there = [forward(true, drift_ppm=drift_ppm) for true in TRUE[:9] if ways != "back"]
     back = [backward(true, drift_ppm=drift_ppm) for true in TRUE[4:] if ways != "there"]
-    found = map_by_ping_pong(table(there), table(back), OTHER)
-    assert wrong_by(found, drift_ppm) <= 2
-    assert found is not None
-    assert found.uncertainty_ns == 500 + 40
+    mapped = map_by_ping_pong(table(there), table(back), OTHER)
+    assert wrong_by(mapped, drift_ppm) <= 2
+    assert mapped is not None
+    assert mapped.uncertainty_ns == 500 + 40
 
 
 def test_the_sharpest_ping_pongs_count() -> None:
@@ -87,7 +87,7 @@ def test_readings_that_cannot_show_a_drift() -> None:
     close = [forward(SECOND + n * 1000, 10_000, off=n * 100) for n in range(5)]
     found = map_by_ping_pong(table(close), table([]), OTHER)
     assert found is not None
-    moved = found.apply(np.array([ours(true) for true in TRUE])) - np.array(TRUE)
+    moved = found.apply(np.array([our_clock_ns(true) for true in TRUE])) - np.array(TRUE)
     assert len({*moved.tolist()}) == 1
     assert abs(moved[0]) <= 500
 
@@ -97,13 +97,13 @@ def test_no_ping_pong() -> None:
     assert measure_bias(table([]), OTHER, OTHER) is None
 
 
-@pytest.mark.parametrize("off", [0, 70, -70])
-def test_bias(off: int) -> None:
+@pytest.mark.parametrize("bias_ns", [0, 70, -70])
+def test_bias(bias_ns: int) -> None:
     """By how much a map shows later times than ping-pong, and how sure that is."""
-    mapped = ClockMap(target=off - LEAD)
+    mapped = ClockMap(target=bias_ns - LEAD)
     rows = [forward(true, window) for true, window in zip(TRUE, range(800, 1600, 40), strict=True)]
-    found = measure_bias(table([*rows, forward(TRUE[3], 1201, off=9000)]), mapped, OTHER)
-    assert found == (off, 400.0)
+    measured = measure_bias(table([*rows, forward(TRUE[3], 1201, off=9000)]), mapped, OTHER)
+    assert measured == (bias_ns, 400.0)
 
 
 def wall(shown: int, true: int, window: int = 200, off: int = 0) -> dict[str, Any]:
@@ -118,55 +118,59 @@ def wall(shown: int, true: int, window: int = 200, off: int = 0) -> dict[str, An
 @pytest.mark.parametrize("drift_ppm", [0, 30, -30])
 def test_wall_clocks(drift_ppm: int) -> None:
     """To a millisecond, as they are set; blunt readings and those without a wall clock do not count."""
-    mine = [wall(ours(true, drift_ppm), true) for true in TRUE]
-    mine += [wall(ours(TRUE[5], drift_ppm), TRUE[5], window=301, off=SECOND)]
-    mine += [wall(1, 1) | {"wall_ns": None}, wall(1, 1) | {"method": "device"}]
-    theirs = [wall(true + OTHER_LEAD, true) for true in TRUE]
-    found = map_by_wall(table(mine), table(theirs), OTHER)
-    assert wrong_by(found, drift_ppm) <= 1000
-    assert found is not None
-    assert found.uncertainty_ns == WALL_UNCERTAINTY_NS + 40
-    assert map_by_wall(table(mine), table([]), OTHER) is None
-    assert map_by_wall(table(mine[-2:]), table(theirs), OTHER) is None
+    our_readings = [wall(our_clock_ns(true, drift_ppm), true) for true in TRUE]
+    our_readings += [wall(our_clock_ns(TRUE[5], drift_ppm), TRUE[5], window=301, off=SECOND)]
+    our_readings += [wall(1, 1) | {"wall_ns": None}, wall(1, 1) | {"method": "device"}]
+    other_readings = [wall(true + OTHER_LEAD, true) for true in TRUE]
+    mapped = map_by_wall(table(our_readings), table(other_readings), OTHER)
+    assert wrong_by(mapped, drift_ppm) <= 1000
+    assert mapped is not None
+    assert mapped.uncertainty_ns == WALL_UNCERTAINTY_NS + 40
+    assert map_by_wall(table(our_readings), table([]), OTHER) is None
+    assert map_by_wall(table(our_readings[-2:]), table(other_readings), OTHER) is None
 
 
 def test_a_wall_clock_that_is_slewed() -> None:
     """The other host's wall clock may run faster than its time; ours is as fast, and it is known."""
     slew = [true * 20 // 10**6 for true in TRUE]
-    mine = [wall(ours(true), true, off=off) for true, off in zip(TRUE, slew, strict=True)]
+    mine = [wall(our_clock_ns(true), true, off=off) for true, off in zip(TRUE, slew, strict=True)]
     theirs = [wall(true + OTHER_LEAD, true, off=off) for true, off in zip(TRUE, slew, strict=True)]
     assert wrong_by(map_by_wall(table(mine), table(theirs), OTHER)) <= 1000
 
 
 def test_wall_clocks_as_windows() -> None:
     """As wide as they are unsure, on both sides."""
-    mine = [wall(ours(true), true) for true in TRUE]
-    found = wall_windows(table(mine), ClockMap(target=-LEAD, uncertainty_ns=250))
-    assert found.common.tolist() == TRUE
-    assert found.window.tolist() == [500] * len(TRUE)
-    assert found.offset.tolist() == [-LEAD] * len(TRUE)
+    our_readings = [wall(our_clock_ns(true), true) for true in TRUE]
+    windows = wall_windows(table(our_readings), ClockMap(target=-LEAD, uncertainty_ns=250))
+    assert windows.common.tolist() == TRUE
+    assert windows.window.tolist() == [500] * len(TRUE)
+    assert windows.offset.tolist() == [-LEAD] * len(TRUE)
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(2, 10**4), st.integers(2, 10**4))
-def test_windows_that_contradict_each_other(apart: int, one: int, other: int) -> None:
+def test_windows_that_contradict_each_other(
+    apart_ns: int, width_ns: int, other_width_ns: int
+) -> None:
     """At the same moment they must meet, but for rounding."""
-    found = map_if_consistent(
-        Readings(np.array([0, apart]), np.array([one, other]), np.array([0, apart]))
+    mapped = map_if_consistent(
+        Readings(
+            np.array([0, apart_ns]), np.array([width_ns, other_width_ns]), np.array([0, apart_ns])
+        )
     )
-    between = abs(apart) - (one + other) / 2
-    if between > 3:
-        assert found is None
-    elif between < 1:
-        assert found is not None
-        (lead,) = found.offset_at(np.array([0])).tolist()
-        assert min(0, -apart) - 1 <= lead <= max(0, -apart) + 1
+    gap_ns = abs(apart_ns) - (width_ns + other_width_ns) / 2
+    if gap_ns > 3:
+        assert mapped is None
+    elif gap_ns < 1:
+        assert mapped is not None
+        (lead,) = mapped.offset_at(np.array([0])).tolist()
+        assert min(0, -apart_ns) - 1 <= lead <= max(0, -apart_ns) + 1
 
 
 def test_a_wide_window_beside_a_sharp_one() -> None:
     """It is as unsure as a clock may have become since the sharp one, and no more."""
-    found = map_if_consistent(
+    mapped = map_if_consistent(
         Readings(np.array([0, SECOND]), np.array([2, SECOND]), np.zeros(2, int))
     )
-    assert found is not None
-    most = (WANDER + PLAUSIBLE_DRIFT) * SECOND
-    assert most - 1 <= found.uncertainty_ns <= most + 3
+    assert mapped is not None
+    most_ns = (WANDER + PLAUSIBLE_DRIFT) * SECOND
+    assert most_ns - 1 <= mapped.uncertainty_ns <= most_ns + 3

@@ -41,46 +41,46 @@ class Network:
     def trace(self) -> tuple[Trace, int]:
         """Let groups reduce on their training threads, then all ranks; and how long that took."""
         noise = random.Random(5)
-        now, rows = dict.fromkeys(ALL, 0), []
+        now_ns, rows = dict.fromkeys(ALL, 0), []
         for step in range(STEPS):
-            begin = dict(now)
+            begin_ns = dict(now_ns)
             for rank in ALL:
-                worked = now[rank] + int(80 * noise.lognormvariate(0, 0.02) * MS)
-                rows.append(span(rank, "backprop", now[rank], worked, step=step))
-                now[rank] = worked
+                worked = now_ns[rank] + int(80 * noise.lognormvariate(0, 0.02) * MS)
+                rows.append(span(rank, "backprop", now_ns[rank], worked, step=step))
+                now_ns[rank] = worked
             for name, members in self.groups.items():
                 wire = 6 * noise.lognormvariate(0, 0.05) * self.sizes[step]
                 wire *= self.factors[step] if name in self.slow else 1.0
                 size = int((1 << 24) * self.sizes[step])
-                self._reduce(rows, name, step, (now, members), (wire, size))
-            self._reduce(rows, WORLD, step, (now, ALL), (1.0, 8))
+                self._reduce(rows, name, step, (now_ns, members), (wire, size))
+            self._reduce(rows, WORLD, step, (now_ns, ALL), (1.0, 8))
             for rank in ALL:
-                rows.append(span(rank, "update", now[rank], now[rank] + 10 * MS, step=step))
-                now[rank] += 10 * MS
-                rows.append(span(rank, "step", begin[rank], now[rank], step=step))
+                rows.append(span(rank, "update", now_ns[rank], now_ns[rank] + 10 * MS, step=step))
+                now_ns[rank] += 10 * MS
+                rows.append(span(rank, "step", begin_ns[rank], now_ns[rank], step=step))
         ordered = sorted(rows, key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
-        named = [{"communicator": WORLD, "name": "world", "ranks": ALL}] + [
+        group_rows = [{"communicator": WORLD, "name": "world", "ranks": ALL}] + [
             {"communicator": name, "name": name, "ranks": ranks}
             for name, ranks in self.groups.items()
         ]
-        communicators = pl.DataFrame(named, schema=COMMUNICATOR_COLUMNS)
+        communicators = pl.DataFrame(group_rows, schema=COMMUNICATOR_COLUMNS)
         found = replace(trace_of(ordered, len(ALL)), communicators=communicators)
-        return prepare(found), max(now.values())
+        return prepare(found), max(now_ns.values())
 
     @staticmethod
     def _reduce(
         rows: list[dict[str, Any]],
         name: str,
         step: int,
-        who: tuple[dict[int, int], tuple[int, ...]],
-        what: tuple[float, int],
+        clocks_and_members: tuple[dict[int, int], tuple[int, ...]],
+        duration_and_size: tuple[float, int],
     ) -> None:
-        (now, members), (wire_ms, size) = who, what
-        end = max(now[rank] for rank in members) + int(wire_ms * MS)
+        (now_ns, members), (wire_ms, size) = clocks_and_members, duration_and_size
+        end = max(now_ns[rank] for rank in members) + int(wire_ms * MS)
         for rank in members:
-            more = {"communicator": name, "bytes": size, "thread": 0, "step": step}
-            rows.append(call(rank, step, now[rank], end, **more))
-            now[rank] = end
+            fields = {"communicator": name, "bytes": size, "thread": 0, "step": step}
+            rows.append(call(rank, step, now_ns[rank], end, **fields))
+            now_ns[rank] = end
 
 
 def windows(*edges: tuple[int, int], factor: float = 8.0) -> tuple[float, ...]:

@@ -42,18 +42,18 @@ class Exchange:
 
     def execute(self) -> int:
         """Simulate the run, add its rows, and return how long it takes, ns."""
-        random, now = np.random.default_rng(7), np.zeros(self.ranks)
+        random, now_ns = np.random.default_rng(7), np.zeros(self.ranks)
         for step in range(STEPS):
             for kind, mean_ns in (("forward", 3 * MS), ("backward", 6 * MS)):
                 work_ns = mean_ns * (1 + 0.04 * random.standard_normal(self.ranks))
                 if self.straggler is not None:
                     work_ns[self.straggler] += 2 * MS
                 for rank in range(self.ranks):
-                    self._record(rank, step, now[rank], now[rank] + work_ns[rank], kind=kind)
-                now = now + work_ns
+                    self._record(rank, step, now_ns[rank], now_ns[rank] + work_ns[rank], kind=kind)
+                now_ns = now_ns + work_ns
             takes_ns = np.array([self._measure(message, step) for message in self.messages])
             takes_ns *= 1 + 0.05 * random.standard_normal(len(takes_ns))
-            begins, ends = self.end_calls(self.messages, now, takes_ns)
+            begins, ends = self.end_calls(self.messages, now_ns, takes_ns)
             for number, (sender, receiver, nbytes) in enumerate(self.messages):
                 cells: dict[str, Any] = {"bytes": nbytes, "communicator": "world", "seq": step}
                 for side, op, rank, peer in (
@@ -62,8 +62,8 @@ class Exchange:
                 ):
                     times = begins[number, side], ends[number, side]
                     self._record(rank, step, *times, op=op, peer=peer, **cells)
-                    now[rank] = max(now[rank], times[1])
-        return int(now.max())
+                    now_ns[rank] = max(now_ns[rank], times[1])
+        return int(now_ns.max())
 
     def _measure(self, message: Message, step: int) -> float:
         is_slow = message[:2] in self.slow and step in self.steps

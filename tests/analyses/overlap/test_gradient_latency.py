@@ -114,10 +114,10 @@ def steps_of(worker: int, begins: list[int]) -> list[Any]:
     """Return steps, each with a forward pass of 1 ms at its begin, ms."""
     return [
         row
-        for step, at in enumerate(begins)
+        for step, begin_ms in enumerate(begins)
         for row in (
-            span(worker, "step", at * MS, (at + 50) * MS, step=step),
-            span(worker, "forward", at * MS, (at + 1) * MS, step=step, depth=1),
+            span(worker, "step", begin_ms * MS, (begin_ms + 50) * MS, step=step),
+            span(worker, "forward", begin_ms * MS, (begin_ms + 1) * MS, step=step, depth=1),
         )
     ]
 

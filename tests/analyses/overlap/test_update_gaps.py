@@ -51,7 +51,7 @@ def two_optimizers(late: int | None, gap_ms: float = 0.0) -> Report:
     """Train two networks in turn in every step, each with passes and an optimizer of its own."""
     clock = Clock()
     for step in range(STEPS):
-        begin = list(clock.now)
+        begin_ns = list(clock.now)
         for _ in range(2):
             clock.spend("forward", 5, step=step)
             clock.spend("backprop", 10, late, step=step)
@@ -60,7 +60,7 @@ def two_optimizers(late: int | None, gap_ms: float = 0.0) -> Report:
             clock.now = [now + int(gap_ms * MS) for now in clock.now]
             clock.spend("update", 2, step=step)
         clock.rows += [
-            span(rank, "step", begin[rank], clock.now[rank], step=step) for rank in range(RANKS)
+            span(rank, "step", begin_ns[rank], clock.now[rank], step=step) for rank in range(RANKS)
         ]
     return clock.report()
 

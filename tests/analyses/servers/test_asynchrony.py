@@ -34,13 +34,13 @@ def _span(
 def _async_run(lengths: list[float], until: float) -> list[dict[str, Any]]:
     """Simulate workers with steps of these lengths, which push to one server that serves at once."""
     rows = [_span("ps", 0, "step", 0, 0.1, step=0, shard=0)]
-    begun = [0.0] * len(lengths)
-    seen = [0] * len(lengths)
+    begin_ms = [0.0] * len(lengths)
+    seen_version = [0] * len(lengths)
     version = request = 0
     steps = [0] * len(lengths)
     while True:
-        rank = min(range(len(lengths)), key=lambda r: begun[r] + lengths[r])
-        start, end = begun[rank], begun[rank] + lengths[rank]
+        rank = min(range(len(lengths)), key=lambda r: begin_ms[r] + lengths[r])
+        start, end = begin_ms[rank], begin_ms[rank] + lengths[rank]
         if end > until:
             return rows
         version, request = version + 1, request + 1
@@ -48,10 +48,10 @@ def _async_run(lengths: list[float], until: float) -> list[dict[str, Any]]:
         rows += [
             _span("worker", rank, "step", start, end + 1, step=steps[rank]),
             _span("worker", rank, "backprop", start, end, step=steps[rank]),
-            _span("worker", rank, "ps", end, end + 1, op="push", seq=seen[rank], **about),
+            _span("worker", rank, "ps", end, end + 1, op="push", seq=seen_version[rank], **about),
             _span("ps", 0, "ps", end + 0.4, end + 0.5, op="apply", seq=version, peer=rank, **about),
         ]
-        seen[rank], begun[rank], steps[rank] = version, end + 1, steps[rank] + 1
+        seen_version[rank], begin_ms[rank], steps[rank] = version, end + 1, steps[rank] + 1
 
 
 def _trace(rows: list[dict[str, Any]]) -> tl.Trace:

@@ -46,11 +46,11 @@ BOUND: Final = {
 @cache
 def analysed(name: str, *, receives: bool) -> Report:
     """Return the report of a run whose shards do, or do not, record what they receive."""
-    whole = trace(BOUND[name][0])
+    simulated = trace(BOUND[name][0])
     if receives:
-        return analyze(whole)
+        return analyze(simulated)
     is_kept = pl.col("op").cast(pl.String).ne_missing("receive")
-    return analyze(whole.with_(events=whole.events.filter(is_kept)))
+    return analyze(simulated.with_(events=simulated.events.filter(is_kept)))
 
 
 CASES: Final = mark_slow(BOUND, quick=("incast", "processors", "links"))
@@ -79,11 +79,13 @@ def test_the_bound_is_what_was_measured(name: str, *, receives: bool) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_processor_is_as_busy_without_receives(name: str) -> None:
     """The window of pushes begins when the first one is sent, not when the first one is added up."""
-    with_them, without = (
+    with_receives, without_receives = (
         cast("Shards", analysed(name, receives=receives).results["shards"]).loads
         for receives in (True, False)
     )
-    assert without["cpu_share"][0] == pytest.approx(with_them["cpu_share"][0], abs=0.15)
+    assert without_receives["cpu_share"][0] == pytest.approx(
+        with_receives["cpu_share"][0], abs=0.15
+    )
 
 
 def test_queues_of_busy_processors_are_no_communication() -> None:
@@ -100,12 +102,12 @@ def test_handlers_at_work_at_once_are_one_processor() -> None:
         | {"start_ns": 100 * step, "end_ns": 100 * step + 200}
         for step in range(50)
     ]
-    asked = [
+    requests = [
         {"shard": 0, "step": row["step"], "op": "push"}
         | {"start_ns": int(str(row["start_ns"])) - 10, "end_ns": row["end_ns"]}
         for row in rows
     ]
-    sums = utilisation.measure_utilisation(pl.DataFrame(rows), pl.DataFrame(asked))
+    sums = utilisation.measure_utilisation(pl.DataFrame(rows), pl.DataFrame(requests))
     assert sums["cpu"].sum() == pytest.approx(5_100, abs=50)
     assert sums["push_window"].sum() == pytest.approx(5_110, abs=50)
 

@@ -20,14 +20,14 @@ def test_what_lasts_from_begin_to_end_has_no_edges(seed: int) -> None:
     assert (fitted.first_row, fitted.last_row, fitted.pattern) == (0, STEPS - 1, "persistent")
 
 
-@pytest.mark.parametrize("first", [6, 20, 100])
-def test_a_clear_edge_stays_near_the_begin(first: int) -> None:
+@pytest.mark.parametrize("first_step", [6, 20, 100])
+def test_a_clear_edge_stays_near_the_begin(first_step: int) -> None:
     """Some steps suffice where the lateness is far above noise."""
     excess = healthy(0, 2, STEPS)[2][:, 1] - 0.6
-    excess[first:] += 0.3
+    excess[first_step:] += 0.3
     assert (
-        fit_course(excess, first + 10, STEPS - 1, MAX_DEVIATION_RATIO_IF_DRIFTING).first_row
-        == first
+        fit_course(excess, first_step + 10, STEPS - 1, MAX_DEVIATION_RATIO_IF_DRIFTING).first_row
+        == first_step
     )
 
 

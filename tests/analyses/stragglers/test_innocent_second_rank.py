@@ -30,10 +30,10 @@ def test_a_rank_late_in_every_phase_is_alone(runs: int) -> None:
         matrices = healthy(seed, 16, 120, noise=0.04, memory=0.8)
         for values in matrices:
             values[:, 5] *= 1.3
-        named = {
+        accused_ranks = {
             rank for late in detection.find_episodes(own_time(matrices)) for rank in late.ranks
         }
-        assert named == {5}, f"seed {seed}"
+        assert accused_ranks == {5}, f"seed {seed}"
 
 
 def test_delays_wanders_among_spikes() -> None:

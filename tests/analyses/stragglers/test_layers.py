@@ -35,13 +35,15 @@ def judge(slow: dict[int, float]) -> Finding:
                 now_ns += took
             whole = span(rank, "backprop", begin_ns, now_ns, "backprop", depth=1)
             arrivals_ns.append(now_ns)
-            rows += [one | {"step": step} for one in (whole, *layers)]
+            rows += [fields | {"step": step} for fields in (whole, *layers)]
         over = max(arrivals_ns) + MS
         for rank in range(4):
             rows.append(span(rank, "step", begin_ns, over, step=step))
             rows.append(call(rank, step, arrivals_ns[rank], over, step=step))
         begin_ns = over
-    (finding,) = (one for one in analyze(prepare(trace_of(rows, ranks=4))).findings if one.ranks)
+    (finding,) = (
+        fields for fields in analyze(prepare(trace_of(rows, ranks=4))).findings if fields.ranks
+    )
     return finding
 
 

@@ -48,16 +48,18 @@ def test_long_stalls_of_any_rank_are_no_ones_fault(seed: int) -> None:
 
 def test_stalls_that_others_wait_for_without_a_span() -> None:
     """Then all ranks take as long in these steps, but not in the same phases: the steps count."""
-    own = own_time(healthy(3, 3, 60))
-    rows, data = [8, 15, 27, 33, 41, 55], own.phases.index("data")
-    longer = own.own.copy()
+    healthy_time = own_time(healthy(3, 3, 60))
+    rows, data = [8, 15, 27, 33, 41, 55], healthy_time.phases.index("data")
+    longer = healthy_time.own.copy()
     for rank in range(3):
-        longer[data if rank == 1 else own.phases.index("backprop"), rows, rank] += 6 * own.step_ns
+        longer[data if rank == 1 else healthy_time.phases.index("backprop"), rows, rank] += (
+            6 * healthy_time.step_ns
+        )
     settled = compute_time._find_settled(longer)
     assert settled[rows].all()
-    late = detection.find_episodes(replace(own, own=longer, settled=settled))
+    late = detection.find_episodes(replace(healthy_time, own=longer, settled=settled))
     assert (1, "data") in [(*one.ranks, one.phase) for one in late]
-    longer[data, rows] = 6 * own.step_ns
+    longer[data, rows] = 6 * healthy_time.step_ns
     assert not compute_time._find_settled(longer)[rows].any()
 
 
@@ -77,13 +79,13 @@ def test_small_disturbances_hide_no_long_stalls(ranks: int) -> None:
 def test_a_delay_that_comes_and_goes_has_its_own_steps(seed: int) -> None:
     """On for thirty steps, off for thirty: each while is found, and what lies between is no loss."""
     matrices = healthy(seed, 8, 245)
-    on = np.zeros(245, np.bool_)
-    for first in (35, 95, 155, 215):
-        on[first : first + 30] = True
-    matrices[2][on, 5] += 0.3
+    is_delayed = np.zeros(245, np.bool_)
+    for first_step in (35, 95, 155, 215):
+        is_delayed[first_step : first_step + 30] = True
+    matrices[2][is_delayed, 5] += 0.3
     (late,) = detection.find_episodes(own_time(matrices))
     assert (late.ranks, late.phase, late.pattern) == ((5,), "backprop", "intermittent")
-    assert np.count_nonzero((late.delay_ns[:, 5] > 0) != on) <= 8
+    assert np.count_nonzero((late.delay_ns[:, 5] > 0) != is_delayed) <= 8
     assert late.delay_ns[:, 5].sum() == pytest.approx(120 * 0.3 * 2e7, rel=0.15)
 
 

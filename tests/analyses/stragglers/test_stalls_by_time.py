@@ -25,11 +25,11 @@ FIRST = 5_000_000
 def stalls(setting: Setting, work: Work, *, count: int, steps: float, blips: float = 0.0) -> Label:
     """Let rank 1 stall in forward `count` times, irregularly; all ranks have as many short blips."""
     draw = setting.stream("stalls")
-    places = np.arange(8, setting.steps, 4)
+    candidate_steps = np.arange(8, setting.steps, 4)
     for rank in range(setting.ranks):
-        rows = draw.choice(places, count, replace=False)
+        rows = draw.choice(candidate_steps, count, replace=False)
         work.phases["forward"][rows, rank] += blips * STEP_MS
-    rows = draw.choice(places, count, replace=False)
+    rows = draw.choice(candidate_steps, count, replace=False)
     work.phases["forward"][rows, 1] += steps * STEP_MS
     return Label("straggler", ranks=(1,), priced=False)
 

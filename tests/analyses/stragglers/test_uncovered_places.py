@@ -22,24 +22,24 @@ def _run(*, in_flight: bool) -> Trace:
 
     The reduction begins beside backprop and is waited for at its end, or begins as a call after it.
     """
-    rows, begin = [], 0
+    rows, begin_ns = [], 0
     for step in range(STEPS):
-        end = begin + (40 + DELAY_MS) * MS
+        end_ns = begin_ns + (40 + DELAY_MS) * MS
         for rank in range(RANKS):
-            computed, reduced = begin + 20 * MS, begin + 24 * MS
-            late = reduced + (DELAY_MS if rank == 1 else 0) * MS
-            asked = computed - 5 * MS if in_flight else computed + 50 * US
+            computed_ns, reduced_ns = begin_ns + 20 * MS, begin_ns + 24 * MS
+            late = reduced_ns + (DELAY_MS if rank == 1 else 0) * MS
+            asked_ns = computed_ns - 5 * MS if in_flight else computed_ns + 50 * US
             where = {} if in_flight else {"thread": 0, "depth": 1}
             rows += [
-                span(rank, "step", begin, end, step=step),
-                span(rank, "backprop", begin, computed, step=step, depth=1),
-                call(rank, step, asked, reduced, step=step, **where),
+                span(rank, "step", begin_ns, end_ns, step=step),
+                span(rank, "backprop", begin_ns, computed_ns, step=step, depth=1),
+                call(rank, step, asked_ns, reduced_ns, step=step, **where),
                 span(rank, "update", late, late + 5 * MS, step=step, depth=1),
-                call(rank, STEPS + step, late + 5 * MS, end, step=step, thread=0, depth=1),
+                call(rank, STEPS + step, late + 5 * MS, end_ns, step=step, thread=0, depth=1),
             ]
             if in_flight:
-                rows.append(span(rank, "wait", computed, reduced, step=step, depth=1))
-        begin = end
+                rows.append(span(rank, "wait", computed_ns, reduced_ns, step=step, depth=1))
+        begin_ns = end_ns
     return prepare(trace_of(rows, RANKS))
 
 
@@ -56,10 +56,10 @@ def test_what_was_in_flight_when_a_phase_ended_is_of_it(
     words: str,
 ) -> None:
     """DDP waits for reductions that began in backprop; a call of its own is communication."""
-    first = tl.analyze(_run(in_flight=in_flight)).findings[0]
-    assert (first.kind, first.ranks, first.phase) == ("straggler", (1,), "uninstrumented")
-    assert (first.evidence["place"]["before"], first.evidence["place"]["after"]) == (
+    finding = tl.analyze(_run(in_flight=in_flight)).findings[0]
+    assert (finding.kind, finding.ranks, finding.phase) == ("straggler", (1,), "uninstrumented")
+    assert (finding.evidence["place"]["before"], finding.evidence["place"]["after"]) == (
         before,
         "update",
     )
-    assert f"No span covers it, {words}" in first.sentence
+    assert f"No span covers it, {words}" in finding.sentence

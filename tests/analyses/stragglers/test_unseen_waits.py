@@ -20,33 +20,33 @@ RANKS, STEPS, LATE = 4, 40, 1
 WORK_MS, DELAY_MS, WIRE_MS = 15.0, 8.0, 1.0
 
 
-def communication(how: str, rank: int, step: int, start: int, end: int) -> dict[str, Any]:
+def communication(visibility: str, rank: int, step: int, start: int, end: int) -> dict[str, Any]:
     """Write the exchange of a rank in a step, by what is known of it."""
-    if how == "matched":
+    if visibility == "matched":
         return call(rank, step, start, end, thread=0, step=step)
-    if how == "a server":
+    if visibility == "a server":
         return span(rank, "ps", start, end, "pull", op="pull", step=step)
-    if how == "unmatched":
+    if visibility == "unmatched":
         return span(rank, "reduction", start, end, "reduce", op="allreduce", step=step)
     return span(rank, "user", start, end, "something", step=step)
 
 
-def straggler(how: str, *, meet: bool = True) -> Finding:
+def straggler(visibility: str, *, meet: bool = True) -> Finding:
     """Analyze a run with a late rank, for which the others wait in their exchange if they `meet`."""
     noise = random.Random(3)
-    now, rows = [0] * RANKS, []
+    now_ns, rows = [0] * RANKS, []
     for step in range(STEPS):
-        begin, came = list(now), []
+        begin_ns, arrival_ns = list(now_ns), []
         for rank in range(RANKS):
             worked = WORK_MS + noise.gauss(0, 0.2) + DELAY_MS * (rank == LATE)
-            came.append(now[rank] + int(worked * MS))
-            rows.append(span(rank, "backprop", now[rank], came[rank], step=step))
+            arrival_ns.append(now_ns[rank] + int(worked * MS))
+            rows.append(span(rank, "backprop", now_ns[rank], arrival_ns[rank], step=step))
         for rank in range(RANKS):
-            left = (max(came) if meet else came[rank]) + int(WIRE_MS * MS)
-            rows.append(communication(how, rank, step, came[rank], left))
-            now[rank] = left + 2 * MS
-            rows.append(span(rank, "update", left, now[rank], step=step))
-            rows.append(span(rank, "step", begin[rank], now[rank], step=step))
+            left_ns = (max(arrival_ns) if meet else arrival_ns[rank]) + int(WIRE_MS * MS)
+            rows.append(communication(visibility, rank, step, arrival_ns[rank], left_ns))
+            now_ns[rank] = left_ns + 2 * MS
+            rows.append(span(rank, "update", left_ns, now_ns[rank], step=step))
+            rows.append(span(rank, "step", begin_ns[rank], now_ns[rank], step=step))
     ordered = sorted(rows, key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
     (found,) = faults(analyze(prepare(trace_of(ordered, RANKS))))
     assert (found.kind, found.ranks) == ("straggler", (LATE,))

@@ -44,7 +44,7 @@ def test_pages_that_always_have_the_same_cards_are_left() -> None:
 def test_a_shape_is_of_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """It changes with ranks, shards, samples and tables that are not empty any more."""
     store = slow_rank()
-    before = live.shape(store)
-    assert live.shape(store) == before
+    shape_before = live.shape(store)
+    assert live.shape(store) == shape_before
     monkeypatch.setattr(Store, "shard_count", property(lambda _: 7))
-    assert live.shape(store) != before
+    assert live.shape(store) != shape_before

@@ -56,29 +56,29 @@ def test_those_that_say_half_of_it_give_way(monkeypatch: pytest.MonkeyPatch) -> 
     """Many more connections than are kept, each with half a request: others are answered."""
     monkeypatch.setattr(listening, "MOST_CONNECTIONS", LIMIT)
     with serving() as port, ExitStack() as open_:
-        held = []
+        connections = []
         for _ in range(4 * LIMIT):
-            held.append(open_.enter_context(connected(port)))
-            held[-1].sendall(HALF)
+            connections.append(open_.enter_context(connected(port)))
+            connections[-1].sendall(HALF)
         assert [status_of(port) for _ in range(8)] == [200] * 8
-        assert is_closed(held[0])
+        assert is_closed(connections[0])
 
 
 def test_who_has_most_connections_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another address keeps the one that it has, however long nothing was asked on it."""
     monkeypatch.setattr(listening, "MOST_CONNECTIONS", LIMIT)
     with serving() as port, ExitStack() as open_:
-        other = HTTPConnection(
+        client = HTTPConnection(
             "127.0.0.1", port, timeout=PATIENCE_S, source_address=("127.0.0.2", 0)
         )
-        open_.enter_context(closing(other))
-        other.connect()
-        kept = other.sock
+        open_.enter_context(closing(client))
+        client.connect()
+        socket_before = client.sock
         for _ in range(4 * LIMIT):
             open_.enter_context(connected(port)).sendall(HALF)
-        other.request("GET", "/")
-        assert other.getresponse().status == 200
-        assert other.sock is kept
+        client.request("GET", "/")
+        assert client.getresponse().status == 200
+        assert client.sock is socket_before
 
 
 def test_a_request_has_so_long_to_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,10 +86,10 @@ def test_a_request_has_so_long_to_arrive(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(listening, "ARRIVAL_S", 1)
     monkeypatch.setattr(listening, "BETWEEN_CHECKS_S", 0)
     with serving() as port, connected(port) as slow:
-        until = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + PATIENCE_S
         slow.sendall(HALF + b"X: ")
         slow.settimeout(0.2)
-        while time.monotonic() < until:
+        while time.monotonic() < deadline_s:
             try:
                 slow.sendall(b"x")
                 if is_closed(slow):
@@ -105,8 +105,11 @@ def test_a_request_has_so_long_to_arrive(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_connection_is_used_again() -> None:
     """What asks, waits and asks again on one connection is answered each time."""
-    with serving() as port, closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as one:
+    with (
+        serving() as port,
+        closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as client,
+    ):
         for _ in range(3):
-            one.request("GET", "/")
-            answer = one.getresponse()
+            client.request("GET", "/")
+            answer = client.getresponse()
             assert (answer.status, answer.read()) == (200, b"ok")

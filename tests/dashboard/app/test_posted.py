@@ -62,10 +62,10 @@ PLACE = {"x": 3, "y": "rank 1"}
 def test_a_click_that_is_none(app: Dash, caplog: pytest.LogCaptureFixture, click: Any) -> None:
     """What a chart posts holds places; none of these reaches a callback that follows clicks."""
     graphs = {
-        output.strip(".").split("...")[0]: f"{given['id']}.clickData"
+        output.strip(".").split("...")[0]: f"{dependency['id']}.clickData"
         for output, callback in app.callback_map.items()
-        for given in callback["inputs"]
-        if given["property"] == "clickData"
+        for dependency in callback["inputs"]
+        if dependency["property"] == "clickData"
     }
     assert len(graphs) >= 5
     for output, graph in graphs.items():

@@ -34,17 +34,17 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A healthy run, one with a late rank, and one that was not read yet."""
-    place = tmp_path_factory.mktemp("runs")
+    runs_folder = tmp_path_factory.mktemp("runs")
     for name, scenario in {
         "healthy": Scenario(ranks=3, steps=12),
         "late": Scenario(ranks=4, steps=60, faults=(LATE,)),
         HOSTILE.replace("/", ""): Scenario(ranks=2, steps=5),
     }.items():
-        (place / name).mkdir()
-        recorded(place / name, scenario)
+        (runs_folder / name).mkdir()
+        recorded(runs_folder / name, scenario)
     for name in ("healthy", "late"):
-        explained(place / name)
-    return place
+        explained(runs_folder / name)
+    return runs_folder
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def app(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dash:
     return create_app(Runs([folder]))
 
 
-def shown(app: Dash, search: str = "", sort: str = "by name") -> list[str]:
+def listed_names(app: Dash, search: str = "", sort: str = "by name") -> list[str]:
     """List the names in the order in which the page lists them."""
     values = {"run-search.value": search, "run-sort.value": sort}
     answer = call(app, "run-list.children", values).get_json()
@@ -88,14 +88,14 @@ def links(component: Any) -> list[str]:
 
 def test_the_index_keeps_a_run_at_a_glance(folder: Path) -> None:
     """Sizes, efficiency, verdict and pace are told without opening the run."""
-    seen = opening.glanced(folder / "late")
+    glance = opening.glanced(folder / "late")
     run = opening.indexed(folder / "late")
     assert run
-    assert seen == Glance.from_run(run)
-    assert (seen.ranks, seen.steps, seen.shards) == (4, 60, 0)
-    assert seen.faults >= 1
-    assert "ank 1" in seen.verdict
-    late = seen.pace_ns[25] / seen.pace_ns[50]
+    assert glance == Glance.from_run(run)
+    assert (glance.ranks, glance.steps, glance.shards) == (4, 60, 0)
+    assert glance.faults >= 1
+    assert "ank 1" in glance.verdict
+    late = glance.pace_ns[25] / glance.pace_ns[50]
     assert 1.3 < late < 2
     assert opening.glanced(folder) is None
 
@@ -121,18 +121,18 @@ def test_a_verdict_has_the_colour_of_what_it_names(app: Dash, folder: Path) -> N
 
 def test_runs_are_found_by_name_and_by_verdict(app: Dash) -> None:
     """What one types is looked for in both, whatever its case."""
-    assert shown(app, "HEALTH") == ["healthy"]
-    assert shown(app, "straggler rank 1") == ["late"]
-    assert shown(app, "nothing is called so") == []
+    assert listed_names(app, "HEALTH") == ["healthy"]
+    assert listed_names(app, "straggler rank 1") == ["late"]
+    assert listed_names(app, "nothing is called so") == []
 
 
 def test_runs_are_put_in_order(app: Dash) -> None:
     """Of what is not known yet, as of a run that was not read, the order ends."""
-    names = shown(app)
+    names = listed_names(app)
     assert names == sorted(names, key=str.casefold)
-    assert shown(app, sort="lowest efficiency first")[:2] == ["late", "healthy"]
-    assert shown(app, sort="most ranks first")[:2] == ["late", "healthy"]
-    assert set(shown(app, sort="no order")) == set(names)
+    assert listed_names(app, sort="lowest efficiency first")[:2] == ["late", "healthy"]
+    assert listed_names(app, sort="most ranks first")[:2] == ["late", "healthy"]
+    assert set(listed_names(app, sort="no order")) == set(names)
 
 
 def test_runs_are_grouped(app: Dash, folder: Path) -> None:
@@ -155,7 +155,7 @@ def test_runs_are_found_by_tags(app: Dash, folder: Path) -> None:
     current = app.server.config["tracelens.runs"]
     current.tags.add([folder / "late"], "slow disk")
     current.tags.add([folder / "late", folder / "healthy"], "a")
-    assert shown(app, "slow disk") == ["late"]
+    assert listed_names(app, "slow disk") == ["late"]
     values = {"run-sort.value": "by name", "run-tagged.value": ["a"]}
     assert call(app, "run-list.children", values).text.count("run-row") == 2
     values["run-tagged.value"] = ["a", "slow disk"]
@@ -175,11 +175,11 @@ def test_runs_get_tags_and_lose_them(app: Dash) -> None:
     assert app.server.test_client().post(URL, json=add).status_code == 200
     assert current.tags.tags_of(late.path) == ("slow disk",)
     first = next(e["output"] for e in listed if e["output"].startswith("run-tags-changed.data@"))
-    off = {"type": "run-untag", "run": late.id, "tag": "slow disk"}
+    untag_button = {"type": "run-untag", "run": late.id, "tag": "slow disk"}
     remove = body_of(listed, first, {})
-    remove["inputs"] = [[{"id": off, "property": "n_clicks", "value": 1}]]
+    remove["inputs"] = [[{"id": untag_button, "property": "n_clicks", "value": 1}]]
     remove["changedPropIds"] = [
-        json.dumps(off, sort_keys=True, separators=(",", ":")) + ".n_clicks"
+        json.dumps(untag_button, sort_keys=True, separators=(",", ":")) + ".n_clicks"
     ]
     assert app.server.test_client().post(URL, json=remove).status_code == 200
     assert current.tags.tags_of(late.path) == ()
@@ -195,7 +195,7 @@ def test_how_many_are_analyzed_is_said(app: Dash) -> None:
 
 def test_names_of_folders_cannot_act(app: Dash) -> None:
     """A name with markup is a text like any other; it says that it was not read."""
-    assert HOSTILE.replace("/", "") in shown(app)
+    assert HOSTILE.replace("/", "") in listed_names(app)
     page = call(app, "run-list.children", {"run-sort.value": "by name"}).text
     assert "not read yet" in page
     assert "dangerously" not in page

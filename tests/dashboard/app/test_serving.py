@@ -36,11 +36,11 @@ def test_an_address_that_is_not_ours_is_one_sentence(host: str) -> None:
 
 def test_a_taken_port_is_one_sentence() -> None:
     """A port in use is not a traceback but advice."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
         with pytest.raises(InvalidArgument, match="--port"):
-            serve(slow_rank(), port=taken.getsockname()[1])
+            serve(slow_rank(), port=listener.getsockname()[1])
 
 
 SERVE = """
@@ -113,13 +113,13 @@ def test_from_another_thread_it_serves_as_well() -> None:
     """Only the main thread may set what a signal does; others serve without."""
     stop = _Stop()
 
-    def told(_: str) -> None:
+    def stop_serving(_: str) -> None:
         raise stop
 
     with ThreadPoolExecutor() as pool:
         # Dash keeps what it needs in the context of whoever imports it.
-        here = copy_context()
-        serving = pool.submit(here.run, serve, slow_rank(), port=0, ready=told)
+        context = copy_context()
+        serving = pool.submit(context.run, serve, slow_rank(), port=0, ready=stop_serving)
         assert serving.exception(timeout=PATIENCE_S) is stop
 
 

@@ -87,13 +87,13 @@ def test_a_wrong_host_is_refused_before_the_token_is_looked_at(visitor: FlaskCli
 @pytest.mark.parametrize("host", [*EVERYWHERE, "10.1.2.3", "box.example"])
 def test_every_network_address_has_a_token_of_its_own(host: str) -> None:
     """The address that is printed holds it; two runs never share one."""
-    first, second = Access.from_host(host), Access.from_host(host)
-    assert first.token
-    assert len(first.token) >= 40
-    assert first.token != second.token
-    address = first.address(host, 8050)
-    assert address.endswith(f":8050/?token={first.token}")
-    assert urlsplit(address).hostname in set(first.hosts) - {*EVERYWHERE}
+    access, other_access = Access.from_host(host), Access.from_host(host)
+    assert access.token
+    assert len(access.token) >= 40
+    assert access.token != other_access.token
+    address = access.address(host, 8050)
+    assert address.endswith(f":8050/?token={access.token}")
+    assert urlsplit(address).hostname in set(access.hosts) - {*EVERYWHERE}
 
 
 @pytest.mark.parametrize(

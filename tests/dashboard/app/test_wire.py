@@ -89,13 +89,13 @@ def test_what_is_compressed_is_what_is_sent_without(client: FlaskClient, path: s
 def test_an_answer_is_compressed_anew() -> None:
     """Two windows of one callback have one address."""
     app = create_app(slow_rank())
-    told = []
+    answers = []
     for scheme in ("light", "dark"):
         body = request(app, GRAPH, {"scheme.computedColorScheme": scheme})
         answer = app.server.test_client().post(URL, json=body, headers=GZIP)
         assert answer.headers["Content-Encoding"] == "gzip"
-        told.append(json.loads(unpacked(answer)))
-    assert told[0] != told[1]
+        answers.append(json.loads(unpacked(answer)))
+    assert answers[0] != answers[1]
 
 
 def test_what_a_browser_has_is_not_sent_again(client: FlaskClient) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
 
 
-def drawn(store: Store, *opened: str) -> Frame:
+def frame_of(store: Store, *opened: str) -> Frame:
     return viewport.frame(store, Controls(None, [], "rank", opened=list(opened), tall_px=900))
 
 
@@ -35,7 +35,7 @@ def band_of(frame: Frame, lane: int) -> tuple[float, float]:
 def test_a_box_over_a_rank_is_the_polars_query_over_its_spans() -> None:
     """Every name once, with counts and times as recorded."""
     store = slow_rank()
-    frame = drawn(store)
+    frame = frame_of(store)
     marked = area.area_of(store, frame, box((0.1, 0.4), band_of(frame, 2)))
     assert marked is not None
     assert dict(marked.rows) == {2: None}
@@ -55,13 +55,16 @@ def test_a_box_over_a_rank_is_the_polars_query_over_its_spans() -> None:
 def test_single_spans_are_listed_with_their_place() -> None:
     """The longest first, of the marked ranks alone; a click on a name finds the span again."""
     store = slow_rank()
-    frame = drawn(store)
+    frame = frame_of(store)
     marked = area.area_of(store, frame, box((0.1, 0.4), band_of(frame, 2)))
     assert marked is not None
-    _, rows, more = area.tables(store, marked)
+    _, rows, has_more = area.tables(store, marked)
     start, end = marked.window.start_ns, marked.window.end_ns
     spans = store.spans_of(2).filter(pl.col("start_ns") < end, pl.col("end_ns") > start)
-    assert (len(rows), more) == (min(spans.height, area.MOST_SPANS), spans.height > area.MOST_SPANS)
+    assert (len(rows), has_more) == (
+        min(spans.height, area.MOST_SPANS),
+        spans.height > area.MOST_SPANS,
+    )
     lengths = [float(row["length"]) for row in rows]
     assert lengths == sorted(lengths, reverse=True)
     recorded = spans.select("start_ns", "end_ns").rows()
@@ -77,7 +80,7 @@ def test_single_spans_are_listed_with_their_place() -> None:
 def test_a_span_that_is_still_open_has_no_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is listed by what of it is seen."""
     store = slow_rank()
-    marked = area.area_of(store, drawn(store), box((0.1, 0.4), band_of(drawn(store), 2)))
+    marked = area.area_of(store, frame_of(store), box((0.1, 0.4), band_of(frame_of(store), 2)))
     assert marked is not None
     still = store.spans_in_rows(2, None).head(1).with_columns(end_ns=pl.lit(None, pl.Int64))
     monkeypatch.setattr(type(store), "spans_in_rows", lambda *_: still)
@@ -99,7 +102,7 @@ def test_a_click_that_means_no_span_leads_nowhere(cell: Any) -> None:
 def test_a_level_drag_marks_all_rows() -> None:
     """Workers and parameter servers."""
     store = sharded()
-    frame = drawn(store)
+    frame = frame_of(store)
     marked = area.area_of(store, frame, box((0.0, 0.2), (-100, 10_000)))
     assert marked is not None
     listed = {row["process"] for row in area.tables(store, marked).by_name}
@@ -109,7 +112,7 @@ def test_a_level_drag_marks_all_rows() -> None:
 def test_of_an_opened_process_only_the_marked_tracks_count() -> None:
     """The lane of steps alone, without what is in them."""
     store = slow_rank()
-    frame = drawn(store, "1")
+    frame = frame_of(store, "1")
     (opened,) = frame.opened
     first = opened.plan.bands[0]
     marked = area.area_of(store, frame, box((0.0, 5.0), (first.top + 1, first.top + 2)))
@@ -121,7 +124,7 @@ def test_of_an_opened_process_only_the_marked_tracks_count() -> None:
 def test_a_stream_has_the_times_of_its_device() -> None:
     """Its row shows when kernels ran, not when they were queued."""
     store = devices()
-    frame = drawn(store)
+    frame = frame_of(store)
     (row, *_) = store.streams_of(0)
     marked = area.area_of(store, frame, box((0.0, 5.0), band_of(frame, row)))
     assert marked is not None
@@ -135,7 +138,7 @@ def test_a_stream_has_the_times_of_its_device() -> None:
 def test_of_many_rows_the_first_are_read_and_the_sentence_says_so() -> None:
     """Each row is a file."""
     store = open_run(Scenario(ranks=area.MOST_ROWS + 2, steps=3))
-    marked = area.area_of(store, drawn(store), box((0.0, 1.0), (-1, 10_000)))
+    marked = area.area_of(store, frame_of(store), box((0.0, 1.0), (-1, 10_000)))
     assert marked is not None
     assert (list(marked.rows), marked.left_out) == (list(range(area.MOST_ROWS)), 2)
     assert "of 18 marked rows the first 16" in area.sentence(store, marked, 3)
@@ -158,4 +161,4 @@ def test_of_many_rows_the_first_are_read_and_the_sentence_says_so() -> None:
 def test_nonsense_marks_nothing(junk: object) -> None:
     """What the browser sends may be anything."""
     store = slow_rank()
-    assert area.area_of(store, drawn(store), junk) is None
+    assert area.area_of(store, frame_of(store), junk) is None

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def walked(store: Store, asked: str, way: int, steps: int) -> list[Hit]:
-    found: list[Hit] = []
+    hits: list[Hit] = []
     for _ in range(steps):
-        hit = finding.next_hit(store, asked, found[-1].position if found else None, way)
+        hit = finding.next_hit(store, asked, hits[-1].position if hits else None, way)
         assert hit
-        found.append(hit)
-    return found
+        hits.append(hit)
+    return hits
 
 
 @pytest.mark.parametrize("way", [pytest.param(1, marks=pytest.mark.slow), -1])
@@ -54,18 +54,18 @@ def test_all_are_visited_once_and_then_again(way: int) -> None:
 def test_it_goes_on_from_where_one_is() -> None:
     """From a moment on a rank to the next one there, and from the span itself back."""
     store = slow_rank()
-    mine = store.spans_of(2).filter(kind="backprop", step=30).row(0, named=True)
-    after = finding.next_hit(store, "backprop", Position(2, mine["start_ns"] - 1), 1)
-    assert after
-    assert (after.position.lane, after.position.at_ns, after.end_ns) == (
+    span = store.spans_of(2).filter(kind="backprop", step=30).row(0, named=True)
+    hit = finding.next_hit(store, "backprop", Position(2, span["start_ns"] - 1), 1)
+    assert hit
+    assert (hit.position.lane, hit.position.at_ns, hit.end_ns) == (
         2,
-        mine["start_ns"],
-        mine["end_ns"],
+        span["start_ns"],
+        span["end_ns"],
     )
-    later = finding.next_hit(store, "backprop", after.position, 1)
-    assert later
-    assert later.position.at_ns > mine["end_ns"]
-    assert finding.next_hit(store, "backprop", later.position, -1) == after
+    next_hit = finding.next_hit(store, "backprop", hit.position, 1)
+    assert next_hit
+    assert next_hit.position.at_ns > span["end_ns"]
+    assert finding.next_hit(store, "backprop", next_hit.position, -1) == hit
 
 
 def test_shards_are_searched_too() -> None:

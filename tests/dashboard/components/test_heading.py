@@ -25,24 +25,24 @@ LONGEST = 200
 def test_titles_are_explained(page: Page) -> None:
     """Each card that has a table, too, has a sentence; a title is no question."""
     layout = json.loads(json.dumps(page.layout(slow_rank(), ViewState()), cls=PlotlyJSONEncoder))
-    titles = [one for one in walked(layout) if one.get("type") == "Title"]
-    words = [str(title["props"]["children"]) for title in titles]
-    assert [word for word in words if word.endswith("?")] == []
-    asked = {
+    titles = [component for component in walked(layout) if component.get("type") == "Title"]
+    titles_shown = [str(title["props"]["children"]) for title in titles]
+    assert [word for word in titles_shown if word.endswith("?")] == []
+    explained_titles = {
         props["aria-label"].removeprefix("what is: ")
-        for one in walked(layout)
-        if "what is: " in str((props := one.get("props", {})).get("aria-label", ""))
+        for component in walked(layout)
+        if "what is: " in str((props := component.get("props", {})).get("aria-label", ""))
     }
-    assert asked <= set(words)
+    assert explained_titles <= set(titles_shown)
 
 
-def walked(thing: Any) -> list[dict[str, Any]]:
+def walked(tree: Any) -> list[dict[str, Any]]:
     """List all components of a layout."""
-    if isinstance(thing, list):
-        return [one for part in thing for one in walked(part)]
-    if not isinstance(thing, dict):
+    if isinstance(tree, list):
+        return [component for child in tree for component in walked(child)]
+    if not isinstance(tree, dict):
         return []
-    return [thing, *(one for part in thing.values() for one in walked(part))]
+    return [tree, *(component for child in tree.values() for component in walked(child))]
 
 
 def test_explanations_are_a_sentence_or_two() -> None:

@@ -47,11 +47,11 @@ def test_a_note_is_put_at_the_mouse_the_selected_span_or_the_middle() -> None:
 
 def put(**values: Any) -> dict[str, Any]:
     """Press the key; return what the page gets: notes, which is edited, what is wrong."""
-    given = {"timeline-key.data": {"key": "m", "presses": 1}} | values
+    sent_values = {"timeline-key.data": {"key": "m", "presses": 1}} | values
     app = create_app(slow_rank())
     output = next(name for name in app.callback_map if name.startswith("..timeline-notes.data"))
     key = output.strip(".").split("...")[0]
-    answer = call(app, key, given).get_json()["response"]
+    answer = call(app, key, sent_values).get_json()["response"]
     return {name.partition("@")[0]: part for name, part in answer.items()}
 
 
@@ -59,12 +59,12 @@ def test_a_marked_area_gets_the_note_once() -> None:
     """Pressed again, the note is put at the mouse."""
     marked = {"range": {"x": [0.1, 0.2], "y": [0, 30]}}
     hover = {"xvals": [0.25], "yvals": [3]}
-    shown = {"timeline.selectedData": marked, "timeline.hoverData": hover}
-    first = put(**shown)
-    assert first["timeline-notes"]["data"] == ["100000000-200000000"]
-    assert first["timeline-note-edited"]["data"] == 0
-    second = put(**shown, **{"timeline-notes.data": first["timeline-notes"]["data"]})
-    assert second["timeline-notes"]["data"] == ["100000000-200000000", "250000000"]
+    selection = {"timeline.selectedData": marked, "timeline.hoverData": hover}
+    answer = put(**selection)
+    assert answer["timeline-notes"]["data"] == ["100000000-200000000"]
+    assert answer["timeline-note-edited"]["data"] == 0
+    second_answer = put(**selection, **{"timeline-notes.data": answer["timeline-notes"]["data"]})
+    assert second_answer["timeline-notes"]["data"] == ["100000000-200000000", "250000000"]
 
 
 def test_a_full_link_takes_no_more() -> None:
@@ -77,26 +77,30 @@ def test_a_full_link_takes_no_more() -> None:
 
 def test_notes_are_written_edited_and_deleted() -> None:
     """What is typed is cut to what an address holds, and is printable."""
-    known = (Note(1), Note(5, 9, "old"))
-    assert notes.apply_action(known, {"does": "edit", "number": 1}) == Notes(known, 1)
-    assert notes.apply_action(known, {"does": "leave", "number": 1}) == Notes(known)
-    kept = notes.apply_action(
-        known, {"does": "keep", "number": 1, "text": "  a\u202eb\n" + "x" * 99}
+    present_notes = (Note(1), Note(5, 9, "old"))
+    assert notes.apply_action(present_notes, {"does": "edit", "number": 1}) == Notes(
+        present_notes, 1
     )
-    assert kept is not None
-    assert kept.notes[1] == Note(5, 9, "ab" + "x" * (noted.LONGEST_TEXT - 2))
-    assert kept.edited is None
-    assert notes.apply_action(known, {"does": "delete", "number": 0}) == Notes(known[1:])
+    assert notes.apply_action(present_notes, {"does": "leave", "number": 1}) == Notes(present_notes)
+    saved = notes.apply_action(
+        present_notes, {"does": "keep", "number": 1, "text": "  a\u202eb\n" + "x" * 99}
+    )
+    assert saved is not None
+    assert saved.notes[1] == Note(5, 9, "ab" + "x" * (noted.LONGEST_TEXT - 2))
+    assert saved.edited is None
+    assert notes.apply_action(present_notes, {"does": "delete", "number": 0}) == Notes(
+        present_notes[1:]
+    )
 
 
 def test_a_button_keeps_what_is_typed() -> None:
     """While a field is open, another note is deleted: both happen, whichever is first."""
-    known = (Note(1), Note(5, 9, "old"))
+    present_notes = (Note(1), Note(5, 9, "old"))
     asked = {"does": "delete", "number": 1, "kept": {"number": 0, "text": "typed"}}
-    before = notes.with_typed(known, asked)
+    before = notes.with_typed(present_notes, asked)
     assert notes.apply_action(before, asked) == Notes((Note(1, None, "typed"),))
     for senseless in ({"kept": 5}, {"kept": {"number": 7, "text": "x"}}, {}):
-        assert notes.with_typed(known, senseless) == known
+        assert notes.with_typed(present_notes, senseless) == present_notes
 
 
 @pytest.mark.parametrize(
@@ -125,8 +129,8 @@ def test_text_of_an_address_is_shown_as_text() -> None:
 def test_a_note_is_a_line_and_over_time_a_band() -> None:
     """Through all rows, at its times, in the figure and in what a zoom changes."""
     frame = frame_with(Note(AT, None, "here"), Note(AT + 1000, AT + 2000))
-    parts = plot.changing(frame, viewport.picture(frame), DARK)
-    line, band = (shape for shape in parts["shapes"] if shape.get("name") == "note")
+    changing_parts = plot.changing(frame, viewport.picture(frame), DARK)
+    line, band = (shape for shape in changing_parts["shapes"] if shape.get("name") == "note")
     assert (line["type"], line["x0"], line["x1"]) == ("line", AT / SECOND, AT / SECOND)
     assert (band["type"], band["x0"], band["x1"]) == (
         "rect",
@@ -135,7 +139,11 @@ def test_a_note_is_a_line_and_over_time_a_band() -> None:
     )
     assert line["y0"] == 0
     assert line["y1"] > 1
-    texts = [one["text"] for one in parts["annotations"] if one.get("name") == "note"]
+    texts = [
+        annotation["text"]
+        for annotation in changing_parts["annotations"]
+        if annotation.get("name") == "note"
+    ]
     assert len(texts) == 2
     assert plot.height(frame) == plot.height(frame_with()) + overlays.NOTE_PX
 
@@ -144,11 +152,14 @@ def test_texts_keep_out_of_each_others_way() -> None:
     """One ends before the next begins; where there is no room, a sign stands for it."""
     long = "a text of fifty letters, of which some are left out"
     frame = frame_with(Note(AT, None, long), Note(AT + 10_000_000, None, long))
-    first, last = [one["text"] for one in overlays.note_labels(frame, LIGHT)]
+    first, last = [label["text"] for label in overlays.note_labels(frame, LIGHT)]
     assert first.endswith("\u2026")
     assert len(first) < len(last) == len(long)
     close = frame_with(Note(AT, None, long), Note(AT + 1000, None, "next"))
-    assert [one["text"] for one in overlays.note_labels(close, LIGHT)] == [overlays.NO_TEXT, "next"]
+    assert [label["text"] for label in overlays.note_labels(close, LIGHT)] == [
+        overlays.NO_TEXT,
+        "next",
+    ]
 
 
 def test_what_is_beside_the_view_has_no_text() -> None:

@@ -90,15 +90,15 @@ def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
     spans = traced(SLOW_RANK).spans.collect()
     bucket = spans.filter(process=0, step=5, kind="reduction", bucket=1)
     lanes = store.opened(0).scene.lanes
-    at = bucket["start_ns"][0] + 1
+    moment_ns = bucket["start_ns"][0] + 1
     tracks = range(len(lanes))
     track = next(i for i in tracks if "reductions" in lanes.lanes[i].part)
-    page = described(store, 0, at, track)
+    page = described(store, 0, moment_ns, track)
     assert "on rank 0, reductions in step 5" in page
     assert "allreduce" in page
     beside = described(store, 0, int(store.whole.start_ns), track)
     assert "Nothing recorded on rank 0, reductions" in beside
-    assert "Nothing recorded" in described(store, 0, at, 99)
+    assert "Nothing recorded" in described(store, 0, moment_ns, 99)
 
 
 def reduction(store: Store, rank: int, step: int) -> tuple[Position, dict[str, Any]]:
@@ -116,7 +116,7 @@ def parts_of(page: Component, kind: type[Component]) -> list[Component]:
     return [one for one in every if isinstance(one, kind)]
 
 
-def written(part: Component) -> str:
+def text_of(part: Component) -> str:
     """Write a component as text, in which signs are as they are shown."""
     return json.dumps(part, cls=PlotlyJSONEncoder, ensure_ascii=False)
 
@@ -146,25 +146,25 @@ def test_the_step_stands_beside_the_median() -> None:
 def test_members_of_a_collective_are_listed_by_arrival() -> None:
     """The last one first, marked, with each rank's begin after the first and before the last."""
     store = slow_rank()
-    place, event = reduction(store, 0, 25)
+    position, event = reduction(store, 0, 25)
     begins = {
         rank: store.spans_of(rank).filter(seq=event["seq"], kind="reduction")["start_ns"][0]
         for rank in range(4)
     }
-    part = neighbours.members_section(store, place)
-    assert part is not None
-    rows = parts_of(part, html.Tr)[1:]
+    section = neighbours.members_section(store, position)
+    assert section is not None
+    rows = parts_of(section, html.Tr)[1:]
     order = sorted(begins, key=lambda rank: -begins[rank])
     assert order[0] == 2
-    last, first = begins[order[0]], begins[order[-1]]
+    last_begin_ns, first_begin_ns = begins[order[0]], begins[order[-1]]
     for rank, row in zip(order, rows, strict=True):
-        words = written(row)
-        assert f"rank {rank}" in words
-        assert text.duration(begins[rank] - first) in words
-        assert text.duration(last - begins[rank]) in words
-        assert ("badge" in words) == (rank == 2)
-        assert ("chosen" in words) == (rank == 0)
-    led = spans_led_to(part)
+        row_text = text_of(row)
+        assert f"rank {rank}" in row_text
+        assert text.duration(begins[rank] - first_begin_ns) in row_text
+        assert text.duration(last_begin_ns - begins[rank]) in row_text
+        assert ("badge" in row_text) == (rank == 2)
+        assert ("chosen" in row_text) == (rank == 0)
+    led = spans_led_to(section)
     assert [one["row"] for one in led] == order
     for one in led:
         hit = finding.hit_of(store, one, inside=True)
@@ -177,21 +177,21 @@ def test_members_of_a_collective_are_listed_by_arrival() -> None:
 def test_of_many_members_the_last_the_first_and_the_own_one_are_listed() -> None:
     """What is left out is counted between them."""
     store = open_run(Scenario(ranks=60, steps=3))
-    place, event = reduction(store, 7, 1)
-    part = neighbours.members_section(store, place)
-    assert part is not None
-    led = spans_led_to(part)
-    call = viewport.call_of(store, place)
+    position, event = reduction(store, 7, 1)
+    section = neighbours.members_section(store, position)
+    assert section is not None
+    led = spans_led_to(section)
+    call = viewport.call_of(store, position)
     assert call is not None
     order = sorted(call.entered, key=lambda rank: -call.entered[rank])
     rows = [one["row"] for one in led]
     assert rows[: neighbours.MOST_MEMBERS - 2] == order[: neighbours.MOST_MEMBERS - 2]
     assert rows[-1] == order[-1]
     assert 7 in rows
-    words = written(part)
-    left_out = [int(number) for number in re.findall(r"(\d+) more rank", words)]
+    section_text = text_of(section)
+    left_out = [int(number) for number in re.findall(r"(\d+) more rank", section_text)]
     assert sum(left_out) + len(led) == 60
-    assert f"{event['op']} {event['seq']}" in words
+    assert f"{event['op']} {event['seq']}" in section_text
 
 
 def test_the_critical_path_before_and_after_a_span() -> None:
@@ -200,16 +200,16 @@ def test_the_critical_path_before_and_after_a_span() -> None:
     mine = phases.run(traced(SLOW_RANK)).segments.filter(step=25, category="backprop")
     ends = {one["rank"]: (one["start_ns"], one["end_ns"]) for one in mine.to_dicts()}
     slow = neighbours.path_section(store, Position(2, ends[2][0]), ends[2])
-    other = neighbours.path_section(store, Position(0, ends[0][0]), ends[0])
+    section_of_other = neighbours.path_section(store, Position(0, ends[0][0]), ends[0])
     assert slow is not None
-    assert other is not None
-    assert "100 % of this span" in written(slow)
-    assert "This span is not on it" in written(other)
-    before, after = spans_led_to(slow)
+    assert section_of_other is not None
+    assert "100 % of this span" in text_of(slow)
+    assert "This span is not on it" in text_of(section_of_other)
+    link_before, link_after = spans_led_to(slow)
     origin = store.whole.start_ns
-    assert before["until"] + origin == ends[2][0]
-    assert after["at"] + origin == ends[2][1]
-    assert before["row"] == 2
+    assert link_before["until"] + origin == ends[2][0]
+    assert link_after["at"] + origin == ends[2][1]
+    assert link_before["row"] == 2
     assert neighbours.path_section(sharded_without_path(), Position(0, ends[0][0]), ends[0]) is None
 
 

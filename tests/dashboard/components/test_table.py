@@ -28,12 +28,16 @@ def test_they_sort_by_how_much_they_are() -> None:
 
 def test_a_column_says_its_unit_to_who_filters_or_saves() -> None:
     """That in which its largest number has digits before the point."""
-    found = {column["field"]: column for column in columns(ROWS)}
-    assert found["lasted"]["context"] == {"unit": "µs"}
-    assert found["peak"]["context"] == {"unit": "%"}
-    assert found["calls"]["filter"] == found["lasted"]["filter"] == "agNumberColumnFilter"
-    assert found["name"]["filter"] == "agTextColumnFilter"
-    assert "context" not in found["calls"]
+    columns_by_name = {column["field"]: column for column in columns(ROWS)}
+    assert columns_by_name["lasted"]["context"] == {"unit": "µs"}
+    assert columns_by_name["peak"]["context"] == {"unit": "%"}
+    assert (
+        columns_by_name["calls"]["filter"]
+        == columns_by_name["lasted"]["filter"]
+        == "agNumberColumnFilter"
+    )
+    assert columns_by_name["name"]["filter"] == "agTextColumnFilter"
+    assert "context" not in columns_by_name["calls"]
 
 
 def test_what_was_not_measured_is_no_number() -> None:

@@ -34,71 +34,73 @@ def step_view(store: Store, step: int) -> Window:
 
 def step_in_the_middle(store: Store, window: Window) -> int:
     middle = store.whole.start_ns + (window.start_ns + window.end_ns) // 2
-    inside = store.windows.filter(
+    steps_inside = store.windows.filter(
         (store.windows["start_ns"] <= middle) & (store.windows["end_ns"] > middle)
     )
-    return int(inside["step"][0])
+    return int(steps_inside["step"][0])
 
 
 @pytest.mark.parametrize(("key", "step"), [("]", 31), ("[", 29)])
 def test_brackets_lead_from_step_to_step(key: str, step: int) -> None:
     """In a narrow view the next step comes to the middle, and the view keeps its width."""
     store = slow_rank()
-    before = step_view(store, 30)
-    after = keys.destination(store, key, view_of(before), None)
-    assert after is not None
-    assert step_in_the_middle(store, after) == step
-    assert after.width_ns == before.width_ns
+    view_before = step_view(store, 30)
+    view_after = keys.destination(store, key, view_of(view_before), None)
+    assert view_after is not None
+    assert step_in_the_middle(store, view_after) == step
+    assert view_after.width_ns == view_before.width_ns
 
 
 def test_the_first_and_last_steps_are_the_end_of_the_way() -> None:
     """At either end the view stays within the run."""
     store = slow_rank()
-    whole = Window(0, store.whole.width_ns)
+    run_window = Window(0, store.whole.width_ns)
     for key, step in (("[", 0), ("]", 59)):
-        after = keys.destination(store, key, view_of(step_view(store, step).clamp(whole)), None)
-        assert after is not None
-        assert 0 <= after.start_ns < after.end_ns <= whole.end_ns
+        view_after = keys.destination(
+            store, key, view_of(step_view(store, step).clamp(run_window)), None
+        )
+        assert view_after is not None
+        assert 0 <= view_after.start_ns < view_after.end_ns <= run_window.end_ns
 
 
 def test_brackets_lead_from_finding_to_finding_in_a_wide_view() -> None:
     """From the whole run: the first finding, the second one, and back, in the order of time."""
     store = open_run(SLOW_RANK, LATE, EARLY)
     whole = {"t0": 0, "t1": store.whole.width_ns}
-    first = keys.destination(store, "]", whole, None)
-    assert first is not None
-    assert covered(store, first) == (3, 9)
-    second = keys.destination(store, "]", view_of(first), None)
-    assert second is not None
-    assert covered(store, second) == pytest.approx((20, 39), abs=1)
-    assert keys.destination(store, "[", view_of(second), None) == first
+    first_view = keys.destination(store, "]", whole, None)
+    assert first_view is not None
+    assert covered(store, first_view) == (3, 9)
+    second_view = keys.destination(store, "]", view_of(first_view), None)
+    assert second_view is not None
+    assert covered(store, second_view) == pytest.approx((20, 39), abs=1)
+    assert keys.destination(store, "[", view_of(second_view), None) == first_view
 
 
 def covered(store: Store, window: Window) -> tuple[int, int]:
     """Return the first and the last step that lie wholly in a window."""
     origin = store.whole.start_ns
-    inside = store.windows.filter(
+    steps_inside = store.windows.filter(
         (store.windows["start_ns"] >= origin + window.start_ns)
         & (store.windows["end_ns"] <= origin + window.end_ns)
     )["step"]
-    return int(inside[0]), int(inside[-1])
+    return int(steps_inside[0]), int(steps_inside[-1])
 
 
 def test_fit_shows_the_clicked_span() -> None:
     """The span that is selected fills a third of the view; without one, the marked steps do."""
     store = slow_rank()
-    at = step_view(store, 30).start_ns
+    moment_ns = step_view(store, 30).start_ns
     lane = 2
-    selected = {"lane": lane, "at": at}
-    place = viewport.read_position(store, selected)
-    assert place is not None
-    assert tuple(place) == (lane, at + store.whole.start_ns, None)
-    found = keys.destination(store, "f", {}, selected)
-    assert found is not None
-    assert found.start_ns < at < found.end_ns
+    selected = {"lane": lane, "at": moment_ns}
+    position = viewport.read_position(store, selected)
+    assert position is not None
+    assert tuple(position) == (lane, moment_ns + store.whole.start_ns, None)
+    view = keys.destination(store, "f", {}, selected)
+    assert view is not None
+    assert view.start_ns < moment_ns < view.end_ns
     lanes = store.scene.lanes
-    item = lanes.items_between(lane, place.at_ns, place.at_ns + 1).start
-    assert found.width_ns == pytest.approx(3 * int(lanes.ends[item] - lanes.starts[item]), rel=0.01)
+    item = lanes.items_between(lane, position.at_ns, position.at_ns + 1).start
+    assert view.width_ns == pytest.approx(3 * int(lanes.ends[item] - lanes.starts[item]), rel=0.01)
     steps = keys.destination(store, "f", {"steps": [20, 39]}, None)
     assert steps is not None
     assert covered(store, steps)[0] in {19, 20}

@@ -52,26 +52,26 @@ def test_a_report_comes_as_a_file(browser: FlaskClient) -> None:
 
 def test_a_selection_is_what_the_view_shows(browser: FlaskClient) -> None:
     """Pinned ranks only, in the window only; without pins all ranks."""
-    some = spans(browser.get(f"{PERFETTO}?{WINDOW}&pin=2,999").text)
-    assert {event["pid"] for event in some} == {3}
+    selected_spans = spans(browser.get(f"{PERFETTO}?{WINDOW}&pin=2,999").text)
+    assert {event["pid"] for event in selected_spans} == {3}
     origin = slow_rank().whole.start_ns
     assert origin >= 0
-    for event in some:
+    for event in selected_spans:
         assert event["ts"] <= 200_000
         assert event["ts"] + event["dur"] >= 100_000
-    every = spans(browser.get(f"{PERFETTO}?{WINDOW}").text)
-    assert {event["pid"] for event in every} == {1, 2, 3, 4}
-    assert len(every) > len(some)
+    all_spans = spans(browser.get(f"{PERFETTO}?{WINDOW}").text)
+    assert {event["pid"] for event in all_spans} == {1, 2, 3, 4}
+    assert len(all_spans) > len(selected_spans)
 
 
 def test_the_size_is_told_first(browser: FlaskClient) -> None:
     """The dialog names exactly as many events as the file then holds, and links to it."""
-    told = re.search(
+    size_line = re.search(
         r"Rank 2, 100 ms: ([\d,]+) events, about [\d.]+ KiB", offered(f"?{WINDOW}&pin=2")
     )
-    assert told
+    assert size_line
     held = spans(browser.get(f"{PERFETTO}?{WINDOW}&pin=2").text)
-    assert len(held) == int(told[1].replace(",", ""))
+    assert len(held) == int(size_line[1].replace(",", ""))
 
 
 def test_too_much_is_refused_with_a_way_out(

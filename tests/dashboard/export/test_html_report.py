@@ -42,11 +42,11 @@ HOSTILE = "</script><script>document.title='hostile'</script><img src=x onerror=
 
 def figures(page: str) -> list[dict[str, Any]]:
     """Read the figures as the page's own script does."""
-    found = re.search(
+    embedded = re.search(
         r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL
     )
-    assert found
-    read: list[dict[str, Any]] = json.loads(found[1])
+    assert embedded
+    read: list[dict[str, Any]] = json.loads(embedded[1])
     return read
 
 
@@ -68,12 +68,12 @@ def test_every_run_has_a_report(run: Callable[[], Store]) -> None:
 def test_it_may_load_nothing() -> None:
     """No address of elsewhere is in what we write, and the policy allows none."""
     page = exporting.render(slow_rank())
-    head, _, rest = page.partition("</head>")
+    head, _, body = page.partition("</head>")
     assert "default-src 'none'" in head
     assert "unsafe-eval" not in head
     assert "script-src 'unsafe-inline'" not in head
-    ours = re.sub(r"<script.*?</script>", "", head + rest, flags=re.DOTALL)
-    assert not re.search(r"https?:|//[a-z]|@import|url\(", ours)
+    own_markup = re.sub(r"<script.*?</script>", "", head + body, flags=re.DOTALL)
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", own_markup)
     assert "showSendToCloud: false" in page
 
 

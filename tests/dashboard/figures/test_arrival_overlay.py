@@ -28,13 +28,13 @@ def test_the_last_to_enter_is_pointed_at() -> None:
     assert frame.call
     assert set(frame.call.entered) == {0, 1, 2, 3}
     assert frame.call.last_rank == 2
-    parts = plot.changing(frame, viewport.picture(frame), LIGHT)
+    changing_parts = plot.changing(frame, viewport.picture(frame), LIGHT)
     pinned, points = overlays.arrival_marks(frame, LIGHT)
-    assert parts["data"][-2:] == [pinned, points]
+    assert changing_parts["data"][-2:] == [pinned, points]
     assert (len(pinned["x"]), len(points["x"])) == (1, 4)
     assert max(points["x"]) == pytest.approx(frame.seconds(frame.call.last_ns))
-    assert "rank 2 arrives last" in parts["annotations"][-1]["text"]
-    assert parts["shapes"][-1]["x0"] == pytest.approx(max(points["x"]))
+    assert "rank 2 arrives last" in changing_parts["annotations"][-1]["text"]
+    assert changing_parts["shapes"][-1]["x0"] == pytest.approx(max(points["x"]))
 
 
 @pytest.mark.parametrize("junk", [None, 3, {}, {"lane": 99, "at": 5}, {"lane": "x", "at": 1}])

@@ -40,10 +40,10 @@ def points(drawing: Drawing) -> list[dict[str, Any]]:
     traces = json.loads(json.dumps(drawing.figure.data, cls=PlotlyJSONEncoder))
     return [
         {"customdata": custom, "x": x}
-        for one in traces
-        if "customdata" in one
+        for mark in traces
+        if "customdata" in mark
         for custom, x in zip(
-            one["customdata"], one["x"] if isinstance(one["x"], list) else [], strict=False
+            mark["customdata"], mark["x"] if isinstance(mark["x"], list) else [], strict=False
         )
     ]
 
@@ -76,10 +76,14 @@ def test_who_is_last_beyond_chance_is_red(store: Store) -> None:
 
 def test_of_thousands_of_ranks_those_that_matter_are_drawn(store: Store) -> None:
     """Few rows are drawn, the late rank among them; the table has all."""
-    last = store.table("arrivals_last")
-    many = pl.concat([last.with_columns(pl.col("rank") + 8 * i) for i in range(1, 512)])
-    others = many.with_columns(pl.lit(0, pl.Int64).alias(name) for name in ("last", "alone_ns"))
-    drawing = arrival_skew.last_arrivals(pl.concat([others, last]), LIGHT)
+    last_arrivals = store.table("arrivals_last")
+    many_ranks = pl.concat(
+        [last_arrivals.with_columns(pl.col("rank") + 8 * i) for i in range(1, 512)]
+    )
+    other_ranks = many_ranks.with_columns(
+        pl.lit(0, pl.Int64).alias(name) for name in ("last", "alone_ns")
+    )
+    drawing = arrival_skew.last_arrivals(pl.concat([other_ranks, last_arrivals]), LIGHT)
     assert len(drawing.figure.data[0].y) == arrival_skew.MOST_RANKS
     assert "rank 5 " in drawing.figure.data[0].y
     assert len(drawing.rows) == 4096

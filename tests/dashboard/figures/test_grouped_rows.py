@@ -30,7 +30,7 @@ def two_hosts() -> Store:
     return open_run(replace(SLOW_RANK, ranks_per_host=2), LATE)
 
 
-def shown(*opened: str, **more: Any) -> Frame:
+def grouped_frame(*opened: str, **more: Any) -> Frame:
     return viewport.frame(
         two_hosts(), Controls(None, [], "host", opened=list(opened), tall_px=900, **more)
     )
@@ -43,27 +43,27 @@ def labels(frame: Frame) -> list[str]:
 
 def test_a_closed_group_is_one_row_of_its_worst_rank() -> None:
     """Each host has a row; that of the slow rank's host is drawn as the slow rank, and pointed at."""
-    frame = shown()
-    first, second = frame.plan.section("workers")
+    frame = grouped_frame()
+    first_band, second_band = frame.plan.section("workers")
     assert [band.lanes for band in frame.plan.bands] == [(0, 1), (2, 3)]
     assert labels(frame) == [
-        f"{CLOSED} {band.group.name}" for band in (first, second) if band.group
+        f"{CLOSED} {band.group.name}" for band in (first_band, second_band) if band.group
     ]
     alone = viewport.frame(two_hosts(), Controls(None, [], "rank"))
     pixels, single = viewport.picture(frame).pixels, viewport.picture(alone).pixels
     third = alone.plan.section("workers")[2]
-    assert (pixels[int(second.middle)] == single[int(third.middle)]).all()
+    assert (pixels[int(second_band.middle)] == single[int(third.middle)]).all()
     marks = [note["y"] for note in plot.mark_labels(frame, LIGHT) if note["text"] == "▶"]
-    assert marks == [second.middle]
+    assert marks == [second_band.middle]
 
 
 def test_below_an_opened_group_are_its_ranks() -> None:
     """They can be opened in turn, which opens the group; closing it closes them."""
-    frame = shown("g2")
+    frame = grouped_frame("g2")
     names = labels(frame)
     assert names[1:] == [names[1], f"{CLOSED} rank 2", f"{CLOSED} rank 3"]
     assert names[1].startswith(OPEN)
-    inside = shown("3")
+    inside = grouped_frame("3")
     assert [band.lanes for band in inside.plan.bands] == [(0, 1), (2, 3), (2,), (3,)]
     assert [one.key for one in inside.opened] == ["3"]
     rows = Controls(opened=["3"], tall_px=900, sort="host")
@@ -75,10 +75,15 @@ def test_below_an_opened_group_are_its_ranks() -> None:
 
 def test_buttons_name_the_groups_and_their_ranks() -> None:
     """Rows of groups have a button as those of processes have."""
-    found = [part for part in gutter.layout(shown("g2")) if hasattr(part, "title")]
-    keys = [getattr(part, "data-track") for part in found]
+    buttons = [button for button in gutter.layout(grouped_frame("g2")) if hasattr(button, "title")]
+    keys = [getattr(button, "data-track") for button in buttons]
     assert keys == ["g0", "g2", "2", "3"]
-    assert [getattr(part, "aria-expanded") for part in found] == ["false", "true", "false", "false"]
+    assert [getattr(button, "aria-expanded") for button in buttons] == [
+        "false",
+        "true",
+        "false",
+        "false",
+    ]
 
 
 def test_spans_of_an_opened_group_can_be_pointed_at() -> None:
@@ -102,7 +107,7 @@ def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
     """The last rank of a closed group counts; an opened one's ranks count each."""
     store = two_hosts()
     for at in range(0, store.whole.width_ns, store.scene.step_ns // 40):
-        frame = shown("g2", selected={"lane": 2, "at": at, "track": None})
+        frame = grouped_frame("g2", selected={"lane": 2, "at": at, "track": None})
         if frame.call:
             assert [len(one["x"]) for one in overlays.arrival_marks(frame, LIGHT)] == [3]
             return
@@ -111,7 +116,7 @@ def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
 
 def test_an_area_over_a_closed_group_holds_its_ranks() -> None:
     """The table of what is marked has the ranks of the group."""
-    frame = shown()
+    frame = grouped_frame()
     second = frame.plan.section("workers")[1]
     whole = two_hosts().whole.width_ns / 1e9
     marked = {"range": {"x": [0, whole], "y": [second.top, second.top + 3]}}

@@ -51,9 +51,12 @@ def test_it_has_the_colour_of_the_latest(
     late = np.argwhere(pixels == WORST)
     assert set(late[:, 0]) == {late_rank * len(pixels) // ranks}
     width_s = image.sizex / pixels.shape[1]
-    begin, end = image.x + late[:, 1].min() * width_s, image.x + (late[:, 1].max() + 1) * width_s
-    assert begin < (late_step + 1) / 1000
-    assert end > late_step / 1000
-    assert end - begin < 4 * width_s
+    begin_s, end_s = (
+        image.x + late[:, 1].min() * width_s,
+        image.x + (late[:, 1].max() + 1) * width_s,
+    )
+    assert begin_s < (late_step + 1) / 1000
+    assert end_s > late_step / 1000
+    assert end_s - begin_s < 4 * width_s
     palette = chunks(data)[b"PLTE"]
     assert tuple(palette[3 * WORST : 3 * WORST + 3]) == rgb(theme.ramp[-1])

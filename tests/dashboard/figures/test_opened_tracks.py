@@ -57,10 +57,10 @@ def test_each_track_is_labelled_once_below_its_row() -> None:
 def test_a_shard_shows_queue_and_service() -> None:
     """Its requests wait between their arrival and their service, in lanes of their own."""
     frame = frame_of(sharded(), "ps0")
-    (one,) = frame.opened
-    parts = [lane.part for lane in one.group.scene.lanes.lanes]
+    (opened,) = frame.opened
+    parts = [lane.part for lane in opened.group.scene.lanes.lanes]
     assert parts.index("queue") < len(parts) - 1
-    lanes = one.group.scene.lanes
+    lanes = opened.group.scene.lanes
     queue = [i for i, lane in enumerate(lanes.lanes) if lane.part == "queue"]
     items = slice(int(lanes.offsets[queue[0]]), int(lanes.offsets[queue[-1] + 1]))
     assert {lanes.words[name].rsplit(" ", 1)[0] for name in lanes.names[items]} == {
@@ -82,23 +82,23 @@ def test_a_click_on_a_track_finds_its_span() -> None:
     store = slow_rank()
     bucket = store.spans_of(1).filter(step=5, kind="reduction").row(0, named=True)
     frame = frame_of(store, "1")
-    (one,) = frame.opened
-    lanes = one.group.scene.lanes
+    (opened,) = frame.opened
+    lanes = opened.group.scene.lanes
     row = next(i for i, lane in enumerate(lanes.lanes) if "reductions" in lane.part)
     moment = (bucket["start_ns"] + bucket["end_ns"]) // 2
     seconds = (moment - store.whole.start_ns) / 1e9
-    place = viewport.find_position(
-        store, frame, {"xvals": [seconds], "yvals": [one.plan.bands[row].middle]}
+    position = viewport.find_position(
+        store, frame, {"xvals": [seconds], "yvals": [opened.plan.bands[row].middle]}
     )
-    assert place is not None
-    assert (place.lane, place.track) == (1, row)
-    again = frame_of(store, "1", selected=inspector.selection_of(store, place))
-    assert [(o.start_ns, o.end_ns) for o in again.selected] == [
+    assert position is not None
+    assert (position.lane, position.track) == (1, row)
+    selected_frame = frame_of(store, "1", selected=inspector.selection_of(store, position))
+    assert [(o.start_ns, o.end_ns) for o in selected_frame.selected] == [
         (bucket["start_ns"], bucket["end_ns"])
     ]
-    assert again.call is not None
-    assert again.call.seq == bucket["seq"]
-    shapes = plot.changing(again, viewport.picture(again), LIGHT)["shapes"]
+    assert selected_frame.call is not None
+    assert selected_frame.call.seq == bucket["seq"]
+    shapes = plot.changing(selected_frame, viewport.picture(selected_frame), LIGHT)["shapes"]
     assert sum(shape.get("name") == "selected" for shape in shapes) == 1
 
 

@@ -79,10 +79,10 @@ def test_a_pinned_row_has_it_too() -> None:
     """On top as in its place below, without lines in between."""
     frame = frame_of(slow_rank(), 25, 25, "2")
     heights = {y for _, y, _ in strokes(frame)}
-    pinned, below = frame.plan.bands[0], frame.plan.section("workers")[2]
+    pinned, own_row = frame.plan.bands[0], frame.plan.section("workers")[2]
     assert len(heights) == 2
     assert min(heights) < pinned.top + pinned.height
-    assert max(heights) > below.top
+    assert max(heights) > own_row.top
 
 
 def test_it_says_who_carries_it() -> None:
@@ -91,10 +91,10 @@ def test_it_says_who_carries_it() -> None:
     assert "The line is the critical path: rank 2 100 %." in plot.note(
         frame, viewport.picture(frame)
     )
-    whole = viewport.frame(slow_rank(), Controls(WHOLE, [], "rank", path=True))
+    whole_frame = viewport.frame(slow_rank(), Controls(WHOLE, [], "rank", path=True))
     assert re.search(
         r"critical path: rank 2 \d+ %, rank \d",
-        overlays.path_sentence(whole, viewport.picture(whole)),
+        overlays.path_sentence(whole_frame, viewport.picture(whole_frame)),
     )
 
 
@@ -112,11 +112,15 @@ def with_changes(ranks: int, changes: int) -> Store:
     """Open a run whose path changes ranks often."""
     trace = traced(Scenario(ranks=ranks, steps=20))
     store = Store.from_trace(trace, report_of(trace))
-    whole, processes = store.whole, store.run.workers["process"].to_list()
-    each = whole.width_ns // changes
+    run_window, processes = store.whole, store.run.workers["process"].to_list()
+    length_ns = run_window.width_ns // changes
     rows = [
-        (processes[at * 13 % ranks], whole.start_ns + at * each, whole.start_ns + (at + 1) * each)
-        for at in range(changes)
+        (
+            processes[index * 13 % ranks],
+            run_window.start_ns + index * length_ns,
+            run_window.start_ns + (index + 1) * length_ns,
+        )
+        for index in range(changes)
     ]
     return with_stays(store, rows)
 

@@ -15,18 +15,18 @@ from tracelens_dashboard.theme import LIGHT
 from tracelens_dashboard.view.state import ViewState
 
 
-def whole() -> StepTimes:
+def all_step_times() -> StepTimes:
     """Return the step times of the run whose rank 2 is slow in steps 20-39."""
     return slow_rank().step_times(slow_rank().times.categories)
 
 
 def test_times_are_those_of_the_trace() -> None:
     """Median and longest of each step are those of the recorded steps; all parts sum to them."""
-    store, found = slow_rank(), whole()
-    spent = store.times.time_in(store.times.categories)
-    assert np.allclose(found.usual_ns, np.median(spent, axis=0))
-    assert np.allclose(found.longest_ns, spent.max(axis=0))
-    assert found.sample_ns.shape == spent.shape
+    store, step_times = slow_rank(), all_step_times()
+    spent_ns = store.times.time_in(store.times.categories)
+    assert np.allclose(step_times.usual_ns, np.median(spent_ns, axis=0))
+    assert np.allclose(step_times.longest_ns, spent_ns.max(axis=0))
+    assert step_times.sample_ns.shape == spent_ns.shape
     own = store.step_times(steps.select_categories(store, steps.COMPUTE_TIME))
     assert set(own.longest_rank[25:38]) == {2}
 
@@ -45,9 +45,9 @@ def test_what_steps_consist_of_adds_up_to_them() -> None:
 
 def test_the_slow_steps_are_a_regime() -> None:
     """The sentence says which steps are longer; the table lists three regimes; the finding is marked."""
-    found = regimes.find(whole().usual_ns)
+    found = regimes.find(all_step_times().usual_ns)
     marks = [step_durations.Mark("Rank 2 late", 20, 39, fault=True)]
-    drawing = step_durations.over_run(whole(), found, marks, "step time", LIGHT)
+    drawing = step_durations.over_run(all_step_times(), found, marks, "step time", LIGHT)
     assert "in steps 20\N{EN DASH}39" in drawing.summary
     assert [row["first step"] for row in drawing.rows] == [0, 20, 40]
     assert drawing.figure.layout.annotations[0].text == "Rank 2 late"
@@ -90,29 +90,29 @@ def test_the_map_says_whom_a_cell_stands_for() -> None:
 def test_ranks_that_wait_for_each_other_are_told_apart_by_compute_time() -> None:
     """Where all take the same time the sentence says what to look at instead."""
     store = slow_rank()
-    same, own = (
+    by_step_time, by_compute_time = (
         step_durations.by_rank_summary(
             StepGrid.from_times(store.times, steps.select_categories(store, name), 160, 320)
         )
         for name in (steps.WHOLE_STEP, steps.COMPUTE_TIME)
     )
-    assert "choose compute time" in same
-    assert "on rank 2 in step" in own
+    assert "choose compute time" in by_step_time
+    assert "on rank 2 in step" in by_compute_time
 
 
 def test_the_spread_counts_every_step_once() -> None:
     """Bars sum to ranks times steps; each leads to a step as long as it says."""
-    drawing = step_durations.distribution(whole(), "step time", LIGHT)
+    drawing = step_durations.distribution(all_step_times(), "step time", LIGHT)
     bars = drawing.figure.data[0]
     assert sum(bars.y) == SLOW_RANK.ranks * SLOW_RANK.steps
     assert sum(row["steps of ranks"] for row in drawing.rows) == sum(bars.y)
-    spent = slow_rank().times.time_in(slow_rank().times.categories)
-    for begin, width, count, (_, example) in zip(
+    spent_ns = slow_rank().times.time_in(slow_rank().times.categories)
+    for bin_begin_ns, width, count, (_, example) in zip(
         bars.x, bars.width, bars.y, bars.customdata, strict=True
     ):
         assert (example is None) == (count == 0)
         if example:
-            assert begin <= spent[example[0], example[1]] <= begin + width
+            assert bin_begin_ns <= spent_ns[example[0], example[1]] <= bin_begin_ns + width
 
 
 @pytest.mark.parametrize("name", ["nonsense", None, steps.COMPUTE_TIME, "backprop"])

@@ -65,12 +65,12 @@ def test_real_spans_lie_where_they_ran() -> None:
     frame = viewport.frame(store, Controls(view, ["2"], "rank"))
     bars = plot.changing(frame, viewport.picture(frame), LIGHT)["data"][1:]
     backprop = next(trace for trace in bars if trace["name"] == "backprop")
-    said = [tuple(words[:3]) for words in backprop["customdata"]]
-    place = said.index(("rank 2", "backprop", 25))
-    mine = phases.run(traced(SLOW_RANK)).segments.filter(rank=2, step=25, category="backprop")
-    assert backprop["base"][place] == pytest.approx((mine["start_ns"][0] - origin) / 1e9)
-    length = int((mine["end_ns"] - mine["start_ns"]).sum()) / 1e9
-    assert backprop["x"][place] == pytest.approx(length)
+    labels = [tuple(words[:3]) for words in backprop["customdata"]]
+    index = labels.index(("rank 2", "backprop", 25))
+    span = phases.run(traced(SLOW_RANK)).segments.filter(rank=2, step=25, category="backprop")
+    assert backprop["base"][index] == pytest.approx((span["start_ns"][0] - origin) / 1e9)
+    length = int((span["end_ns"] - span["start_ns"]).sum()) / 1e9
+    assert backprop["x"][index] == pytest.approx(length)
 
 
 def test_shards_have_rows_below_the_workers() -> None:
@@ -101,12 +101,12 @@ def test_what_ran_on_a_stream_is_drawn_when_it_ran() -> None:
     frame = viewport.frame(store, Controls(view, [], "rank"))
     bars = plot.changing(frame, viewport.picture(frame), LIGHT)["data"][1:]
     backprop = next(trace for trace in bars if trace["name"] == "backprop")
-    said = [tuple(words[:3]) for words in backprop["customdata"]]
-    place = said.index(("rank 1 stream 0", "backprop", 5))
-    mine = traced(DEVICES).spans.filter(rank=1, step=5, kind="backprop").collect()
-    begin, length = mine["device_start_ns"][0], mine["device_duration_ns"][0]
-    assert backprop["base"][place] == pytest.approx((begin - origin) / 1e9)
-    assert backprop["x"][place] == pytest.approx(length / 1e9)
+    labels = [tuple(words[:3]) for words in backprop["customdata"]]
+    index = labels.index(("rank 1 stream 0", "backprop", 5))
+    span = traced(DEVICES).spans.filter(rank=1, step=5, kind="backprop").collect()
+    begin_ns, length = span["device_start_ns"][0], span["device_duration_ns"][0]
+    assert backprop["base"][index] == pytest.approx((begin_ns - origin) / 1e9)
+    assert backprop["x"][index] == pytest.approx(length / 1e9)
 
 
 @pytest.mark.parametrize(

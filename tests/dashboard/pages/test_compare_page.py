@@ -39,14 +39,14 @@ LATE = Fault("data", (1,), steps=(10, 49), extra_ms=9)
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """A healthy run, and a longer one with a late rank."""
-    place = tmp_path_factory.mktemp("runs")
+    folder = tmp_path_factory.mktemp("runs")
     for name, scenario in {
         "healthy": Scenario(ranks=3, steps=30),
         "late": Scenario(ranks=4, steps=60, faults=(LATE,)),
     }.items():
-        (place / name).mkdir()
-        explained(recorded(place / name, scenario))
-    return Runs([place])
+        (folder / name).mkdir()
+        explained(recorded(folder / name, scenario))
+    return Runs([folder])
 
 
 @pytest.fixture(scope="module")
@@ -102,32 +102,32 @@ def test_the_sentence_says_what_changed(runs: Runs) -> None:
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Three healthy runs, and a newer one with a rank that loads data slowly."""
-    place = tmp_path_factory.mktemp("several")
+    folder = tmp_path_factory.mktemp("several")
     for seed in range(3):
-        explained(recorded(place / f"main-{seed}", Scenario(ranks=3, steps=60, seed=seed)))
-    explained(recorded(place / "new", Scenario(ranks=3, steps=60, seed=9, faults=(LATE,))))
-    return Runs([place])
+        explained(recorded(folder / f"main-{seed}", Scenario(ranks=3, steps=60, seed=seed)))
+    explained(recorded(folder / "new", Scenario(ranks=3, steps=60, seed=9, faults=(LATE,))))
+    return Runs([folder])
 
 
 def against_all(several: Runs) -> tuple[Store, tuple[str, ...]]:
-    *before, new = several.look()
+    *baselines_listed, new = several.look()
     store = several.open(new)
     assert store
-    return store, tuple(entry.id for entry in before)
+    return store, tuple(entry.id for entry in baselines_listed)
 
 
 def test_a_run_is_compared_with_all_its_baselines(several: Runs) -> None:
     """As `tracelens compare` does: the same words, numbers, and findings; baselines are named."""
     app = create_app(several)
-    store, others = against_all(several)
-    stores = [several.open(entry) for entry in several.look() if entry.id in others]
-    runs = [Steps.from_run(one.run) for one in stores if one]
-    wanted = compared(runs, Steps.from_run(store.run))
+    store, baseline_ids = against_all(several)
+    stores = [several.open(entry) for entry in several.look() if entry.id in baseline_ids]
+    runs = [Steps.from_run(steps.run) for steps in stores if steps]
+    expected = compared(runs, Steps.from_run(store.run))
     with app.server.app_context():
-        view = ViewState(run=store.run_id, compare=others)
+        view = ViewState(run=store.run_id, compare=baseline_ids)
         content = json.dumps(pages_compare.layout(store, view), cls=PlotlyJSONEncoder)
-        found = baselines.compare_with(store, others)
-    assert found.metrics == wanted.metrics
+        comparison = baselines.compare_with(store, baseline_ids)
+    assert comparison.metrics == expected.metrics
     assert "Slower: median step" in content
     assert "Baselines: 3 runs whose steps differ by" in content
     for name in ("main-0", "main-1", "main-2"):
@@ -142,19 +142,19 @@ def test_ratios_have_their_intervals(several: Runs) -> None:
     app = create_app(several)
     store, others = against_all(several)
     with app.server.app_context():
-        found = baselines.compare_with(store, others)
-    drawing = compare.changes(found, theme.LIGHT)
+        comparison = baselines.compare_with(store, others)
+    drawing = compare.changes(comparison, theme.LIGHT)
     trace = drawing.figure.data[0]
-    place = list(trace.y).index("data loading")
-    low = trace.x[place] - trace.error_x.arrayminus[place]
+    index = list(trace.y).index("data loading")
+    low = trace.x[index] - trace.error_x.arrayminus[index]
     assert low > 1
-    assert trace.marker.color[place] == theme.LIGHT.slower
+    assert trace.marker.color[index] == theme.LIGHT.slower
     assert trace.marker.color[list(trace.y).index("forward")] == theme.LIGHT.quiet
     assert "data loading" in drawing.summary
     row = next(row for row in drawing.rows if row["per step"] == "data loading")
     assert row["95 % from"] == pytest.approx(low, abs=1e-3)
     assert row["ratio"] == pytest.approx(row["new"] / row["baselines"], abs=0.01)
-    assert len(drawing.rows) == len(found.metrics)
+    assert len(drawing.rows) == len(comparison.metrics)
 
 
 @pytest.mark.slow
@@ -272,12 +272,12 @@ def test_nonsense_from_the_browser_draws_nothing(app: Dash, runs: Runs, sync: An
 
 def test_the_whole_of_both_runs_is_shown_first(runs: Runs) -> None:
     """Before a step is chosen nothing of either run is outside of the window."""
-    for store, begin in zip(
+    for store, begin_ns in zip(
         pair(runs), side_by_side.view_whole(*pair(runs))["begins"], strict=True
     ):
         shown = side_by_side.view_whole(*pair(runs))
-        assert begin + shown["t0"] <= 0
-        assert begin + shown["t1"] >= store.whole.width_ns
+        assert begin_ns + shown["t0"] <= 0
+        assert begin_ns + shown["t1"] >= store.whole.width_ns
 
 
 def test_two_timelines_share_one_scale(runs: Runs) -> None:

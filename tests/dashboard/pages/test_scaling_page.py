@@ -29,15 +29,15 @@ LIGHT = {"scheme.computedColorScheme": "light"}
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Runs of four sizes whose reductions take longer the more ranks there are, and one not read yet."""
-    place = tmp_path_factory.mktemp("runs")
+    root = tmp_path_factory.mktemp("runs")
     for ranks in SIZES:
-        folder = place / f"{ranks:02}-ranks"
+        folder = root / f"{ranks:02}-ranks"
         folder.mkdir()
         scenario = Scenario(ranks=ranks, steps=20, overlap=False, transfer_ms=0.4 * ranks)
         explained(recorded(folder, scenario))
-    (place / "unread").mkdir()
-    recorded(place / "unread", Scenario(ranks=3, steps=5))
-    return Runs([place])
+    (root / "unread").mkdir()
+    recorded(root / "unread", Scenario(ranks=3, steps=5))
+    return Runs([root])
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +45,17 @@ def app(runs: Runs) -> Dash:
     return create_app(runs)
 
 
-def asked(runs: Runs, **values: Any) -> dict[str, Any]:
+def values_sent(runs: Runs, **values: Any) -> dict[str, Any]:
     """Return what the browser sends: all runs, unless a choice is given."""
-    first = next(iter(runs.look()))
+    first_run = next(iter(runs.look()))
     controls = {"chosen": page.CHOSEN, "by": page.BY, "kind": page.KIND, "ahead": page.AHEAD}
-    given = {"chosen": [entry.id for entry in runs.look()]} | values
-    sent = {f"{controls[name]}.value": value for name, value in given.items()}
-    return LIGHT | {"shown-run.data": first.id} | sent
+    chosen = {"chosen": [entry.id for entry in runs.look()]} | values
+    sent = {f"{controls[name]}.value": value for name, value in chosen.items()}
+    return LIGHT | {"shown-run.data": first_run.id} | sent
 
 
-def said(app: Dash, given: dict[str, Any]) -> str:
-    answer = call(app, f"{page.VERDICT}.children", given)
+def verdict_of(app: Dash, values: dict[str, Any]) -> str:
+    answer = call(app, f"{page.VERDICT}.children", values)
     assert answer.status_code == 200
     return json.dumps(answer.get_json(), ensure_ascii=False).replace("\N{NO-BREAK SPACE}", " ")
 
@@ -70,34 +70,34 @@ def test_it_says_what_the_terminal_says(app: Dash, runs: Runs) -> None:
         assert run
         points.append(Point.from_run(run, entry.name))
     expected = curves(points)
-    shown = said(app, asked(runs))
+    verdict = verdict_of(app, values_sent(runs))
     for line in (
         messages.headline(expected),
         messages.explain_loss(expected),
         messages.scope(expected),
     ):
-        assert line in shown
-    assert "1 run not analyzed yet" in shown
+        assert line in verdict
+    assert "1 run not analyzed yet" in verdict
 
 
 def test_factors_multiply_up_to_efficiency(app: Dash, runs: Runs) -> None:
     """A line each, from 100 % on the smallest run down."""
-    figure = call(app, GRAPH.format(page.FACTORS.name), asked(runs)).get_json()["response"]
+    figure = call(app, GRAPH.format(page.FACTORS.name), values_sent(runs)).get_json()["response"]
     (drawn,) = (part["figure"] for part in figure.values() if "figure" in part)
     lines = {line["name"]: line["y"] for line in drawn["data"]}
     assert lines.keys() == {"efficiency", *messages.WORDS.values()}
-    for place in range(len(SIZES)):
+    for index in range(len(SIZES)):
         product = 1.0
         for factor in messages.WORDS.values():
-            product *= lines[factor][place]
-        assert product == pytest.approx(lines["efficiency"][place])
+            product *= lines[factor][index]
+        assert product == pytest.approx(lines["efficiency"][index])
     assert lines["efficiency"][0] == 1
     assert lines["efficiency"][-1] < 0.9
     assert drawn["layout"]["xaxis"]["tickvals"] == list(SIZES)
 
 
 def test_a_forecast_is_drawn_with_its_interval(app: Dash, runs: Runs) -> None:
-    given = asked(runs, ahead="32, 64 nonsense 0")
+    given = values_sent(runs, ahead="32, 64 nonsense 0")
     answer = call(app, GRAPH.format(page.STEPS.name), given).get_json()["response"]
     (drawn,) = (part["figure"] for part in answer.values() if "figure" in part)
     ahead = next(line for line in drawn["data"] if line["name"] == "forecast")
@@ -116,16 +116,16 @@ def test_a_forecast_is_drawn_with_its_interval(app: Dash, runs: Runs) -> None:
 def test_what_cannot_be_compared_is_a_sentence(
     app: Dash, runs: Runs, values: dict[str, Any], reason: str
 ) -> None:
-    assert reason in said(app, asked(runs, **values))
+    assert reason in verdict_of(app, values_sent(runs, **values))
     for name in (page.FACTORS.name, page.STEPS.name):
-        answer = call(app, GRAPH.format(name), asked(runs, **values))
+        answer = call(app, GRAPH.format(name), values_sent(runs, **values))
         assert answer.status_code == 200
         assert reason in answer.text
 
 
 def test_too_few_sizes_for_a_forecast(app: Dash, runs: Runs) -> None:
     two = [entry.id for entry in runs.look()][:2]
-    assert "a forecast" in said(app, asked(runs, chosen=two, ahead="64"))
+    assert "a forecast" in verdict_of(app, values_sent(runs, chosen=two, ahead="64"))
 
 
 def test_one_run_has_no_scaling() -> None:

@@ -41,7 +41,7 @@ def dealt() -> Store:
 def led(store: Store, graph: str, point: Any) -> ViewState | None:
     """Click a mark; return the view that this leads to, None if to none or if it is no mark."""
     app = create_app(store)
-    place = {"x": 0, "y": 0}
+    point_at_origin = {"x": 0, "y": 0}
     identity = f'{{"chart":"{graph}","part":"graph"}}'
     listed = app.server.test_client().get("/_dash-dependencies").get_json()
     output = next(
@@ -49,7 +49,7 @@ def led(store: Store, graph: str, point: Any) -> ViewState | None:
         for entry in listed
         if entry["inputs"] == [{"id": identity, "property": "clickData"}]
     )
-    answer = call(app, output, {f"{identity}.clickData": {"points": [place | point]}})
+    answer = call(app, output, {f"{identity}.clickData": {"points": [point_at_origin | point]}})
     if answer.status_code in {204, 400}:
         return None
     (lead,) = answer.get_json()["response"].values()

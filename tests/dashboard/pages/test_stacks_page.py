@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from tracelens_dashboard.figures.drawing import Drawing
 
 
-def whole() -> list[int]:
+def run_window() -> list[int]:
     """Return the window of the whole run, as the page keeps it."""
     return [sampled().whole.start_ns, sampled().whole.end_ns]
 
 
 def calls(rank: int, window: Any = None) -> Drawing:
     """Draw the calls of a rank's backprop."""
-    return page._draw_calls(sampled(), LIGHT, str(rank), "backprop", window or whole())
+    return page._draw_calls(sampled(), LIGHT, str(rank), "backprop", window or run_window())
 
 
 def test_the_late_ranks_function_is_named_and_red() -> None:
@@ -55,18 +55,18 @@ def test_a_call_is_no_longer_than_its_caller() -> None:
     value = dict(zip(flame.ids, flame["values"], strict=True))
     parents = list(zip(flame.ids, flame.parents, strict=True))
     for call, parent in parents:
-        below = sum(
+        time_of_callees = sum(
             v
             for c, p, v in zip(flame.ids, flame.parents, flame["values"], strict=True)
             if p == call
         )
-        assert below <= value[call] * 1.000001
+        assert time_of_callees <= value[call] * 1.000001
         assert parent == "" or parent in value
 
 
 def test_frames_come_with_the_median_peers_time() -> None:
     """The one that the peers never enter comes first, in the table as in the chart."""
-    drawing = page._draw_functions(sampled(), DARK, str(LATE_RANK), "backprop", whole())
+    drawing = page._draw_functions(sampled(), DARK, str(LATE_RANK), "backprop", run_window())
     assert drawing.rows[0]["frame"] == SLOW
     assert drawing.rows[0]["median peer (ms)"] == 0
     assert drawing.summary.startswith("slow_down (faults.py:46): ")
@@ -75,7 +75,7 @@ def test_frames_come_with_the_median_peers_time() -> None:
 
 def test_when_a_frame_ran_leads_to_its_spans() -> None:
     """Only the late rank has cells; a click shows that rank at that time."""
-    drawing = page._draw_times(sampled(), LIGHT, str(LATE_RANK), "backprop", whole(), SLOW)
+    drawing = page._draw_times(sampled(), LIGHT, str(LATE_RANK), "backprop", run_window(), SLOW)
     (heat,) = drawing.figure.data
     row = list(heat.y).index("rank 2 ")
     assert heat.z[row].max() > 0
@@ -86,14 +86,14 @@ def test_when_a_frame_ran_leads_to_its_spans() -> None:
     assert view.pins == (LATE_RANK,)
     assert view.start_ns is not None
     assert view.start_ns <= point["customdata"][1]
-    shown = page._draw_times(sampled(), LIGHT, str(LATE_RANK), "backprop", whole(), None)
+    shown = page._draw_times(sampled(), LIGHT, str(LATE_RANK), "backprop", run_window(), None)
     assert shown.summary.startswith("slow_down")  # before any click, the first of the table
     assert WORK not in drawing.summary
 
 
 def test_little_time_tells_nothing() -> None:
     """A window of some milliseconds has too few samples."""
-    drawing = calls(LATE_RANK, [whole()[0], whole()[0] + 10**7])
+    drawing = calls(LATE_RANK, [run_window()[0], run_window()[0] + 10**7])
     assert drawing.summary == sampled_stacks.FEW_SAMPLES
 
 

@@ -119,11 +119,13 @@ def test_stacks_are_held_against_those_of_the_stage() -> None:
 def test_an_index_knows_the_stages(tmp_path: Path) -> None:
     """Of a run that is opened again, the map is the same."""
     case().recording.write(tmp_path)
-    fresh = opening.explained(load.open(tmp_path))
-    kept = opening.indexed(tmp_path)
-    assert kept
-    assert kept.residuals.stage.tolist() == [0] * 4 + [1] * 4
-    assert np.array_equal(kept.residuals.residual_ns, fresh.residuals.residual_ns, equal_nan=True)
+    read_run = opening.explained(load.open(tmp_path))
+    indexed_run = opening.indexed(tmp_path)
+    assert indexed_run
+    assert indexed_run.residuals.stage.tolist() == [0] * 4 + [1] * 4
+    assert np.array_equal(
+        indexed_run.residuals.residual_ns, read_run.residuals.residual_ns, equal_nan=True
+    )
 
 
 def test_a_stage_of_one_rank_is_compared_with_its_own_steps() -> None:
@@ -135,10 +137,10 @@ def test_a_stage_of_one_rank_is_compared_with_its_own_steps() -> None:
 @pytest.mark.slow
 def test_code_is_held_against_the_stages_in_a_report(monkeypatch: Any) -> None:
     """What the analyses look for in stacks is what peers of the stage do not do."""
-    trace, asked = read()[0], []
+    trace, compared = read()[0], []
     monkeypatch.setattr(
         "tracelens.accounting.sampled_code.find_in_ranks",
-        lambda *values, **_: asked.append(values[2:4]),
+        lambda *values, **_: compared.append(values[2:4]),
     )
     analyze(trace)
-    assert asked == [((slow(),), tuple(rank for rank in FIRST if rank != slow()))]
+    assert compared == [((slow(),), tuple(rank for rank in FIRST if rank != slow()))]

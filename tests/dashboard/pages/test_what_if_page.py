@@ -78,10 +78,10 @@ def test_the_first_fault_is_asked_at_once() -> None:
 def test_an_answer_is_that_of_the_terminal() -> None:
     """The same saving and interval, how far to trust it, and the command."""
     (expected,) = whatif(traced(SLOW_RANK), FIXED).answers
-    found = answered(slow_rank(), FIXED)
-    assert f"{100 * expected.saving:.1f} % shorter" in found
-    assert "Without edits the replay of 60 steps differs from the run by 0.0 %" in found
-    assert f"--what '{FIXED}'" in found
+    answer = answered(slow_rank(), FIXED)
+    assert f"{100 * expected.saving:.1f} % shorter" in answer
+    assert "Without edits the replay of 60 steps differs from the run by 0.0 %" in answer
+    assert f"--what '{FIXED}'" in answer
 
 
 def test_what_makes_steps_longer_is_said_so() -> None:
@@ -116,7 +116,7 @@ def test_what_cannot_be_answered_is_a_sentence(edit: str, reason: str) -> None:
 @pytest.mark.parametrize("junk", [None, 7, ["all"], {"a": 1}, [1, None], "x" * 10**5, ["<b>" * 50]])
 def test_no_edits_that_are_posted_make_it_fail(junk: Any) -> None:
     app = slow_rank_app()
-    given = {
+    posted = {
         f"{page.EDITS}.data": junk,
         f"{page.STEP}.value": junk,
         "scheme.computedColorScheme": "dark",
@@ -125,16 +125,16 @@ def test_no_edits_that_are_posted_make_it_fail(junk: Any) -> None:
         f"{page.ANSWER}.children",
         f'{{"chart":"{page.BOTH.name}","part":"graph"}}.figure',
     ):
-        assert call(app, output, given).status_code in {200, 400}
+        assert call(app, output, posted).status_code in {200, 400}
 
 
 def test_a_step_is_drawn_before_and_after() -> None:
     """The slow rank works less below, the others wait less, and the step is over sooner."""
-    before, after = slow_rank().replay.replay_step(30, FIXED)
-    drawn = replayed_steps.steps((before, after), 30, [0, 1, 2, 3], LIGHT)
+    recorded, replayed = slow_rank().replay.replay_step(30, FIXED)
+    drawn = replayed_steps.steps((recorded, replayed), 30, [0, 1, 2, 3], LIGHT)
     assert [trace.yaxis for trace in drawn.figure.data] == ["y", "y", "y2", "y2"]
     over = [shape.x0 for shape in drawn.figure.layout.shapes]
-    assert over == [before.end_ns.max(), after.end_ns.max()]
+    assert over == [recorded.end_ns.max(), replayed.end_ns.max()]
     assert over[1] < 0.9 * over[0]
     rows = {row["rank"]: row for row in drawn.rows}
     assert rows[2]["own work, with the edits"] < 0.9 * rows[2]["own work, as it was"]
@@ -151,26 +151,26 @@ def test_the_step_that_is_drawn_is_the_one_asked_for_or_the_usual_one() -> None:
     app, output = slow_rank_app(), f'{{"chart":"{page.BOTH.name}","part":"summary"}}.children'
     graph = f'{{"chart":"{page.BOTH.name}","part":"graph"}}.figure'
     assert output
-    given = {"scheme.computedColorScheme": "light", f"{page.EDITS}.data": [FIXED]}
-    asked = call(app, graph, given | {f"{page.STEP}.value": 25}).text
-    assert "Step 25 on 4 ranks" in asked
+    posted = {"scheme.computedColorScheme": "light", f"{page.EDITS}.data": [FIXED]}
+    of_step_25 = call(app, graph, posted | {f"{page.STEP}.value": 25}).text
+    assert "Step 25 on 4 ranks" in of_step_25
     saved = slow_rank().replay.measure_savings_ns(FIXED)
     assert (saved[20:40] > 0).all()
-    usual = call(app, graph, given).text
-    assert "Step 25 on" not in usual
+    of_median_step = call(app, graph, posted).text
+    assert "Step 25 on" not in of_median_step
 
 
 def test_every_edit_is_a_bar_that_leads_to_it() -> None:
     """The largest saving is on top; the sentence names the rank that was slowed down."""
     store = slow_rank()
-    found = store.replay.answer("all")
-    drawn = replayed_steps.savings(found, LIGHT)
+    answers = store.replay.answer("all")
+    drawn = replayed_steps.savings(answers, LIGHT)
     bars = drawn.figure.data[0]
     assert list(bars.x) == sorted(bars.x, reverse=True)
-    first = next(one for one in bars.customdata if one[0] == "rank:2=median")
+    bar_data = next(one for one in bars.customdata if one[0] == "rank:2=median")
     assert "Most would be saved by rank:2=median" in drawn.summary
-    assert len(drawn.rows) == len(found.answers)
-    led = page._link_to_edit(store, {"customdata": first})
+    assert len(drawn.rows) == len(answers.answers)
+    led = page._link_to_edit(store, {"customdata": bar_data})
     assert led
     assert view_of(led).edits == ("rank:2=median",)
     assert page._link_to_edit(store, {"customdata": 7}) is None

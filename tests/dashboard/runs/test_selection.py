@@ -33,11 +33,11 @@ ID = "0123456789ab"
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Two runs; of the first, rank 2 is slow in some steps."""
-    place = tmp_path_factory.mktemp("runs")
+    folder = tmp_path_factory.mktemp("runs")
     slow = Fault("backprop", (2,), steps=(20, 39), factor=1.6)
     for name, faults in (("late", (slow,)), ("quiet", ())):
-        explained(recorded(place / name, Scenario(ranks=4, steps=60, faults=faults)))
-    return Runs([place])
+        explained(recorded(folder / name, Scenario(ranks=4, steps=60, faults=faults)))
+    return Runs([folder])
 
 
 def part_of(runs: Runs, name: str, ranks: str | None, steps: str | None) -> Store:
@@ -75,13 +75,13 @@ def test_other_addresses_name_no_run(key: str) -> None:
 
 def test_ranks_and_steps_of_a_run(runs: Runs) -> None:
     """All that pages ask for is of them; links lead on within them."""
-    part = part_of(runs, "late", "1-2", "15-59")
-    assert part.ranks == (1, 2)
-    assert part.windows["step"].to_list() == list(range(15, 60))
-    assert part.residuals_in("backprop").ranks == (1, 2)
-    (fault,) = [one for one in part.report.findings if one.category == "fault"]
+    selected = part_of(runs, "late", "1-2", "15-59")
+    assert selected.ranks == (1, 2)
+    assert selected.windows["step"].to_list() == list(range(15, 60))
+    assert selected.residuals_in("backprop").ranks == (1, 2)
+    (fault,) = [finding for finding in selected.report.findings if finding.category == "fault"]
     assert fault.ranks == (2,)
-    assert str(part.run_id) in str(finding_card.card(part, fault))
+    assert str(selected.run_id) in str(finding_card.card(selected, fault))
 
 
 @pytest.mark.parametrize(

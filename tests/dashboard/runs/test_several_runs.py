@@ -30,13 +30,13 @@ SUMMARY = '{"chart":"waterfall","part":"graph"}.figure'
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs with an index, and a run whose only file is damaged."""
-    place = tmp_path_factory.mktemp("runs")
+    root = tmp_path_factory.mktemp("runs")
     for name, ranks in (("first", 2), ("deep/second", 3)):
-        (place / name).mkdir(parents=True)
-        explained(recorded(place / name, Scenario(ranks=ranks, steps=8)))
-    (place / "broken").mkdir()
-    (place / "broken" / "worker-00000-1.arrow").write_bytes(b"no table")
-    return place
+        (root / name).mkdir(parents=True)
+        explained(recorded(root / name, Scenario(ranks=ranks, steps=8)))
+    (root / "broken").mkdir()
+    (root / "broken" / "worker-00000-1.arrow").write_bytes(b"no table")
+    return root
 
 
 def test_runs_are_found_in_a_folder(folder: Path) -> None:
@@ -111,13 +111,13 @@ def test_a_run_without_an_index_is_read_beside_all_else(tmp_path: Path) -> None:
 def test_few_runs_stay_open(folder: Path) -> None:
     """Of runs that need more memory than granted only the last one asked for stays open."""
     runs = Runs([folder], most_held=1)
-    _, second, first = runs.look()
-    kept = runs.open(first)
-    assert kept is not None
-    assert kept.held_bytes > 1
-    assert runs.open(first) is kept
-    assert runs.open(second) is not None
-    assert runs.open(first) is not kept
+    _, other_entry, entry = runs.look()
+    store = runs.open(entry)
+    assert store is not None
+    assert store.held_bytes > 1
+    assert runs.open(entry) is store
+    assert runs.open(other_entry) is not None
+    assert runs.open(entry) is not store
 
 
 def test_memory_of_mapped_files_does_not_count(folder: Path) -> None:

@@ -54,7 +54,7 @@ class Watched:
             self.at_once -= 1
 
 
-def settled(runs: Runs) -> bool:
+def is_settled(runs: Runs) -> bool:
     return not any(entry.stage.under_way for entry in runs.look())
 
 
@@ -64,18 +64,18 @@ def test_all_runs_get_a_verdict_one_at_a_time(folder: Path) -> None:
     runs = Runs([folder], read)
     entries = {entry.name: entry for entry in runs.look()}
     runs.survey(on=True)
-    until(lambda: settled(runs))
+    until(lambda: is_settled(runs))
     assert sorted(read.read) == sorted([*NAMES, "damaged"])
     assert read.most_at_once == 1
     assert all(runs.glance(entries[name]) for name in NAMES)
     assert "worker-00000-1.arrow" in entries["damaged"].stage.what
     runs.survey(on=True)
-    until(lambda: settled(runs))
+    until(lambda: is_settled(runs))
     assert len(read.read) == 4
     recorded(folder / "damaged", Scenario(ranks=2, steps=8))
     (folder / "damaged" / "worker-00000-1.arrow").unlink()
     runs.survey(on=True)
-    until(lambda: settled(runs))
+    until(lambda: is_settled(runs))
     assert runs.glance(entries["damaged"])
 
 
@@ -84,7 +84,7 @@ def test_it_keeps_no_run_open(folder: Path) -> None:
     """The verdicts stay; what pages hold open is not pushed out by runs that no page shows."""
     runs = Runs([folder], Watched(), indexed=False)  # without an index a verdict is in memory only
     runs.survey(on=True)
-    until(lambda: settled(runs))
+    until(lambda: is_settled(runs))
     assert not runs._open
     assert sum(runs.glance(entry) is not None for entry in runs.look()) == 3
 
@@ -96,13 +96,13 @@ def test_what_a_page_waits_for_is_read_first(folder: Path) -> None:
     runs = Runs([folder], read)
     runs.survey(on=True)
     until(lambda: len(read.read) == 1)
-    last = runs.look()[-1]
-    assert runs.open(last) is None
+    last_entry = runs.look()[-1]
+    assert runs.open(last_entry) is None
     read.go_on.set()
-    assert runs.open(last, PATIENCE_S) is not None
-    assert read.read[1] == last.path.name
-    until(lambda: settled(runs))
-    assert read.read.count(last.path.name) == 1
+    assert runs.open(last_entry, PATIENCE_S) is not None
+    assert read.read[1] == last_entry.path.name
+    until(lambda: is_settled(runs))
+    assert read.read.count(last_entry.path.name) == 1
 
 
 @pytest.mark.slow
@@ -115,11 +115,11 @@ def test_it_can_be_stopped_and_goes_on(folder: Path) -> None:
     until(lambda: len(read.read) == 1)
     runs.survey(on=False)
     read.go_on.set()
-    until(lambda: settled(runs))
+    until(lambda: is_settled(runs))
     assert len(read.read) == 1
     assert sum(entry.stage == NEW for entry in runs.look()) >= 3
     runs.survey(on=True)
-    until(lambda: settled(runs))
+    until(lambda: is_settled(runs))
     assert len(read.read) == 4
 
 
@@ -151,7 +151,7 @@ def test_it_ends_with_the_server(folder: Path) -> None:
     assert not [one for one in threading.enumerate() if one.name == worker.NAME]
     assert len(read.read) == 1
     assert not list(folder.glob("*/index-*"))
-    assert settled(runs)
+    assert is_settled(runs)
 
 
 def test_a_run_that_is_still_recorded_is_left(
@@ -163,9 +163,9 @@ def test_a_run_that_is_still_recorded_is_left(
     read = Watched()
     runs = Runs([folder], read)
     runs.survey(on=True)
-    until(lambda: settled(runs))
+    until(lambda: is_settled(runs))
     assert "two" not in read.read
     recording.clear()
     runs.survey(on=True)
-    until(lambda: settled(runs))
+    until(lambda: is_settled(runs))
     assert "two" in read.read

@@ -25,16 +25,16 @@ def test_they_are_kept_for_the_next_server(tmp_path: Path, file: Path) -> None:
     """In alphabetical order, each once; nothing is written beside the run."""
     run = tmp_path / "run"
     run.mkdir()
-    kept = Tags(file)
-    kept.add([run], "lr 0.1")
-    kept.add([run, tmp_path / "other"], "baseline")
-    kept.add([run], "Baseline")
-    assert kept.tags_of(run) == Tags(file).tags_of(run) == ("baseline", "lr 0.1")
+    stored_tags = Tags(file)
+    stored_tags.add([run], "lr 0.1")
+    stored_tags.add([run, tmp_path / "other"], "baseline")
+    stored_tags.add([run], "Baseline")
+    assert stored_tags.tags_of(run) == Tags(file).tags_of(run) == ("baseline", "lr 0.1")
     assert Tags(file).tags_of(tmp_path / "other") == ("baseline",)
     assert not list(run.iterdir())
-    kept.remove(run, "baseline")
+    stored_tags.remove(run, "baseline")
     assert Tags(file).tags_of(run) == ("lr 0.1",)
-    kept.remove(run, "lr 0.1")
+    stored_tags.remove(run, "lr 0.1")
     assert str(run) not in file.read_text()
 
 
@@ -60,12 +60,12 @@ def test_a_tag_cannot_act_and_is_short() -> None:
 
 
 def test_a_run_has_so_many_at_most(file: Path, tmp_path: Path) -> None:
-    kept = Tags(file)
+    stored_tags = Tags(file)
     for number in range(tags.MOST):
-        kept.add([tmp_path], f"tag {number}")
+        stored_tags.add([tmp_path], f"tag {number}")
     with pytest.raises(InvalidArgument, match="12 tags at most"):
-        kept.add([tmp_path], "one more")
-    assert len(kept.tags_of(tmp_path)) == tags.MOST
+        stored_tags.add([tmp_path], "one more")
+    assert len(stored_tags.tags_of(tmp_path)) == tags.MOST
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"runs": 5}', '{"runs": {"x": 5}}', "[" * 9999])
@@ -73,10 +73,10 @@ def test_a_damaged_file_is_kept(damage: str, file: Path, tmp_path: Path) -> None
     """Runs are shown without tags; nothing replaces what the user may still need."""
     file.parent.mkdir()
     file.write_text(damage)
-    kept = Tags(file)
-    assert kept.tags_of(tmp_path) == ()
+    stored_tags = Tags(file)
+    assert stored_tags.tags_of(tmp_path) == ()
     with pytest.raises(UnusableInput, match="move it out of the way"):
-        kept.add([tmp_path], "new")
+        stored_tags.add([tmp_path], "new")
     assert file.read_text() == damage
 
 

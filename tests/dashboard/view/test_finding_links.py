@@ -30,11 +30,11 @@ def steps_in(store: Store, view: ViewState) -> list[int]:
     assert view.start_ns is not None
     assert view.end_ns is not None
     origin = store.whole.start_ns
-    inside = store.windows.filter(
+    steps_inside = store.windows.filter(
         (store.windows["start_ns"] >= origin + view.start_ns)
         & (store.windows["end_ns"] <= origin + view.end_ns)
     )
-    return inside["step"].to_list()
+    return steps_inside["step"].to_list()
 
 
 def test_a_late_rank_is_pinned_in_its_steps() -> None:
@@ -120,12 +120,12 @@ def test_a_finding_that_names_nobody_leads_somewhere(kind: str) -> None:
 def test_exposed_transfer_leads_to_the_step_with_most_of_it() -> None:
     """Within the finding's steps, if it has some; pinned is the rank with most of it."""
     store = slow_rank()
-    spent = store.times.time_in(["transfer"])
+    transfer_ns = store.times.time_in(["transfer"])
     view = view_of(links.to_most(store, "transfer", (5, 9)))
     assert view.steps == (5, 9)
     (step,) = steps_in(store, view)
-    assert spent[:, step].sum() == spent[:, 5:10].sum(axis=0).max()
-    assert view.pins == (int(spent[:, step].argmax()),)
+    assert transfer_ns[:, step].sum() == transfer_ns[:, 5:10].sum(axis=0).max()
+    assert view.pins == (int(transfer_ns[:, step].argmax()),)
 
 
 def test_waiting_leads_to_who_is_late() -> None:

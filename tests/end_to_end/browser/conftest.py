@@ -57,8 +57,8 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
     shutil.copytree(SAMPLES / SAMPLED, folder / SAMPLED, ignore=shutil.ignore_patterns("index-*"))
     write(SHARDED, folder / "sharded")
     late, sharded = id_of(folder / SAMPLED), id_of(folder / "sharded")
-    asked = {page.TITLE: f"{page.PATH.lstrip('/')}?run={late}" for page in PAGES}
-    asked[shards.TITLE] = f"{shards.PATH.lstrip('/')}?run={sharded}"
-    asked[compare.TITLE] += f"&compare={sharded}"
+    path_by_title = {page.TITLE: f"{page.PATH.lstrip('/')}?run={late}" for page in PAGES}
+    path_by_title[shards.TITLE] = f"{shards.PATH.lstrip('/')}?run={sharded}"
+    path_by_title[compare.TITLE] += f"&compare={sharded}"
     with served(folder) as url:
-        yield {title: url + path for title, path in asked.items()} | {run_list.TITLE: url}
+        yield {title: url + path for title, path in path_by_title.items()} | {run_list.TITLE: url}

@@ -61,7 +61,7 @@ def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[s
     turn it is, also while they arrive, in a narrow window of the other scheme, and with tables in place
     of the charts.
     """
-    found: dict[str, list[str]] = {}
+    violations_by_page: dict[str, list[str]] = {}
     titles_in_turn = select_turn(list(addresses))
     with opened(browser, addresses[run_list.TITLE]) as page:
         for title, address in addresses.items():
@@ -69,14 +69,14 @@ def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[s
             page.set_viewport_size(WIDE)
             page.goto(address)
             if in_turn:
-                found[f"{title}, arriving"] = violations(page)
+                violations_by_page[f"{title}, arriving"] = violations(page)
             wait_until_drawn(page)
             assert (title, faint(page), nameless(page)) == (title, [], [])
             never, unseen = tabbed(page)
             assert (title, never, unseen) == (title, [], [])
             until(lambda: page.evaluate(UNDRAWN) == [])
             scheme = page.evaluate(SCHEME)
-            found[f"{title}, {scheme}"] = violations(page)
+            violations_by_page[f"{title}, {scheme}"] = violations(page)
             other_scheme = OTHER_SCHEME[scheme]  # the next page opens in it
             page.locator("#scheme").click()
             page.wait_for_function(IS_SCHEME, arg=other_scheme)
@@ -85,10 +85,12 @@ def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[s
             page.set_viewport_size(NARROW)
             page.wait_for_function(FITS)
             if in_turn:
-                found[f"{title}, narrow, {other_scheme}"] = violations(page)
+                violations_by_page[f"{title}, narrow, {other_scheme}"] = violations(page)
                 read_as_tables(page)
-                found[f"{title}, as tables"] = violations(page)
-    assert {where: what for where, what in found.items() if what} == {}
+                violations_by_page[f"{title}, as tables"] = violations(page)
+    assert {
+        where: broken_rules for where, broken_rules in violations_by_page.items() if broken_rules
+    } == {}
 
 
 def test_dark_dialogs_can_be_read(browser: Browser, addresses: dict[str, str]) -> None:

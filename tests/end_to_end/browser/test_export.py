@@ -79,7 +79,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def drawn(page: Page) -> None:
+def await_timeline(page: Page) -> None:
     """Wait until the timeline is drawn."""
     expect(page.locator("#timeline image").first).to_be_attached()
     expect(page.locator("#timeline-note")).to_contain_text("in view")
@@ -87,21 +87,21 @@ def drawn(page: Page) -> None:
 
 def announced_events(page: Page, selection: str) -> int:
     """Return how many events the export dialog announces for a selection, once it does."""
-    found: list[str] = []
+    counts: list[str] = []
 
     def is_announced() -> bool:
         sentence = page.locator("#export-size").inner_text()
-        found.extend(re.findall(rf"{re.escape(selection)}.*: ([\d,]+) events", sentence))
-        return bool(found)
+        counts.extend(re.findall(rf"{re.escape(selection)}.*: ([\d,]+) events", sentence))
+        return bool(counts)
 
     until(is_announced)
-    return int(found[0].replace(",", ""))
+    return int(counts[0].replace(",", ""))
 
 
 def test_a_picture_holds_what_is_seen(browser: Browser, url: str, tmp_path: Path) -> None:
     """The timeline's PNG has the server-made raster in it, and a name that says what it shows."""
     with opened(browser, url + WINDOW) as page:
-        drawn(page)
+        await_timeline(page)
         with page.expect_download() as download:
             page.get_by_role("button", name="save as PNG: Timeline").click()
         assert download.value.suggested_filename == "slow-timeline-light.png"
@@ -119,7 +119,7 @@ def test_a_selection_is_downloaded_once_its_size_is_known(
 ) -> None:
     """The dialog speaks of the window as it is after a zoom, and the file holds what it said."""
     with opened(browser, url + WINDOW) as page:
-        drawn(page)
+        await_timeline(page)
         page.wait_for_load_state("networkidle")  # it is drawn anew once its height is known
         before = page.url
         page.keyboard.press("w")
@@ -147,9 +147,9 @@ def test_the_report_works_offline(
         download.value.save_as(file)
     assert file.stat().st_size < 8_000_000
     context = browser.new_context(offline=True, color_scheme="dark")
-    alone, watch, asked = context.new_page(), Watch(), list[str]()
+    alone, watch, addresses_asked = context.new_page(), Watch(), list[str]()
     watch.over(alone)
-    alone.on("request", lambda request: asked.append(request.url))
+    alone.on("request", lambda request: addresses_asked.append(request.url))
     alone.goto(file.as_uri())
     charts = alone.locator("section.chart")
     expect(alone.locator(".chart .main-svg").first).to_be_attached()
@@ -161,7 +161,9 @@ def test_the_report_works_offline(
     assert alone.locator("img").count() == 0
     context.close()
     assert (watch.console, watch.failed) == ([], [])
-    assert {address for address in asked if not address.startswith("data:")} == {file.as_uri()}
+    assert {address for address in addresses_asked if not address.startswith("data:")} == {
+        file.as_uri()
+    }
 
 
 def test_hostile_names_are_inert_on_every_page(browser: Browser, hostile: str) -> None:
@@ -177,7 +179,7 @@ def test_hostile_names_are_inert_on_every_page(browser: Browser, hostile: str) -
             assert page.locator("img[src=x]").count() == 0
             assert page.title() != "hostile"
         page.goto(hostile + "timeline")
-        drawn(page)
+        await_timeline(page)
         for _ in range(4):
             page.keyboard.press("w")
         box = box_of(page.locator("#timeline .nsewdrag").first)

@@ -88,14 +88,15 @@ def test_a_link_restores_the_view(browser: Browser, url: str) -> None:
         style = "e => [e.style.left, e.style.width]"
         settled(page)
         address = page.url
-        with opened(browser, address) as again:
-            expect(again.locator("#timeline image").first).to_be_attached()
+        with opened(browser, address) as second_page:
+            expect(second_page.locator("#timeline image").first).to_be_attached()
             until(
                 lambda: (
-                    again.locator(window).evaluate(style) == page.locator(window).evaluate(style)
+                    second_page.locator(window).evaluate(style)
+                    == page.locator(window).evaluate(style)
                 )
             )
-            expect(again.locator(".pins")).to_contain_text("rank 2")
+            expect(second_page.locator(".pins")).to_contain_text("rank 2")
 
 
 def test_dragging_moves_the_window(browser: Browser, url: str) -> None:
@@ -103,7 +104,7 @@ def test_dragging_moves_the_window(browser: Browser, url: str) -> None:
     with opened(browser, url + "timeline?t0=500000000&t1=900000000") as page:
         expect(page.locator("#timeline image").first).to_be_attached()
         settled(page)  # a plot that is drawn anew forgets the drag that began on it
-        before = page.locator("#timeline image").first.get_attribute("href")
+        image_before = page.locator("#timeline image").first.get_attribute("href")
         x, y, width, height = plot_box(page)
         page.mouse.move(x + width * 0.7, y + height / 2)
         page.mouse.down()
@@ -115,7 +116,7 @@ def test_dragging_moves_the_window(browser: Browser, url: str) -> None:
         assert int(moved[1]) == pytest.approx(700_000_000, abs=20_000_000)
         page.wait_for_function(
             "old => document.querySelector('#timeline image').getAttribute('href') !== old",
-            arg=before,
+            arg=image_before,
         )
 
 
@@ -140,11 +141,11 @@ def test_every_page_shows_tables_and_no_cloud(browser: Browser, url: str) -> Non
     """All pages open by their keys; a chart can be read as a table; nothing offers an upload."""
     with opened(browser, url) as page:
         expect(page.locator("#findings")).to_be_visible()
-        for shown, heading in (
+        for title, heading in (
             (stragglers, "Stragglers"),
             (shards, "No parameter servers"),
         ):
-            page.keyboard.press(str(PAGES.index(shown) + 1))
+            page.keyboard.press(str(PAGES.index(title) + 1))
             expect(page.get_by_role("heading", name=heading)).to_be_visible()
         page.keyboard.press("1")
         page.get_by_role("switch", name="Table").first.check(force=True)

@@ -28,10 +28,10 @@ def url(slow_rank_url: str) -> str:
 def select_a_bucket(page: Page) -> None:
     """Click a reduction in flight of the opened rank 0."""
     expect(page.locator("#timeline-note")).to_contain_text("in view")
-    left = box_of(page.locator("#timeline .nsewdrag").first)["x"]
+    plot_left_px = box_of(page.locator("#timeline .nsewdrag").first)["x"]
     bars = page.locator("#timeline .barlayer .point text", has_text="bucket")
     box_of(bars.first)
-    box = next(box for box in map(box_of, bars.all()) if box["x"] > left)
+    box = next(box for box in map(box_of, bars.all()) if box["x"] > plot_left_px)
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     expect(page.locator("#details-title")).to_contain_text("allreduce on rank 0, reductions")
 
@@ -50,11 +50,11 @@ def test_it_stands_beside_the_plot_and_below_it_in_a_narrow_window(
             select_a_bucket(page)
             expect(page.locator(PANEL)).to_be_visible()
             settled(page)
-            beside, panel = box_of(plot), box_of(page.locator(PANEL))
-            assert beside["width"] < wide
-            assert (beside["y"], beside["height"]) == (alone["y"], alone["height"])
-            assert beside["x"] + beside["width"] <= panel["x"]
-            assert panel["y"] < beside["y"] + beside["height"]
+            plot_box, panel = box_of(plot), box_of(page.locator(PANEL))
+            assert plot_box["width"] < wide
+            assert (plot_box["y"], plot_box["height"]) == (alone["y"], alone["height"])
+            assert plot_box["x"] + plot_box["width"] <= panel["x"]
+            assert panel["y"] < plot_box["y"] + plot_box["height"]
             # As many columns as there are pixels now, or a browser would drop some.
             page.wait_for_function(
                 "wide => document.querySelector('#timeline .nsewdrag').getBoundingClientRect().width"
@@ -80,14 +80,16 @@ def test_it_stands_beside_the_plot_and_below_it_in_a_narrow_window(
 
 def test_two_quick_clicks_select_and_keep_the_view(browser: Browser, url: str) -> None:
     """Where the address says that it is."""
-    seen = "() => document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis.range"
+    window_script = (
+        "() => document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis.range"
+    )
     with opened(browser, url + WINDOW) as page:
         expect(page.locator("#timeline-note")).to_contain_text("in view")
         bar = box_of(page.locator("#timeline .barlayer .point text", has_text="bucket").nth(1))
         page.mouse.dblclick(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] / 2)
         expect(page.locator("#details-title")).to_contain_text("allreduce on rank 0, reductions")
         settled(page)
-        assert page.evaluate(seen) == pytest.approx([1.0, 1.04])
+        assert page.evaluate(window_script) == pytest.approx([1.0, 1.04])
 
 
 def test_a_member_leads_to_its_span(browser: Browser, url: str) -> None:

@@ -52,7 +52,7 @@ def training(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
         text=True,
     )
     try:
-        more(training, 20)
+        make_steps(training, 20)
         until = time.monotonic() + PATIENCE_S
         while not (folder.exists() and is_recorded(folder)):
             assert time.monotonic() < until
@@ -63,17 +63,17 @@ def training(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
         training.communicate()
 
 
-def more(training: subprocess.Popen[str], steps: int) -> None:
+def make_steps(training: subprocess.Popen[str], steps: int) -> None:
     """Let so many steps be made."""
     assert training.stdin
     training.stdin.write("\n" * steps)
     training.stdin.flush()
 
 
-def shown(page: Page) -> int:
+def count_steps_shown(page: Page) -> int:
     """Return how many steps the header says there are."""
-    found = re.search(r"(\d+) steps?", page.locator("#run").inner_text())
-    return int(found[1]) if found else 0
+    header = re.search(r"(\d+) steps?", page.locator("#run").inner_text())
+    return int(header[1]) if header else 0
 
 
 def grown(page: Page, beyond: int) -> int:
@@ -83,7 +83,7 @@ def grown(page: Page, beyond: int) -> int:
         arg=beyond,
         timeout=60_000,
     )
-    return shown(page)
+    return count_steps_shown(page)
 
 
 def test_new_steps_appear(browser: Browser, training: tuple[Path, subprocess.Popen[str]]) -> None:
@@ -95,33 +95,33 @@ def test_new_steps_appear(browser: Browser, training: tuple[Path, subprocess.Pop
     with served(folder) as url, opened(browser, url) as page:
         expect(page.locator("#live-status")).to_contain_text("live: as of", timeout=60_000)
         expect(page.locator("#live-status")).to_contain_text("nothing lost")
-        before = shown(page)
-        more(process, 40)
-        first = grown(page, before)
+        before = count_steps_shown(page)
+        make_steps(process, 40)
+        first_count = grown(page, before)
         page.keyboard.press("2")
         expect(page.locator("#timeline-note")).to_contain_text("in view")
-        more(process, 40)
-        grown(page, first)
+        make_steps(process, 40)
+        grown(page, first_count)
         page.get_by_label("Pause").click(force=True)
         expect(page.locator("#live-status")).to_contain_text("paused")
         time.sleep(2)  # what was asked for before is answered
-        second = shown(page)
-        more(process, 40)
+        second = count_steps_shown(page)
+        make_steps(process, 40)
         time.sleep(4)
-        assert shown(page) == second
+        assert count_steps_shown(page) == second
         page.get_by_label("Pause").click(force=True)
         third = grown(page, second)
         assert process.stdin
         process.stdin.close()
         process.wait(PATIENCE_S)
         expect(page.locator("#live-status")).to_be_empty(timeout=60_000)
-        assert shown(page) >= third
+        assert count_steps_shown(page) >= third
         assert not list(folder.glob("*.segments"))
         (recorded,) = folder.glob("*.arrow")
-        whole = recorded.read_bytes()
+        content = recorded.read_bytes()
         recorded.write_bytes(b"no table")
         expect(page.locator("#live-status")).to_contain_text("cannot be read", timeout=60_000)
-        recorded.write_bytes(whole)
+        recorded.write_bytes(content)
         expect(page.locator("#live-status")).to_be_empty(timeout=60_000)
         shutil.rmtree(folder)
         expect(page.locator("#live-status")).to_contain_text("is missing", timeout=60_000)
@@ -140,13 +140,13 @@ def test_cards_of_other_pages_are_renewed(
     with served(folder) as url, opened(browser, url + "critical-path") as page:
         expect(page.locator("#live-status")).to_contain_text("live: as of", timeout=60_000)
         page.wait_for_function(f"() => ({LAST_STEP})() > 0")
-        before = int(page.evaluate(LAST_STEP))
-        assert 0 < before < 60
-        more(process, 20)
-        page.wait_for_function(f"() => ({LAST_STEP})() > {before}", timeout=60_000)
+        last_step_before = int(page.evaluate(LAST_STEP))
+        assert 0 < last_step_before < 60
+        make_steps(process, 20)
+        page.wait_for_function(f"() => ({LAST_STEP})() > {last_step_before}", timeout=60_000)
         page.get_by_role("link", name="Overlap", exact=True).click()
         expect(page.locator("#page-body")).to_contain_text("Communication overlap")
         expect(page.locator(".chart-card")).to_have_count(0)
-        more(process, 60)
+        make_steps(process, 60)
         expect(page.locator(".chart-card")).to_have_count(4, timeout=60_000)
         expect(page.get_by_text("Gaps between optimizer updates").first).to_be_visible()

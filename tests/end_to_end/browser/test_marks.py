@@ -49,16 +49,16 @@ MARKS = (
 )
 
 
-def part(page: Page, chart: str, name: str) -> Locator:
+def card_part(page: Page, chart: str, name: str) -> Locator:
     """Find a part of a chart's card."""
     identity = json.dumps({"chart": chart, "part": name}, separators=(",", ":"))
     return page.locator(f"[id='{identity}']")
 
 
-def drawn(page: Page, chart: str) -> Locator:
+def await_chart(page: Page, chart: str) -> Locator:
     """Wait until a chart is drawn and says in a sentence what it shows."""
-    expect(part(page, chart, "summary")).not_to_be_empty()
-    graph = part(page, chart, "graph")
+    expect(card_part(page, chart, "summary")).not_to_be_empty()
+    graph = card_part(page, chart, "graph")
     expect(graph.locator(".main-svg").first).to_be_attached()
     return graph
 
@@ -68,14 +68,14 @@ def click(page: Page, graph: Locator, mark: str, height: float | None = None) ->
 
     `height` is in pixels below the mark's upper edge; the middle without.
     """
-    target, said = graph.locator(mark).first, graph.locator(".hoverlayer text")
+    target, hover_text = graph.locator(mark).first, graph.locator(".hoverlayer text")
     for attempt in range(150):
         target.scroll_into_view_if_needed()
         box = box_of(target)
         down = box["height"] / 2 if height is None else height
         page.mouse.move(box["x"] + box["width"] / 2 + attempt % 2, box["y"] + down)
         page.wait_for_timeout(200)
-        if said.count():
+        if hover_text.count():
             page.mouse.down()
             page.mouse.up()
             return
@@ -93,14 +93,14 @@ def expect_spans(page: Page, *said: str) -> None:
 def test_a_mark_leads_to_its_spans(browser: Browser, addresses: dict[str, str]) -> None:
     """A click on a cell, a point or a bar opens the timeline, a rank pinned, at its spans."""
     with opened(browser, addresses["Runs"]) as page:
-        for shown, chart, mark, said in MARKS:
-            page.goto(addresses[shown.TITLE])
-            click(page, drawn(page, chart.name), mark)
-            expect_spans(page, said)
-            if said == "sel=":  # the collective is selected: its last rank is pointed at
+        for page_title, chart, mark, expected_text in MARKS:
+            page.goto(addresses[page_title.TITLE])
+            click(page, await_chart(page, chart.name), mark)
+            expect_spans(page, expected_text)
+            if expected_text == "sel=":  # the collective is selected: its last rank is pointed at
                 arrow = page.locator("#timeline .annotation").filter(has_text="arrives last")
                 expect(arrow).to_have_count(1)
-            if said == "path=1":
+            if expected_text == "path=1":
                 expect(page.get_by_role("switch", name="Critical path")).to_be_checked()
                 expect(page.locator("#timeline-note")).to_contain_text("The line is the critical")
             page.wait_for_load_state("networkidle")
@@ -111,9 +111,9 @@ def test_a_segment_of_the_path_leads_to_its_span(
 ) -> None:
     """Its row of the table, however it is sorted, leads to its rank and its moment, the path drawn."""
     with opened(browser, addresses[critical_path.TITLE]) as page:
-        expect(part(page, critical_path.SLACK.name, "summary")).not_to_be_empty()
-        part(page, critical_path.SEGMENTS.name, "switch").check(force=True)
-        table = part(page, critical_path.SEGMENTS.name, "rows")
+        expect(card_part(page, critical_path.SLACK.name, "summary")).not_to_be_empty()
+        card_part(page, critical_path.SEGMENTS.name, "switch").check(force=True)
+        table = card_part(page, critical_path.SEGMENTS.name, "rows")
         table.get_by_text("rank", exact=True).click()
         header = table.get_by_role("columnheader", name="rank")
         expect(header).to_have_attribute("aria-sort", "ascending")
@@ -131,16 +131,16 @@ def test_a_segment_of_the_path_leads_to_its_span(
 def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) -> None:
     """The late rank's function is named; another frame's row shows that one; a cell leads to spans."""
     with opened(browser, addresses[stacks.TITLE]) as page:
-        expect(part(page, stacks.CALLS.name, "summary")).to_contain_text(SLOWED)
-        times = part(page, stacks.TIMES.name, "summary")
+        expect(card_part(page, stacks.CALLS.name, "summary")).to_contain_text(SLOWED)
+        times = card_part(page, stacks.TIMES.name, "summary")
         expect(times).to_contain_text(SLOWED)
-        part(page, stacks.FUNCTIONS.name, "switch").check(force=True)
-        rows = part(page, stacks.FUNCTIONS.name, "rows").locator(".ag-cell[col-id='frame']")
+        card_part(page, stacks.FUNCTIONS.name, "switch").check(force=True)
+        rows = card_part(page, stacks.FUNCTIONS.name, "rows").locator(".ag-cell[col-id='frame']")
         rows.filter(has_not_text=SLOWED).first.click()
         expect(times).not_to_contain_text(SLOWED)
         rows.filter(has_text=SLOWED).first.click()
         expect(times).to_contain_text(SLOWED)
-        click(page, drawn(page, stacks.TIMES.name), ".nsewdrag", height=12)
+        click(page, await_chart(page, stacks.TIMES.name), ".nsewdrag", height=12)
         expect_spans(page, "t0=")
         labels = page.locator("#timeline .yaxislayer-above text")
         expect(labels.filter(has_text="code of MainT").first).to_be_attached()
@@ -149,14 +149,17 @@ def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) 
 def test_the_chain_of_a_gradient_leads_to_its_spans(browser: Browser, slow_rank_url: str) -> None:
     """A bar of a bucket's way from backprop to its update leads to where it is typical."""
     with opened(browser, slow_rank_url + interleaving.PATH.lstrip("/")) as page:
-        click(page, drawn(page, interleaving.CHAINS.name), BAR)
+        click(page, await_chart(page, interleaving.CHAINS.name), BAR)
         expect_spans(page, "t0=")
 
 
 def test_compute_time_names_the_straggler(browser: Browser, slow_rank_url: str) -> None:
     """All ranks take as long; by compute time, the slow one is named, and its cell leads there."""
     with opened(browser, slow_rank_url + steps.PATH.lstrip("/")) as page:
-        graph, summary = drawn(page, steps.MAP.name), part(page, steps.MAP.name, "summary")
+        graph, summary = (
+            await_chart(page, steps.MAP.name),
+            card_part(page, steps.MAP.name, "summary"),
+        )
         expect(summary).to_contain_text("choose compute time")
         page.locator(f"#{steps.MEASURE}").click()
         page.get_by_role("option", name="compute time", exact=True).click()

@@ -29,7 +29,7 @@ def url(slow_rank_url: str) -> str:
     return slow_rank_url
 
 
-def drawn(page: Page) -> None:
+def await_timeline(page: Page) -> None:
     expect(page.locator("#timeline-note")).to_contain_text("in view")
     expect(page.locator("#timeline image").first).to_be_attached()
     settled(page)
@@ -55,7 +55,7 @@ def wait_for_note(page: Page, there: str) -> None:
 def test_by_key_and_by_button_and_reopened(browser: Browser, url: str) -> None:
     """At the mouse and over a marked area; the link keeps both."""
     with opened(browser, url + WINDOW) as page:
-        drawn(page)
+        await_timeline(page)
         page.mouse.move(*at_plot(page, 0.25))
         page.wait_for_timeout(300)
         page.keyboard.press("m")
@@ -83,7 +83,7 @@ def test_by_key_and_by_button_and_reopened(browser: Browser, url: str) -> None:
         wait_for_note(page, "second")
         link = page.url
     with opened(browser, link) as page:
-        drawn(page)
+        await_timeline(page)
         expect(page.locator(f"{LIST} .note")).to_have_count(2)
         expect(page.locator(LABELS).filter(has_text="second")).to_have_count(1)
 
@@ -92,7 +92,7 @@ def test_edited_deleted_and_followed(browser: Browser, url: str) -> None:
     """Esc leaves the text as it was; a button keeps what is typed; a time leads to its note."""
     asked = "&note=1010000000:first;1020000000-1030000000:second"
     with opened(browser, url + WINDOW + asked) as page:
-        drawn(page)
+        await_timeline(page)
         notes = page.locator(LIST)
         page.get_by_role("button", name="edit second").click()
         page.locator(FIELD).fill("changed")
@@ -127,7 +127,7 @@ def test_edited_deleted_and_followed(browser: Browser, url: str) -> None:
 def test_links_of_the_page_take_them_along(browser: Browser, url: str) -> None:
     """To a step, to another page and back to the timeline."""
     with opened(browser, url + WINDOW + "&sel=0-1010000000&note=1010000000:kept") as page:
-        drawn(page)
+        await_timeline(page)
         page.get_by_role("link", name="Zoom to step 51").click()
         page.wait_for_url("**/timeline?*steps=51-51*")
         expect(page.locator(LIST)).to_contain_text("kept")
@@ -137,7 +137,7 @@ def test_links_of_the_page_take_them_along(browser: Browser, url: str) -> None:
         page.wait_for_load_state("networkidle")
         page.get_by_role("link", name="Timeline").first.click()
         page.wait_for_url("**/timeline?*")
-        drawn(page)
+        await_timeline(page)
         expect(page.locator(LIST)).to_contain_text("kept")
         wait_for_note(page, "kept")
 
@@ -145,21 +145,21 @@ def test_links_of_the_page_take_them_along(browser: Browser, url: str) -> None:
 def test_a_choice_of_ranks_keeps_them_and_one_of_steps_does_not(browser: Browser, url: str) -> None:
     """As they are then: one that was deleted does not come back. Of other steps the times are others."""
     with opened(browser, url + WINDOW + "&note=1010000000:kept;1020000000:deleted") as page:
-        drawn(page)
+        await_timeline(page)
         page.get_by_role("button", name="delete deleted").click()
         expect(page.locator(f"{LIST} .note")).to_have_count(1)
         page.locator("#selection-ranks").fill("0-2")
         page.keyboard.press("Enter")
         page.wait_for_url("**~r0-2*")
         expect(page.locator("#run")).to_contain_text("3 ranks")
-        drawn(page)
+        await_timeline(page)
         expect(page.locator(LIST)).to_contain_text("kept")
         expect(page.locator(f"{LIST} .note")).to_have_count(1)
         page.locator("#selection-steps").fill("40-60")
         page.keyboard.press("Enter")
         page.wait_for_url("**~s40-60*")
         expect(page.locator("#run")).to_contain_text("21 steps")
-        drawn(page)
+        await_timeline(page)
         expect(page.locator(f"{LIST} .note")).to_have_count(0)
 
 
@@ -169,7 +169,7 @@ def test_a_hostile_address_is_text(browser: Browser, url: str, scheme: Scheme) -
     text = HOSTILE.replace("%", "%25").replace(";", "%3B")
     asked = quote(f"1010000000-1020000000:{text};nonsense;1:\u202e")
     with opened(browser, f"{url}{WINDOW}&note={asked}", scheme) as page:
-        drawn(page)
+        await_timeline(page)
         expect(page.locator("#timeline-note-problem")).to_have_text(
             "2 notes of this address are none of this run; left out."
         )

@@ -83,10 +83,10 @@ def test_from_the_list_to_what_changed(browser: Browser, url: str) -> None:
         page.keyboard.press("Tab")
         page.wait_for_function("() => location.search.includes('steps=50-50')")
         address = page.url
-    with opened(browser, address) as again:
-        expect(again.locator("#together-step")).to_have_value("50")
+    with opened(browser, address) as second_page:
+        expect(second_page.locator("#together-step")).to_have_value("50")
         for graph in ("here", "there"):
-            ticks = again.locator(f"#together-{graph} .x2tick text")
+            ticks = second_page.locator(f"#together-{graph} .x2tick text")
             expect(ticks.filter(has_text=re.compile("^50$"))).to_have_count(1)
 
 
@@ -105,20 +105,20 @@ def test_all_runs_are_analyzed_and_tagged(browser: Browser, url: str) -> None:
         page.locator("#run-new-tag").fill("baseline")
         page.locator("#run-add-tag").click()
         expect(page.locator(".tag")).to_have_count(3)
-    with opened(browser, url) as again:
-        again.locator("#run-tagged").click()
-        again.get_by_role("option", name="lr 0.1").click()
-        expect(again.locator(".run-row")).to_have_count(1)
-        again.keyboard.press("Escape")
-        again.get_by_label("remove the tag lr 0.1 from slow").click()
-        expect(again.locator("#run-list")).to_contain_text("No run matches")
-        again.locator("#run-tagged").click()
-        again.keyboard.press("Backspace")
-        expect(again.locator(".run-row")).to_have_count(3)
-        again.keyboard.press("Escape")
-        again.locator("#run-group").click()
-        again.get_by_role("option", name="by tags").click()
-        expect(again.locator(".run-group")).to_have_text(["baseline2 runs", "No tag1 run"])
+    with opened(browser, url) as second_page:
+        second_page.locator("#run-tagged").click()
+        second_page.get_by_role("option", name="lr 0.1").click()
+        expect(second_page.locator(".run-row")).to_have_count(1)
+        second_page.keyboard.press("Escape")
+        second_page.get_by_label("remove the tag lr 0.1 from slow").click()
+        expect(second_page.locator("#run-list")).to_contain_text("No run matches")
+        second_page.locator("#run-tagged").click()
+        second_page.keyboard.press("Backspace")
+        expect(second_page.locator(".run-row")).to_have_count(3)
+        second_page.keyboard.press("Escape")
+        second_page.locator("#run-group").click()
+        second_page.get_by_role("option", name="by tags").click()
+        expect(second_page.locator(".run-group")).to_have_text(["baseline2 runs", "No tag1 run"])
 
 
 def test_the_keyboard_keeps_its_place(browser: Browser, url: str) -> None:
@@ -170,10 +170,10 @@ def test_keys_and_the_address_restore_the_view(browser: Browser, url: str) -> No
             pressed(page, "w")
         narrow = window_of(page.url)
         pressed(page, "]")
-        moved = window_of(page.url)
-        assert moved[0] > narrow[0]
-        assert moved[1] - moved[0] == pytest.approx(narrow[1] - narrow[0], abs=2)
-        assert finding[0] < moved[0]
+        moved_window = window_of(page.url)
+        assert moved_window[0] > narrow[0]
+        assert moved_window[1] - moved_window[0] == pytest.approx(narrow[1] - narrow[0], abs=2)
+        assert finding[0] < moved_window[0]
         expect(page.locator("#timeline .barlayer .point path").first).to_be_attached()
         box = box_of(page.locator("#timeline .nsewdrag").first)
         page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] - 6)
@@ -184,10 +184,10 @@ def test_keys_and_the_address_restore_the_view(browser: Browser, url: str) -> No
         expect(page.locator(".pins")).to_contain_text("rank 3")
         pressed(page, "f")
         page.wait_for_function("() => /pin=[^&]*3/.test(location.search)")
-        said, address = page.locator("#details-title").inner_text(), page.url
-    with opened(browser, address) as again:
-        expect(again.locator(IMAGE).first).to_be_attached()
-        expect(again.locator("#details-title")).to_have_text(said)
-        expect(again.locator(".pins")).to_contain_text("rank 3")
-        expect(again.locator("#run-picker")).to_have_value("slow")
-        assert window_of(again.url) == window_of(address)
+        details_title, address = page.locator("#details-title").inner_text(), page.url
+    with opened(browser, address) as second_page:
+        expect(second_page.locator(IMAGE).first).to_be_attached()
+        expect(second_page.locator("#details-title")).to_have_text(details_title)
+        expect(second_page.locator(".pins")).to_contain_text("rank 3")
+        expect(second_page.locator("#run-picker")).to_have_value("slow")
+        assert window_of(second_page.url) == window_of(address)

@@ -35,11 +35,11 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 
 def fill(page: Page, label: str, value: str) -> None:
     """Type into a field of the bar, and wait until another part is shown."""
-    before = page.url
+    address_before = page.url
     field = page.get_by_label(label)
     field.fill(value)
     field.press("Enter")
-    page.wait_for_function("before => location.href !== before", arg=before)
+    page.wait_for_function("before => location.href !== before", arg=address_before)
 
 
 def facts(page: Page, text: str) -> None:

@@ -73,10 +73,10 @@ def test_rows_are_found_copied_and_saved(browser: Browser, addresses: dict[str, 
         assert numbers == pytest.approx(sorted(numbers, reverse=True))
         assert read(card) == pytest.approx(numbers[: len(read(card))], rel=0.01)
         third = card.locator(".ag-center-cols-container .ag-row[row-index='2']")
-        words = third.locator(".ag-cell").all_inner_texts()
-        card.get_by_label("filter rows").fill(" ".join(words[2:4]))
+        cell_texts = third.locator(".ag-cell").all_inner_texts()
+        card.get_by_label("filter rows").fill(" ".join(cell_texts[2:4]))
         expect(card.locator(".ag-center-cols-container .ag-row")).to_have_count(1)
-        expect(card.locator(".ag-center-cols-container")).to_contain_text(words[3])
+        expect(card.locator(".ag-center-cols-container")).to_contain_text(cell_texts[3])
 
 
 def test_a_link_to_the_view_is_copied(browser: Browser, addresses: dict[str, str]) -> None:

@@ -81,10 +81,10 @@ def test_the_slow_rank(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
         card_of(page, f"Straggler: rank {SLOW}").get_by_role("link", name="Worst step").click()
         row = middle_of(page, f"rank {SLOW}")
-        place = place_coloured(page, row, "backprop")
-        page.mouse.move(*place)
+        point = place_coloured(page, row, "backprop")
+        page.mouse.move(*point)
         expect(page.locator("#timeline .hoverlayer text").first).to_contain_text("backprop")
-        page.mouse.click(*place)
+        page.mouse.click(*point)
         expect(page.locator("#details-title")).to_contain_text(f"backprop on rank {SLOW} in step")
         expect(page.locator("#timeline-details")).to_contain_text("peers' median")
         expect(page.locator("#timeline-details .spans")).to_contain_text("backprop")

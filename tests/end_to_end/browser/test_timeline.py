@@ -24,7 +24,7 @@ def url(slow_rank_url: str) -> str:
     return slow_rank_url
 
 
-def drawn(page: Page) -> tuple[float, float, float, float]:
+def await_timeline(page: Page) -> tuple[float, float, float, float]:
     """Wait for the timeline; return where its plot is: x, y, width, height."""
     expect(page.locator("#timeline image").first).to_be_attached()
     expect(page.locator("#timeline-note")).to_contain_text("in view")
@@ -35,13 +35,13 @@ def drawn(page: Page) -> tuple[float, float, float, float]:
 def test_spans_are_found_by_name(browser: Browser, url: str) -> None:
     """The slash leads to the field; a link leads to the longest span, selected, its rank opened."""
     with opened(browser, url + "timeline?open=none") as page:
-        drawn(page)
+        await_timeline(page)
         page.keyboard.press("/")
         page.keyboard.type("BACKP")
-        found = page.locator("#timeline-found")
-        expect(found).to_contain_text("on rank 2")
+        search_result = page.locator("#timeline-found")
+        expect(search_result).to_contain_text("on rank 2")
         page.wait_for_function("() => location.search.includes('find=BACKP')")
-        found.get_by_role("link", name="Show").first.click()
+        search_result.get_by_role("link", name="Show").first.click()
         expect(page.locator("#details-title")).to_contain_text("backprop on rank 2, MainThread")
         page.wait_for_function(
             "() => /open=2.*find=BACKP|find=BACKP.*open=2/.test(location.search)"
@@ -51,7 +51,7 @@ def test_spans_are_found_by_name(browser: Browser, url: str) -> None:
 def test_a_bucket_is_found_selected_and_reopened_by_keyboard(browser: Browser, url: str) -> None:
     """Enter and `n` lead from one to the next: selected, its rank opened, in view; the link keeps it."""
     with opened(browser, url + "timeline?open=none") as page:
-        drawn(page)
+        await_timeline(page)
         page.keyboard.press("/")
         page.keyboard.type("bucket 1")
         expect(page.locator("#timeline-found")).to_contain_text("480 spans of the run match")
@@ -70,17 +70,17 @@ def test_a_bucket_is_found_selected_and_reopened_by_keyboard(browser: Browser, u
         page.wait_for_function(
             "() => location.search.includes('open=0%2C3') || /open=0,3/.test(location.search)"
         )
-        said, link = title.inner_text(), page.url
+        details_title, link = title.inner_text(), page.url
     with opened(browser, link) as page:
-        drawn(page)
-        expect(page.locator("#details-title")).to_have_text(said)
+        await_timeline(page)
+        expect(page.locator("#details-title")).to_have_text(details_title)
         expect(page.locator("#timeline-search")).to_have_value("bucket 1")
 
 
 def test_a_marked_area_is_a_table(browser: Browser, url: str) -> None:
     """Of the rows that were dragged over; a level drag marks all of them."""
     with opened(browser, url + "timeline?open=none") as page:
-        x, y, width, _ = drawn(page)
+        x, y, width, _ = await_timeline(page)
         page.keyboard.down("Shift")
         page.mouse.move(x + 0.3 * width, y + 30)
         page.mouse.down()
@@ -108,8 +108,8 @@ def test_a_marked_area_is_a_table(browser: Browser, url: str) -> None:
 def test_time_is_measured_with_shift(browser: Browser, url: str) -> None:
     """A drag with Shift marks a stretch, says what it was spent on, and leaves the window alone."""
     with opened(browser, url + WINDOW) as page:
-        x, y, width, height = drawn(page)
-        before = page.url
+        x, y, width, height = await_timeline(page)
+        address_before = page.url
         page.keyboard.down("Shift")
         page.mouse.move(x + width * 0.25, y + height / 2)
         page.mouse.down()
@@ -121,7 +121,7 @@ def test_time_is_measured_with_shift(browser: Browser, url: str) -> None:
         said = re.search(r"Selected: ([\d.]+) ms", measured.inner_text())
         assert said
         assert float(said[1]) == pytest.approx(20, abs=0.5)
-        assert page.url == before
+        assert page.url == address_before
 
 
 def toggle(page: Page, name: str) -> None:
@@ -132,7 +132,7 @@ def toggle(page: Page, name: str) -> None:
 def test_a_rank_is_opened_and_closed(browser: Browser, url: str) -> None:
     """Its threads and reductions get rows below it, in the same window; the address says so."""
     with opened(browser, url + WINDOW + "&open=none") as page:
-        drawn(page)
+        await_timeline(page)
         labels = page.locator("#timeline .yaxislayer-above text")
         expect(labels.filter(has_text="reductions")).to_have_count(0)
         toggle(page, "rank 2")
@@ -152,28 +152,28 @@ def test_a_bucket_is_seen_beside_backprop_and_its_link_opens_again(
 ) -> None:
     """In the opened rank a bucket has a bar of its own; a click selects it, and the link keeps it."""
     with opened(browser, url + WINDOW + "&open=0") as page:
-        left = drawn(page)[0]
+        plot_left_px = await_timeline(page)[0]
         bars = page.locator("#timeline .barlayer .point text", has_text="bucket")
         box_of(bars.first)
         boxes = [box_of(bar) for bar in bars.all()]
         box = next(
-            box for box in boxes if box["x"] > left
+            box for box in boxes if box["x"] > plot_left_px
         )  # those beside the window are drawn, too
         page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         title = page.locator("#details-title")
         expect(title).to_contain_text("allreduce on rank 0, reductions")
         page.wait_for_function("() => /sel=0-[0-9]+-[0-9]+/.test(location.search)")
-        said, link = title.inner_text(), page.url
+        details_title, link = title.inner_text(), page.url
     with opened(browser, link) as page:
-        drawn(page)
-        expect(page.locator("#details-title")).to_have_text(said)
+        await_timeline(page)
+        expect(page.locator("#details-title")).to_have_text(details_title)
         expect(page.locator("#timeline .layer-above .shapelayer path").first).to_be_attached()
 
 
 def test_rows_are_made_taller_by_their_edge(browser: Browser, url: str) -> None:
     """A drag of a row's lower edge makes all rows as tall; the address keeps it; the field undoes it."""
     with opened(browser, url + WINDOW + "&open=none") as page:
-        before = drawn(page)[3]
+        height_before_px = await_timeline(page)[3]
         edge = box_of(page.locator(".row-edge").first)
         page.mouse.move(edge["x"] + edge["width"] / 2, edge["y"] + edge["height"] / 2)
         page.mouse.down()
@@ -183,16 +183,16 @@ def test_rows_are_made_taller_by_their_edge(browser: Browser, url: str) -> None:
         page.wait_for_function(
             "before => document.querySelector('#timeline .nsewdrag').getBoundingClientRect().height"
             " > before + 40",
-            arg=before,
+            arg=height_before_px,
         )
         page.reload()
-        assert drawn(page)[3] > before + 40
+        assert await_timeline(page)[3] > height_before_px + 40
 
 
 def test_few_ranks_are_opened_unasked(browser: Browser, url: str) -> None:
     """The rank that a finding names comes first, and the plot is no taller than the window."""
     with opened(browser, url + "timeline") as page:
-        drawn(page)
+        await_timeline(page)
         row = page.get_by_role("button", name="tracks of rank 2", exact=True).first
         expect(row).to_have_attribute("aria-expanded", "true")
         page.keyboard.press("o")
@@ -203,7 +203,7 @@ def test_few_ranks_are_opened_unasked(browser: Browser, url: str) -> None:
 def test_a_click_shows_who_entered_last(browser: Browser, url: str) -> None:
     """In a step in which rank 2 is slow, a click on a waiting rank points at rank 2."""
     with opened(browser, url + WINDOW + "&open=none") as page:
-        x, y, width, height = drawn(page)
+        x, y, width, height = await_timeline(page)
         details = page.locator("#timeline-details")
         pointed = page.locator("#timeline .annotation").filter(has_text="rank 2 arrives last")
         # Which place it is depends on the drawing; a busy machine answers late.

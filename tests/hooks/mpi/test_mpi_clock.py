@@ -54,20 +54,20 @@ class FakeComm:
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[ClockReading]:
     """Give each thread a clock of its own, which ticks when any is read; collect the readings."""
     side, ticks, lock = Side(), iter(range(0, 10**9, TICK_NS)), threading.Lock()
-    found: list[ClockReading] = []
+    clock_readings: list[ClockReading] = []
 
-    def now() -> int:
+    def read_ticks() -> int:
         with lock:
             return next(ticks) + AHEAD_NS[side.domain]
 
     for module in (clock, clock_offsets):
-        monkeypatch.setattr(module, "now", now)
+        monkeypatch.setattr(module, "now", read_ticks)
     monkeypatch.setattr(clock_offsets, "PENDING", [])
     monkeypatch.setattr(recorder, "on_stop", lambda _write: None)
-    monkeypatch.setattr(recorder, "clock_reading", found.append)
+    monkeypatch.setattr(recorder, "clock_reading", clock_readings.append)
     monkeypatch.setattr(clock_offsets, "clock_domain", lambda: side.domain)
     monkeypatch.setattr(f"{__name__}.SIDE", side, raising=False)
-    return found
+    return clock_readings
 
 
 SIDE = Side()

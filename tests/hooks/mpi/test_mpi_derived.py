@@ -27,7 +27,7 @@ def test_each_way_of_making_one(tmp_path: Path) -> None:
     recorded = read_one(tmp_path / "trace")
     barriers = recorded.named("Barrier")
     names = {row.index: row.name for row in recorded.side.communicators}
-    made = (
+    communicator_names = (
         "Split",
         "Dup",
         "Clone",
@@ -39,7 +39,7 @@ def test_each_way_of_making_one(tmp_path: Path) -> None:
         "Split.Dup",
     )
     assert [names[event["communicator"]] for event in barriers] == [
-        f"MPI_COMM_WORLD.{name}" for name in made
+        f"MPI_COMM_WORLD.{name}" for name in communicator_names
     ]
     assert {event["seq"] for event in barriers} == {0}
     assert len({row.uid for row in recorded.side.communicators}) == len(names)

@@ -85,8 +85,8 @@ def test_a_fence_is_a_barrier_of_the_windows_group(ranks: list[Recorded]) -> Non
     for process in ranks:
         events = [event for event in process.events if event["name"].startswith("Win.")]
         freed = next(i for i, event in enumerate(events) if event["name"] == "Win.Free")
-        first = events[: freed + 1]
-        assert [(event["name"], event["op"], event["seq"]) for event in first] == [
+        events_until_freed = events[: freed + 1]
+        assert [(event["name"], event["op"], event["seq"]) for event in events_until_freed] == [
             ("Win.Allocate", None, None),
             ("Win.Fence", "barrier", 0),
             ("Win.Fence", "barrier", 1),
@@ -94,9 +94,9 @@ def test_a_fence_is_a_barrier_of_the_windows_group(ranks: list[Recorded]) -> Non
             ("Win.Unlock", None, None),
             ("Win.Free", None, None),
         ]
-        assert {event["kind"] for event in first} == {"reduction"}
+        assert {event["kind"] for event in events_until_freed} == {"reduction"}
         groups = {row.index: (row.name, row.ranks) for row in process.side.communicators}
-        assert groups[first[1]["communicator"]] == ("MPI_COMM_WORLD.Win", [0, 1, 2, 3])
+        assert groups[events_until_freed[1]["communicator"]] == ("MPI_COMM_WORLD.Win", [0, 1, 2, 3])
 
 
 @pytest.mark.slow
@@ -122,17 +122,17 @@ def test_who_opens_a_window_alone(tmp_path: Path, world: int) -> None:
 
 def _check_exposed(ranks: list[Recorded]) -> None:
     for rank, process in enumerate(ranks):
-        others = [other for other in range(len(ranks)) if other != rank]
+        peers = [peer for peer in range(len(ranks)) if peer != rank]
         for name, op, tag, numbers in (
             ("Win.Post", "send", 0, (0, 1)),
             ("Win.Start", "recv", 0, (0, 1)),
             ("Win.Complete", "send", 1, (0, 1)),
             ("Win.Wait", "recv", 1, (1,)),
         ):
-            found = process.named(name)
-            expected = [(op, other, tag, number) for number in numbers for other in others]
-            assert [(e["op"], e["peer"], e["key"], e["seq"]) for e in found] == expected
-            assert {e["status"] for e in found} == {"closed"}
+            exposed_events = process.named(name)
+            expected = [(op, peer, tag, number) for number in numbers for peer in peers]
+            assert [(e["op"], e["peer"], e["key"], e["seq"]) for e in exposed_events] == expected
+            assert {e["status"] for e in exposed_events} == {"closed"}
 
 
 ATTACHED = """

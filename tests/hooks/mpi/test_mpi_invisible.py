@@ -85,9 +85,9 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
     folder: Path = tmp_path_factory.mktemp("invisible") / "trace"
-    found = {
+    results = {
         recorded: json.loads(
             run_forked(PROGRAM.format(recorded=recorded), TRACELENS_DIR=str(folder)).stdout
         )
@@ -95,7 +95,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
     }
     names = [event["name"] for event in read_one(folder).events]
     assert names.count("Allreduce") == 3  # by the object, by a subclass, by way of the class
-    return found
+    return results
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
         "instances", "refused", "results",
     ],
 )  # fmt: skip
-def test_it_is_the_same(seen: dict[bool, Any], what: str) -> None:
-    assert seen[True][what] == seen[False][what]
-    assert seen[True][what]
+def test_it_is_the_same(outcomes: dict[bool, Any], what: str) -> None:
+    assert outcomes[True][what] == outcomes[False][what]
+    assert outcomes[True][what]
 
 
-def test_identities_are_as_mpi_promises(seen: dict[bool, Any]) -> None:
-    assert seen[True]["identities"] == [True] * 8
+def test_identities_are_as_mpi_promises(outcomes: dict[bool, Any]) -> None:
+    assert outcomes[True]["identities"] == [True] * 8
 
 
 def test_when_recording_stops_all_is_put_back(tmp_path: Path) -> None:

@@ -40,12 +40,12 @@ def test_each_start_is_a_message(tmp_path: Path, world: int) -> None:
     for process in read_all(tmp_path / "trace"):
         peer = world - 1 - (process.side.process.rank or 0)
         for name, op in (("Send_init", "send"), ("Recv_init", "recv")):
-            found = process.named(name)
-            assert [event["seq"] for event in found] == list(range(ROUNDS))
-            assert {(e["op"], e["peer"], e["key"], e["bytes"]) for e in found} == {
+            messages = process.named(name)
+            assert [event["seq"] for event in messages] == list(range(ROUNDS))
+            assert {(e["op"], e["peer"], e["key"], e["bytes"]) for e in messages} == {
                 (op, peer, 5, 32)
             }
-            assert {event["status"] for event in found} == {"closed"}
+            assert {event["status"] for event in messages} == {"closed"}
 
 
 @pytest.mark.parametrize(

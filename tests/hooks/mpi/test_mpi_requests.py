@@ -114,13 +114,13 @@ def test_a_loop_of_tests_is_waiting_and_tests_far_apart_are_none(tmp_path: Path)
     recording = read_one(tmp_path / "t")
     polled = []
     for received in recording.named("Irecv"):
-        inside = [
+        waits_inside = [
             poll
             for poll in recording.named("polling")
             if received["start_ns"] < poll["start_ns"] < _end(poll) <= _end(received)
         ]
-        assert all((one["kind"], one["op"]) == ("wait", "request_wait") for one in inside)
-        polled.append(sum(one["duration_ns"] for one in inside) / 1e6)
+        assert all((wait["kind"], wait["op"]) == ("wait", "request_wait") for wait in waits_inside)
+        polled.append(sum(wait["duration_ns"] for wait in waits_inside) / 1e6)
     assert min(polled[:2]) > 10 > polled[2]
 
 

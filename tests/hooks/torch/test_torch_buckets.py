@@ -102,13 +102,13 @@ def test_a_buffer_in_other_hands_is_no_bucket(trace: Path) -> None:
 @pytest.mark.usefixtures("trace")
 def test_threads_of_gloo_keep_their_python_state() -> None:
     """Else each completion makes one, with memory that the kernel maps and takes back."""
-    kept = threading.local()
-    made = []
+    thread_state = threading.local()
+    thread_idents = []
 
     def completed(_future: Any) -> None:
-        if not hasattr(kept, "state"):
-            kept.state = True
-            made.append(threading.get_ident())
+        if not hasattr(thread_state, "state"):
+            thread_state.state = True
+            thread_idents.append(threading.get_ident())
 
     tl.attach(parallel.DistributedDataParallel(network()))
     dist.all_reduce(torch.ones(4))  # the first event opens the recording, in Python
@@ -116,7 +116,7 @@ def test_threads_of_gloo_keep_their_python_state() -> None:
         work = dist.all_reduce(torch.ones(4), async_op=True)
         work.get_future().add_done_callback(completed)
         work.wait()
-    assert len(made) == len(set(made))
+    assert len(thread_idents) == len(set(thread_idents))
 
 
 def test_the_users_hook_is_called_and_recorded(trace: Path) -> None:

@@ -59,7 +59,7 @@ def _reductions(recorded: Recorded) -> list[dict[str, Any]]:
     return sorted(found, key=lambda event: (event["communicator"], event["seq"]))
 
 
-def _called(events: Iterable[dict[str, Any]]) -> list[tuple[str, str, int | None]]:
+def _names_and_bytes(events: Iterable[dict[str, Any]]) -> list[tuple[str, str, int | None]]:
     return [(event["name"], event["op"], event["bytes"]) for event in events]
 
 
@@ -68,11 +68,11 @@ def test_each_is_recorded_once_with_its_number(ranks: list[Recorded]) -> None:
     for recorded in ranks:
         groups = groupby(_reductions(recorded), key=lambda event: event["communicator"])
         world, pair = (list(events) for _, events in groups)
-        assert _called(world)[: 2 * len(ROUND)] == ROUND * 2
-        assert _called(pair) == ROUND
+        assert _names_and_bytes(world)[: 2 * len(ROUND)] == ROUND * 2
+        assert _names_and_bytes(pair) == ROUND
         for events in (world, pair):
             assert [event["seq"] for event in events] == list(range(len(events)))
-        assert _called(world)[2 * len(ROUND) :] == [*ASYNC, BARRIER]
+        assert _names_and_bytes(world)[2 * len(ROUND) :] == [*ASYNC, BARRIER]
 
 
 def test_ranks_agree_on_communicators(ranks: list[Recorded]) -> None:

@@ -90,7 +90,7 @@ def test_what_is_queued_ends_whatever_happens(
     assert [found.one(name)["status"] for name in ("captured", "bucket")] == ["closed", status]
 
 
-def timed(events: list[dict[str, Any]]) -> list[bool]:
+def timed_flags(events: list[dict[str, Any]]) -> list[bool]:
     return [event["device_start_ns"] is not None for event in events]
 
 
@@ -101,14 +101,14 @@ def test_all_of_a_model_on_a_device(trace: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(devices, "on_device", lambda tensor: tensor is not None)
     monkeypatch.setattr(process_groups, "queues_only", lambda _group: True)
     monkeypatch.setattr(process_groups, "QueuedEnds", Ends)
-    found = trained(trace)
-    assert not found.side.dropped
+    recorded = trained(trace)
+    assert not recorded.side.dropped
     for name in ("forward", "backprop", "bucket", "SGD"):
-        assert timed(found.named(name)) == [True] * STEPS, name
+        assert timed_flags(recorded.named(name)) == [True] * STEPS, name
     for name in ("0", "2"):
-        assert not any(timed(found.named(name)))
-    rows = {row.index: row.name for row in found.side.threads}
-    on_device = [event for event in found.events if event["stream"] is not None]
+        assert not any(timed_flags(recorded.named(name)))
+    rows = {row.index: row.name for row in recorded.side.threads}
+    on_device = [event for event in recorded.events if event["stream"] is not None]
     reductions = [
         event for event in on_device if event["kind"] == "reduction"
     ]  # some are DDP's own
@@ -119,8 +119,8 @@ def test_all_of_a_model_on_a_device(trace: Path, monkeypatch: pytest.MonkeyPatch
         "backprop": "simulated:0 stream 0",
         "SGD": "simulated:0 stream 0",
     }
-    order = sorted(("forward", "backprop", "SGD"), key=lambda n: found.named(n)[0]["start_ns"])
-    begins = [found.named(name)[0]["device_start_ns"] for name in order]
+    order = sorted(("forward", "backprop", "SGD"), key=lambda n: recorded.named(n)[0]["start_ns"])
+    begins = [recorded.named(name)[0]["device_start_ns"] for name in order]
     assert begins == sorted(begins)
 
 
@@ -132,8 +132,8 @@ def test_reductions_by_the_host_are_timed_there(
     monkeypatch.setattr(timebase, "find", lambda: device)
     monkeypatch.setattr(devices, "on_device", lambda tensor: tensor is not None)
     found = trained(trace)
-    assert timed(found.named("backprop")) == [True] * STEPS
-    assert timed(found.named("bucket")) == [False] * STEPS
+    assert timed_flags(found.named("backprop")) == [True] * STEPS
+    assert timed_flags(found.named("bucket")) == [False] * STEPS
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_model_on_the_host_is_not_timed_on_a_device(
     device = SimulatedDevice(clock=time.monotonic_ns)
     monkeypatch.setattr(timebase, "find", lambda: device)
     found = trained(trace)
-    assert not any(timed(found.events))
+    assert not any(timed_flags(found.events))
     assert device.events == []
 
 

@@ -31,11 +31,11 @@ class Ours:
 
 def test_a_loader_of_any_class_is_recorded(trace: Path) -> None:
     training = Training()
-    ours, other = Ours(2), Ours(3)
-    tl.attach(training.model, optimizer=training.optimizer, loader=ours)
-    for batch in ours:
+    attached, unattached = Ours(2), Ours(3)
+    tl.attach(training.model, optimizer=training.optimizer, loader=attached)
+    for batch in attached:
         training.step(batch)
-    assert len(list(other)) == len(other)
+    assert len(list(unattached)) == len(unattached)
     tl.stop()
     recorded = read_one(trace)
     assert [event["step"] for event in recorded.named("data")] == [0, 1, 2]

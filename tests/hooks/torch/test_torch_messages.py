@@ -41,15 +41,15 @@ def _messages(recorded: Recorded, op: str) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_is_recorded_once_at_both_ends(ranks: list[Recorded], rank: int) -> None:
     """With tag, number and size alike, in both groups; also where anybody might have sent it."""
-    for op, mine in (("send", rank), ("recv", 1 - rank)):
-        found = list(_messages(ranks[mine], op))
-        assert {event["status"] for event in found} == {"closed"}
-        assert {event["peer"] for event in found} == {1 - mine}
-        for communicator in {event["communicator"] for event in found}:
-            of_group = [e for e in found if e["communicator"] == communicator]
+    for op, own_rank in (("send", rank), ("recv", 1 - rank)):
+        messages = list(_messages(ranks[own_rank], op))
+        assert {event["status"] for event in messages} == {"closed"}
+        assert {event["peer"] for event in messages} == {1 - own_rank}
+        for communicator in {event["communicator"] for event in messages}:
+            of_group = [e for e in messages if e["communicator"] == communicator]
             keys = Counter((e["key"], e["seq"], e["bytes"]) for e in of_group)
             assert keys == Counter(SENT[rank])
-        assert len(found) == 2 * len(SENT[rank])
+        assert len(messages) == 2 * len(SENT[rank])
 
 
 def test_they_end_when_they_have_come(ranks: list[Recorded]) -> None:

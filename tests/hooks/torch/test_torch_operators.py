@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 classes: Any = LateModule("support.launch.torch_classes")
 
 
-def _within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
+def _is_inside(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
     return (
         outer["start_ns"] <= inner["start_ns"]
         and inner["start_ns"] + inner["duration_ns"] <= outer["start_ns"] + outer["duration_ns"]
@@ -30,15 +30,15 @@ def test_operators_lie_in_their_layers(trace: Path) -> None:
     tl.stop()
     recorded = read_one(trace)
     for kind, order in (("forward", ["0", "1", "2"]), ("backprop", ["2", "1", "0"])):
-        found = [event for event in recorded.events if event["kind"] == kind]
-        (whole,) = (event for event in found if event["name"] == kind)
-        layers = [event for event in found if event["name"] in order]
-        operators = [event for event in found if event not in (whole, *layers)]
+        events = [event for event in recorded.events if event["kind"] == kind]
+        (pass_event,) = (event for event in events if event["name"] == kind)
+        layers = [event for event in events if event["name"] in order]
+        operators = [event for event in events if event not in (pass_event, *layers)]
         assert [event["name"] for event in layers] == order
         assert [event["name"] for event in operators] == ["linear", "relu", "linear"]
         for layer, operator in zip(layers, operators, strict=True):
-            assert _within(operator, layer)
-            assert _within(layer, whole)
+            assert _is_inside(operator, layer)
+            assert _is_inside(layer, pass_event)
             assert operator["depth"] == layer["depth"] + 1
 
 
@@ -77,11 +77,14 @@ def test_a_compiled_model_compiles_whole() -> None:
 
 def test_a_compiled_part_is_one(trace: Path) -> None:
     """It computes what it did, and the operators around it are there."""
-    first, inner = network(), torch.nn.Sequential(torch.nn.Linear(1, 8), classes.OwnOperators())
-    whole = torch.nn.Sequential(first, torch.compile(inner, backend="eager"))
+    outer_part, inner = (
+        network(),
+        torch.nn.Sequential(torch.nn.Linear(1, 8), classes.OwnOperators()),
+    )
+    model = torch.nn.Sequential(outer_part, torch.compile(inner, backend="eager"))
     with torch.no_grad():  # else PyTorch warns of what it compiles
-        expected = inner(first(torch.ones(2, 8)))
-        tl.attach(whole, detail="op")
-        assert torch.equal(whole(torch.ones(2, 8)), expected)
+        expected = inner(outer_part(torch.ones(2, 8)))
+        tl.attach(model, detail="op")
+        assert torch.equal(model(torch.ones(2, 8)), expected)
     tl.stop()
     assert len(read_one(trace).named("relu")) == 1

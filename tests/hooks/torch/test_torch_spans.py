@@ -31,7 +31,7 @@ def _spans(recorded: Recorded, kind: str) -> list[dict[str, Any]]:
     return [e for e in recorded.events if e["kind"] == kind and e["type"] == "span"]
 
 
-def _within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
+def _is_inside(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
     return (
         outer["start_ns"] <= inner["start_ns"]
         and inner["start_ns"] + inner["duration_ns"] <= outer["start_ns"] + outer["duration_ns"]
@@ -56,16 +56,16 @@ def test_steps_touch_and_hold_their_events(trace: Path) -> None:
         assert before["start_ns"] + before["duration_ns"] <= after["start_ns"]
     for event in recorded.events:
         if event["step"] < STEPS:
-            assert _within(event, steps[event["step"]]), event
+            assert _is_inside(event, steps[event["step"]]), event
 
 
 def test_layers_lie_in_the_passes_forwards_and_backwards(trace: Path) -> None:
     recorded = _record(trace)
     for kind, order in (("forward", ["0", "1", "2"]), ("backprop", ["2", "1", "0"])):
-        whole = [event for event in _spans(recorded, kind) if event["name"] == kind]
+        passes = [event for event in _spans(recorded, kind) if event["name"] == kind]
         layers = [event for event in _spans(recorded, kind) if event["name"] != kind]
         assert [event["name"] for event in layers] == order * STEPS
-        assert all(_within(layer, whole[layer["step"]]) for layer in layers)
+        assert all(_is_inside(layer, passes[layer["step"]]) for layer in layers)
 
 
 def test_layers_are_not_recorded_where_phases_are_asked_for(trace: Path) -> None:
@@ -156,19 +156,19 @@ def test_steps_count_the_samples_that_they_train_on(trace: Path) -> None:
 
 def test_every_update_counts_to_the_step_of_its_batch(trace: Path) -> None:
     """Of two optimizers, also where the second's pass comes after the first's update."""
-    training, other = Training(), Training()
+    training, other_training = Training(), Training()
     batches = loader(STEPS)
-    for each in (training, other):
-        tl.attach(each.model, optimizer=each.optimizer, loader=batches)
+    for one_training in (training, other_training):
+        tl.attach(one_training.model, optimizer=one_training.optimizer, loader=batches)
     for batch in batches:
         training.step(batch)
-        other.step(batch)
+        other_training.step(batch)
     tl.stop()
     recorded = read_one(trace)
     assert [event["step"] for event in recorded.named("SGD")] == [0, 0, 1, 1, 2, 2]
     steps = _spans(recorded, "step")
     assert [step["step"] for step in steps] == [0, 1, 2]
-    assert all(_within(update, steps[update["step"]]) for update in recorded.named("SGD"))
+    assert all(_is_inside(update, steps[update["step"]]) for update in recorded.named("SGD"))
 
 
 def test_a_batch_fetched_ahead_does_not_end_its_step(trace: Path) -> None:

@@ -63,12 +63,12 @@ def ranks(training: Training) -> list[Recorded]:
 
 
 @pytest.fixture
-def of(ranks: list[Recorded]) -> Callable[[str], list[Events]]:
+def events_of(ranks: list[Recorded]) -> Callable[[str], list[Events]]:
     """Select the events of a way to train, on each rank."""
 
     def select(way: str) -> list[Events]:
-        first = STEPS * WAYS.index(way)
-        steps = range(first, first + STEPS)
+        first_step = STEPS * WAYS.index(way)
+        steps = range(first_step, first_step + STEPS)
         return [[e for e in rank.events if e["step"] in steps] for rank in ranks]
 
     return select
@@ -80,11 +80,11 @@ def _count(events: Events, kind: str) -> Counter[str]:
 
 def _reduced(events: Events) -> list[int]:
     """Return the bytes of the buckets of each step."""
-    found: Counter[int] = Counter()
+    bytes_by_step: Counter[int] = Counter()
     for event in events:
         if event["name"] == "bucket":
-            found[event["step"]] += event["bytes"]
-    return list(found.values())
+            bytes_by_step[event["step"]] += event["bytes"]
+    return list(bytes_by_step.values())
 
 
 def _check(events: Events, passes: int = STEPS) -> None:
@@ -106,24 +106,26 @@ def test_weights_are_the_same_bit_for_bit(training: Training) -> None:
 
 def test_reductions_match_across_ranks(ranks: list[Recorded]) -> None:
     keys = ("seq", "name", "op", "bytes", "bucket", "step")
-    first, second = (
+    rows_of_rank_0, rows_of_rank_1 = (
         sorted([e[k] for k in keys] for e in rank.events if e["kind"] == "reduction")
         for rank in ranks
     )
-    assert first == second
-    assert [row[0] for row in first] == list(range(len(first)))
+    assert rows_of_rank_0 == rows_of_rank_1
+    assert [row[0] for row in rows_of_rank_0] == list(range(len(rows_of_rank_0)))
 
 
-def test_gradient_accumulation(of: Callable[[str], list[Events]]) -> None:
+def test_gradient_accumulation(events_of: Callable[[str], list[Events]]) -> None:
     """Three passes a step, of which the last one reduces, and waits."""
-    for events in of("accumulated"):
+    for events in events_of("accumulated"):
         _check(events, passes=3 * STEPS)
 
 
 @pytest.mark.parametrize("way", ["two optimizers", "mixed precision"])
-def test_a_step_of_two_optimizers_is_one(way: str, of: Callable[[str], list[Events]]) -> None:
+def test_a_step_of_two_optimizers_is_one(
+    way: str, events_of: Callable[[str], list[Events]]
+) -> None:
     """With bfloat16 and a scaler, too."""
-    for events in of(way):
+    for events in events_of(way):
         _check(events)
 
 
@@ -147,16 +149,16 @@ def test_a_compiled_model(fork_server: ForkServer, tmp_path: Path) -> None:
         assert _reduced(rank.events) == [GRADIENT] * STEPS
 
 
-def test_the_users_hook(of: Callable[[str], list[Events]]) -> None:
+def test_the_users_hook(events_of: Callable[[str], list[Events]]) -> None:
     """What its reductions consist of is not counted beside the bucket."""
-    for events in of("own hook"):
+    for events in events_of("own hook"):
         _check(events)
         assert "all_reduce" not in _count(events, "reduction")
 
 
-def test_a_collective_of_its_own_between(of: Callable[[str], list[Events]]) -> None:
+def test_a_collective_of_its_own_between(events_of: Callable[[str], list[Events]]) -> None:
     """It is recorded beside the buckets, and in every step."""
-    for events in of("clipped"):
+    for events in events_of("clipped"):
         _check(events)
         gathered = [e["step"] for e in events if e["name"] == "all_gather" and e["bytes"] == 4]
         assert len(set(gathered)) == len(gathered) == STEPS

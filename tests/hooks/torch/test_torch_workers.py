@@ -29,13 +29,13 @@ def _train(trace: Path, batches: Any, epochs: int = 1) -> tuple[Recorded, list[f
     """Train on all batches; return what was recorded, and what was in them."""
     training = Training()
     tl.attach(training.model, optimizer=training.optimizer, loader=batches)
-    seen = []
+    samples = []
     for _ in range(epochs):
         for batch in batches:
-            seen += batch[:, 0].tolist()
+            samples += batch[:, 0].tolist()
             training.step(batch)
     tl.stop()
-    return read_one(trace), seen
+    return read_one(trace), samples
 
 
 def _check(recorded: Recorded, batches: int, workers: int) -> None:

@@ -103,10 +103,10 @@ def without_own(event: dict[str, Any]) -> dict[str, Any]:
 
 def test_they_write_the_same(tmp_path: Path) -> None:
     """Event by event and field by field, apart from times: usual values, absurd ones, many."""
-    which, python, python_side = recorded(tmp_path / "python", "0")
-    assert which == "python"
-    which, native, native_side = recorded(tmp_path / "native", "1")
-    if which == "python":
+    backend, python, python_side = recorded(tmp_path / "python", "0")
+    assert backend == "python"
+    backend, native, native_side = recorded(tmp_path / "native", "1")
+    if backend == "python":
         pytest.skip("the native recorder was not built here")
     assert len(python) > 1 << 14  # more than a segment holds
     assert [*map(without_own, native)] == [*map(without_own, python)]

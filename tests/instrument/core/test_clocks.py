@@ -21,21 +21,34 @@ if TYPE_CHECKING:
 
 def test_pair_is_read_at_one_moment() -> None:
     """Wall minus monotonic is the same whenever it is read, within the stated window."""
-    first, second = clock.read_clocks(), clock.read_clocks()
-    assert first.wall_ns is not None
-    assert second.wall_ns is not None
-    differs = (second.wall_ns - second.monotonic_ns) - (first.wall_ns - first.monotonic_ns)
-    assert abs(differs) <= first.window_ns + second.window_ns + 10**6  # the wall clock is slewed
-    assert abs(first.wall_ns - time.time_ns()) < 10**10
+    reading, next_reading = clock.read_clocks(), clock.read_clocks()
+    assert reading.wall_ns is not None
+    assert next_reading.wall_ns is not None
+    differs = (next_reading.wall_ns - next_reading.monotonic_ns) - (
+        reading.wall_ns - reading.monotonic_ns
+    )
+    assert (
+        abs(differs) <= reading.window_ns + next_reading.window_ns + 10**6
+    )  # the wall clock is slewed
+    assert abs(reading.wall_ns - time.time_ns()) < 10**10
 
 
 def test_how_long_the_main_thread_ran_is_read_with_them() -> None:
     """Work of it is time on a core, as its own clock counts it, or waiting for one."""
-    first, begun, clocked = clock.read_clocks(), time.monotonic_ns(), time.thread_time_ns()
+    first_reading, begin_ns, clocked = (
+        clock.read_clocks(),
+        time.monotonic_ns(),
+        time.thread_time_ns(),
+    )
     while time.thread_time_ns() - clocked < 5 * 10**7:
         pass
-    lasted, last = time.monotonic_ns() - begun, clock.read_clocks()
-    readings = (first.ran_ns, last.ran_ns, first.queued_ns, last.queued_ns)
+    lasted, last_reading = time.monotonic_ns() - begin_ns, clock.read_clocks()
+    readings = (
+        first_reading.ran_ns,
+        last_reading.ran_ns,
+        first_reading.queued_ns,
+        last_reading.queued_ns,
+    )
     if None in readings:
         pytest.skip("this kernel does not count it")
     ran, again, queued, more = (one or 0 for one in readings)
@@ -65,7 +78,7 @@ class Wire:
         self.time = 1_000_000
         self.answer = 0
 
-    def now(self) -> int:
+    def read_time(self) -> int:
         return self.time
 
     def send(self, _moment: int) -> None:
@@ -88,7 +101,7 @@ def test_round_trips_bound_the_offset(ahead: int, delays: list[tuple[int, int]])
     """The offset is wrong by half the smallest round trip at most."""
     wire = Wire(ahead, delays)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock, "now", wire.now)
+        patch.setattr(clock, "now", wire.read_time)
         offset, round_trip = clock.ping_pong(wire.send, wire.receive, rounds=len(delays))
     assert round_trip == min(there + back for there, back in delays)
     assert abs(offset - -ahead) <= round_trip / 2 + 1

@@ -64,16 +64,16 @@ def test_threads_that_name_at_once() -> None:
     registry = Registry()
     lines: list[bytes] = []
     registry.listen(lines.append, "")
-    found: list[list[int]] = []
+    numbers_by_thread: list[list[int]] = []
 
     def name_all() -> None:
-        found.append([registry.definition(f"n{n}", "user") for n in range(500)])
+        numbers_by_thread.append([registry.definition(f"n{n}", "user") for n in range(500)])
 
     threads = [threading.Thread(target=name_all) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(numbers == found[0] for numbers in found)
-    assert len(set(found[0])) == 500
+    assert all(numbers == numbers_by_thread[0] for numbers in numbers_by_thread)
+    assert len(set(numbers_by_thread[0])) == 500
     assert len(lines) == 500

@@ -91,11 +91,11 @@ def test_ranks_of_a_launcher_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_environment_is_left_as_found(tmp_path: Path) -> None:
     """What is set for children while recording goes away with it."""
-    before = dict(os.environ)
+    environment_before = dict(os.environ)
     tl.start(tmp_path / "t")
     assert os.environ["TRACELENS_DIR"] == str(tmp_path / "t")
     tl.stop()
-    assert dict(os.environ) == before
+    assert dict(os.environ) == environment_before
 
 
 def test_folder_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

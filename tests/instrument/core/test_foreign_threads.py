@@ -32,7 +32,7 @@ class ForeignThread:
     def __init__(self, work: Callable[[int], object]) -> None:
         self._work = work
         self._library = ctypes.CDLL(None)
-        self._callback = CALLBACK(self._called)
+        self._callback = CALLBACK(self._run_callback)
         self._key = ctypes.c_uint()
         self._thread = ctypes.c_ulong()
         self._calls = 0
@@ -45,7 +45,7 @@ class ForeignThread:
         library.pthread_join(self._thread, None)
         library.pthread_key_delete(self._key)
 
-    def _called(self, _value: int | None) -> None:
+    def _run_callback(self, _value: int | None) -> None:
         self._work(self._calls)
         self._calls += 1
         if self._calls < CALLS:
@@ -70,12 +70,12 @@ def test_callbacks_of_one_thread(trace: Path) -> None:
         ForeignThread(work).run()
     tl.stop()
     recorded = read_one(trace)
-    mine = [event for event in recorded.named("inner") if event["status"] == "closed"]
-    assert [event["bytes"] for event in mine] == [n for n in range(CALLS) for _ in range(2)]
+    inner_events = [event for event in recorded.named("inner") if event["status"] == "closed"]
+    assert [event["bytes"] for event in inner_events] == [n for n in range(CALLS) for _ in range(2)]
     assert len(recorded.named("outer")) == CALLS + 1
-    (row,) = {event["thread"] for event in mine}
+    (row,) = {event["thread"] for event in inner_events}
     assert len(threads_of(recorded)) == 2
-    assert {event["depth"] for event in mine} == {0, 1}
+    assert {event["depth"] for event in inner_events} == {0, 1}
     assert row != next(e["thread"] for e in recorded.named("outer"))
 
 

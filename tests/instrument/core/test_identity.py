@@ -44,14 +44,14 @@ LAUNCHERS = {
 }
 
 
-def found(who: Identity) -> tuple[int, int, int, str]:
+def rank_world_local_job(who: Identity) -> tuple[int, int, int, str]:
     return who.rank, who.world, who.local_rank, who.job
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_launcher(launcher: str) -> None:
     """Each launcher's variables give rank, world, local rank and job."""
-    assert found(identify({}, {}, LAUNCHERS[launcher])) == (5, 8, 1, "job-7")
+    assert rank_world_local_job(identify({}, {}, LAUNCHERS[launcher])) == (5, 8, 1, "job-7")
 
 
 def test_torchrun_inside_slurm() -> None:
@@ -88,7 +88,7 @@ def test_hook_does_not_overrule_the_launcher() -> None:
     """What a hook learned counts only where nobody has said anything."""
     learned = {"rank": 1, "world": 2, "local_rank": None}
     assert identify({}, learned, LAUNCHERS["MPICH"]).rank == 5
-    assert found(identify({}, learned, {})) == (1, 2, 0, "")
+    assert rank_world_local_job(identify({}, learned, {})) == (1, 2, 0, "")
 
 
 def test_hook_may_come_late(trace: Path) -> None:
@@ -123,16 +123,16 @@ def test_role_stays_when_the_rank_is_learned(tmp_path: Path) -> None:
 def test_process_row(trace: Path) -> None:
     """The side tables say which process on which machine it was."""
     tl.stop()
-    who = read_one(trace).side.process
-    assert (who.pid, who.parent_pid) == (os.getpid(), os.getppid())
-    assert who.host == os.uname().nodename
-    boot, _, namespace = who.clock_domain.partition("/")
+    process_row = read_one(trace).side.process
+    assert (process_row.pid, process_row.parent_pid) == (os.getpid(), os.getppid())
+    assert process_row.host == os.uname().nodename
+    boot, _, namespace = process_row.clock_domain.partition("/")
     assert len(boot) == 36
     assert namespace.startswith("time:[")
-    assert {"python", "tracelens"} <= set(who.versions)
-    assert who.incarnation > 0
-    assert who.cores == allowed_cores() is not None
-    assert who.core_quota == core_quota()
+    assert {"python", "tracelens"} <= set(process_row.versions)
+    assert process_row.incarnation > 0
+    assert process_row.cores == allowed_cores() is not None
+    assert process_row.core_quota == core_quota()
 
 
 @pytest.mark.parametrize("mark", ["", "nonsense", "[]", "{}", '{"launcher":null,"color":1}'])

@@ -31,11 +31,11 @@ def train(folder: Path, marked: int | None = None, **options: Any) -> None:
     tl.stop()
 
 
-def told(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> dict[str, Any]:
+def printed_json(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> dict[str, Any]:
     """Return what a verb prints as JSON."""
     assert main([verb, str(folder), "--format", "json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    content: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return content
 
 
 def faults_in(report: dict[str, Any]) -> set[str]:
@@ -57,8 +57,8 @@ def test_detail_of_some_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert events.filter(name="piece").height == STEPS // 5 * PIECES
     (note,) = notes_of(tmp_path)
     assert f"2 of every 10 steps have all their events; of the others {320 * PIECES:,} were" in note
-    assert note in told(tmp_path, capsys, "info")["notes"]
-    report = told(tmp_path, capsys, "analyze")
+    assert note in printed_json(tmp_path, capsys, "info")["notes"]
+    report = printed_json(tmp_path, capsys, "analyze")
     assert report["trace"]["steps"] == STEPS
     assert not faults_in(report)
 
@@ -75,7 +75,7 @@ def test_last_steps_and_marked_ones(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert re.search(
         r"Steps left out, from 0 to 34\d, took .* on average, the longest, step \d+,", note
     )
-    report = told(tmp_path, capsys, "analyze")
+    report = printed_json(tmp_path, capsys, "analyze")
     assert not faults_in(report)
     check_whole(report, tmp_path)
 
@@ -94,7 +94,7 @@ def check_whole(report: dict[str, Any], folder: Path) -> None:
 def test_budget_used_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What came after is counted, and the report says that times are lower bounds."""
     train(tmp_path, budget="1MB")
-    report = told(tmp_path, capsys, "analyze")
+    report = printed_json(tmp_path, capsys, "analyze")
     (lost,) = [f for f in report["findings"] if f["kind"] == "dropped_events"]
     kept = tl.open(tmp_path).processes["events"].item()
     assert lost["evidence"]["dropped"] == {

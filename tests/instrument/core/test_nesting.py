@@ -64,10 +64,10 @@ def test_generators_that_do_not_nest(trace: Path) -> None:
         with tl.span(name):
             yield
 
-    first, second = hold("first"), hold("second")
-    for generator in (first, second):
+    generator_1, generator_2 = hold("first"), hold("second")
+    for generator in (generator_1, generator_2):
         next(generator)
-    for generator in (first, second):
+    for generator in (generator_1, generator_2):
         next(generator, None)
     tl.stop()
     recorded = read_one(trace)

@@ -74,14 +74,14 @@ def run_inside(work: Work) -> None:
 
 def expected(work: Work, depth: int) -> list[tuple[str, str, int, int | None, int | None]]:
     """List the events of a piece of work in the order in which they begin."""
-    mine = (
+    own_row = (
         f"work {work.span}",
         "exception" if work.fails else "closed",
         depth,
         work.span if work.form in {"values", "instant"} else None,
         work.span if work.form == "token" else None,
     )
-    return [mine, *(row for inner in work.inside for row in expected(inner, depth + 1))]
+    return [own_row, *(row for inner in work.inside for row in expected(inner, depth + 1))]
 
 
 @given(PROGRAMS)

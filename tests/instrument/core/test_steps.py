@@ -182,10 +182,10 @@ def test_handles_made_at_each_use_are_apart(trace: Path) -> None:
         with tl.span("nap", kind="data"):
             await asyncio.sleep(nap)
 
-    async def both() -> None:
+    async def run_both() -> None:
         await asyncio.gather(work(0.0), work(0.05))
 
-    asyncio.run(both())
+    asyncio.run(run_both())
     tl.stop()
     first, second = read_one(trace).named("nap")
     assert first["start_ns"] <= second["start_ns"]

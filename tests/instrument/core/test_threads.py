@@ -45,12 +45,12 @@ def test_all_spans_of_all_threads(trace: Path) -> None:
     assert frame.height == THREADS * SPANS
     assert frame["status"].unique().to_list() == ["closed"]
     names = {row.index: row.name for row in recorded.side.threads}
-    inside = frame.filter(pl.col("name") == "inner")
-    assert inside["depth"].unique().to_list() == [1]
+    inner_spans = frame.filter(pl.col("name") == "inner")
+    assert inner_spans["depth"].unique().to_list() == [1]
     for number in range(THREADS):
-        mine = inside.filter(pl.col("peer") == number)
-        assert {names[row] for row in mine["thread"].unique()} == {f"worker {number}"}
-        assert mine["bytes"].to_list() == list(range(SPANS // 2))
+        of_thread = inner_spans.filter(pl.col("peer") == number)
+        assert {names[row] for row in of_thread["thread"].unique()} == {f"worker {number}"}
+        assert of_thread["bytes"].to_list() == list(range(SPANS // 2))
     assert recorded.side.dropped == {}
 
 

@@ -21,15 +21,15 @@ ROUNDING_NS = 500
 
 def anchored(device: SimulatedDevice, seconds: list[float]) -> tuple[Anchors, list[ClockReading]]:
     """Cast anchors after so many seconds each."""
-    told: list[ClockReading] = []
-    anchors = Anchors(device, told.append, device.now)
+    readings: list[ClockReading] = []
+    anchors = Anchors(device, readings.append, device.now)
     for pause in seconds:
         device.work(round(pause * SECOND))
         anchors.look()
         anchors.cast_if_due()
     device.work(SECOND)
     anchors.look()
-    return anchors, told
+    return anchors, readings
 
 
 def truth(device: SimulatedDevice, reading: ClockReading, first: ClockReading) -> float:
@@ -56,12 +56,12 @@ def test_windows_hold(
         drift_ppm=drift,
         apart_ns=lambda: draw.randint(0, late),
     )
-    _, told = anchored(device, pauses)
-    assert told
-    for number, reading in enumerate(told):
+    _, readings = anchored(device, pauses)
+    assert readings
+    for number, reading in enumerate(readings):
         assert reading.offset_ns is not None
-        error = abs(reading.offset_ns - truth(device, reading, told[0]))
-        windows = (reading.window_ns + told[0].window_ns) / 2
+        error = abs(reading.offset_ns - truth(device, reading, readings[0]))
+        windows = (reading.window_ns + readings[0].window_ns) / 2
         drifted = windows * abs(drift) * 1e-6
         assert error <= windows + drifted + ROUNDING_NS * (number + 1)
 
@@ -77,33 +77,33 @@ def test_an_idle_stream_is_tied_sharply() -> None:
 def test_a_day_does_not_wear_it_out() -> None:
     """Measured in a chain, it stays sharp; from one origin it would be wrong by milliseconds."""
     device = SimulatedDevice(drift_ppm=-15.0)
-    _, told = anchored(device, [ANCHOR_EVERY_NS / SECOND + 0.001] * 17_000)
-    last = told[-1]
-    assert last.monotonic_ns - told[0].monotonic_ns > 84_000 * SECOND
+    _, readings = anchored(device, [ANCHOR_EVERY_NS / SECOND + 0.001] * 17_000)
+    last = readings[-1]
+    assert last.monotonic_ns - readings[0].monotonic_ns > 84_000 * SECOND
     assert last.offset_ns is not None
     # Rounding makes the device's clock wander, slowly: from one reading to the next it is sharp.
-    for one, two in zip(told[-100:], told[-99:], strict=False):
-        assert one.offset_ns is not None
-        assert two.offset_ns is not None
-        drifted = truth(device, two, told[0]) - truth(device, one, told[0])
-        assert abs(two.offset_ns - one.offset_ns - drifted) <= 10_000
+    for reading, next_reading in zip(readings[-100:], readings[-99:], strict=False):
+        assert reading.offset_ns is not None
+        assert next_reading.offset_ns is not None
+        drifted = truth(device, next_reading, readings[0]) - truth(device, reading, readings[0])
+        assert abs(next_reading.offset_ns - reading.offset_ns - drifted) <= 10_000
 
 
 def test_an_anchor_that_is_late_is_seen_later() -> None:
     """A device that is too busy makes a wide window, never a wrong one; meanwhile none is cast anew."""
     device = SimulatedDevice(apart_ns=lambda: SECOND)
-    told: list[ClockReading] = []
-    anchors = Anchors(device, told.append, device.now)
-    assert told == []
+    readings: list[ClockReading] = []
+    anchors = Anchors(device, readings.append, device.now)
+    assert readings == []
     waiting = anchors.latest
     device.work(9 * SECOND // 10)
     anchors.look()
     anchors.cast_if_due()
-    assert told == []
+    assert readings == []
     assert anchors.latest is waiting
     device.work(SECOND)
     anchors.look()
-    (reading,) = told
+    (reading,) = readings
     assert reading.window_ns > SECOND
     assert waiting.device_ns == reading.monotonic_ns
 

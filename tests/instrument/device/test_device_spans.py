@@ -31,10 +31,10 @@ def simulated_device(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
     return simulated
 
 
-def timed(event: dict[str, Any]) -> bool:
-    known = [event[name] is not None for name in TIMES]
-    assert all(known) or not any(known)
-    return all(known)
+def has_device_times(event: dict[str, Any]) -> bool:
+    is_known = [event[name] is not None for name in TIMES]
+    assert all(is_known) or not any(is_known)
+    return all(is_known)
 
 
 def recorded(trace: Path) -> Recorded:
@@ -49,10 +49,10 @@ def test_without_a_device_it_is_a_span(trace: Path) -> None:
     with FORWARD(nbytes=3, bucket=1):
         pass
     FORWARD.begin(seq=2).end()
-    found = recorded(trace)
-    assert [event["status"] for event in found.named("forward")] == ["closed"] * 3
-    assert not any(map(timed, found.events))
-    assert {reading.method for reading in found.side.clocks} == {"local"}
+    read = recorded(trace)
+    assert [event["status"] for event in read.named("forward")] == ["closed"] * 3
+    assert not any(map(has_device_times, read.events))
+    assert {reading.method for reading in read.side.clocks} == {"local"}
 
 
 def test_with_a_device_it_is_timed_there(trace: Path, device: SimulatedDevice) -> None:
@@ -61,12 +61,12 @@ def test_with_a_device_it_is_timed_there(trace: Path, device: SimulatedDevice) -
         device.queue(30 * MS)
         with FORWARD(nbytes=3):
             device.queue(5 * MS)
-    found = recorded(trace)
-    event = found.one("forward")
+    read = recorded(trace)
+    event = read.one("forward")
     assert event["device_duration_ns"] == pytest.approx(5 * MS, abs=1000)
     assert event["duration_ns"] < event["device_start_ns"] - event["start_ns"]
     assert (event["bytes"], event["step"], event["request"]) == (3, 0, None)
-    rows = {row.index: row.name for row in found.side.threads}
+    rows = {row.index: row.name for row in read.side.threads}
     assert rows[event["stream"]] == "simulated:0 stream 0"
 
 
@@ -98,7 +98,7 @@ def test_nested_spans_and_threads_keep_their_own(trace: Path, device: SimulatedD
         thread.join()
     events = recorded(trace).named("forward")
     assert len(events) == 4
-    assert all(map(timed, events))
+    assert all(map(has_device_times, events))
     assert len({event["device_start_ns"] for event in events}) >= 2
 
 
@@ -109,7 +109,7 @@ def test_an_exception_ends_both(trace: Path) -> None:
         raise ValueError("mine")
     event = recorded(trace).one("forward")
     assert event["status"] == "exception"
-    assert timed(event)
+    assert has_device_times(event)
 
 
 def test_discarded_is_gone(trace: Path, device: SimulatedDevice) -> None:
@@ -126,7 +126,7 @@ def test_a_request_of_its_own_is_kept(trace: Path) -> None:
         pass
     event = recorded(trace).one("forward")
     assert event["request"] == 77
-    assert not timed(event)
+    assert not has_device_times(event)
 
 
 def test_a_failing_device_is_left_alone(
@@ -180,7 +180,7 @@ def test_what_the_device_never_told_is_counted(
             pass
     found = recorded(trace)
     assert found.side.dropped == {"device times that were not known in time": 7}
-    assert [timed(event) for event in found.named("forward")] == [True] + [False] * 7
+    assert [has_device_times(event) for event in found.named("forward")] == [True] + [False] * 7
 
 
 def test_off_it_does_nothing(device: SimulatedDevice) -> None:

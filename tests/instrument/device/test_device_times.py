@@ -36,7 +36,7 @@ class Timed:
             self.device, self.told.append, lambda: self.lost.append(1), self.device.now
         )
 
-    def begun(self) -> Timing:
+    def begin_timing(self) -> Timing:
         """Begin to time what comes next on the current stream."""
         name = self.times.next_name()
         assert name is not None
@@ -46,7 +46,7 @@ class Timed:
 
     def span(self, *ns: int) -> int:
         """Time some work on the current stream; return its name."""
-        timing = self.begun()
+        timing = self.begin_timing()
         ran = [self.device.queue(each) for each in ns]
         self.times.end(timing)
         # What stands on the host, by the name that joins both.
@@ -55,7 +55,7 @@ class Timed:
         return timing.name
 
 
-def known(folder: Path) -> list[dict[str, Any]]:
+def events_with_device_times(folder: Path) -> list[dict[str, Any]]:
     """Return the spans with device times so far, the recording being open."""
     return [event for event in read_one(folder).named("work") if event["stream"] is not None]
 
@@ -67,17 +67,17 @@ def test_late_work_is_timed_when_it_is_over(trace: Path) -> None:
     timed.device.queue(50 * MS)
     truths = [timed.truth[timed.span(2 * MS, 1 * MS)] for _ in range(20)]
     timed.times.at_step_boundary()
-    assert known(trace) == []
+    assert events_with_device_times(trace) == []
     timed.device.work(200 * MS)
     timed.times.at_step_boundary()
-    found = known(trace)
-    assert len(found) == 20
+    timed_events = events_with_device_times(trace)
+    assert len(timed_events) == 20
     origin = timed.told[0].monotonic_ns
-    for event, (begin, end) in zip(found, truths, strict=True):
+    for event, (begin_ns, end_ns) in zip(timed_events, truths, strict=True):
         since = event["device_start_ns"] - origin
-        assert since == pytest.approx((begin - origin) * (1 + 30e-6), abs=10_000)
+        assert since == pytest.approx((begin_ns - origin) * (1 + 30e-6), abs=10_000)
         # Between the events lies the work, and at most what the calls themselves took.
-        assert event["device_duration_ns"] == pytest.approx(end - begin, abs=ROUNDING_NS)
+        assert event["device_duration_ns"] == pytest.approx(end_ns - begin_ns, abs=ROUNDING_NS)
     assert timed.lost == []
 
 
@@ -90,7 +90,7 @@ def test_streams_end_in_any_order(trace: Path) -> None:
     timed.span(1 * MS)
     timed.device.work(10 * MS)
     timed.times.at_step_boundary()
-    (event,) = known(trace)
+    (event,) = events_with_device_times(trace)
     rows = {row.index: row for row in read_one(trace).side.threads}
     assert rows[event["stream"]].name == "simulated:0 stream 2"
     assert rows[event["stream"]].device == 0
@@ -106,7 +106,7 @@ def test_a_busy_device_is_asked_little(trace: Path) -> None:
     before = timed.device.host_ns
     timed.times.at_step_boundary()
     assert timed.device.host_ns - before < 50 * timed.device.call_ns
-    assert known(trace) == []
+    assert events_with_device_times(trace) == []
 
 
 def test_the_oldest_are_lost_and_counted(trace: Path) -> None:
@@ -118,7 +118,7 @@ def test_the_oldest_are_lost_and_counted(trace: Path) -> None:
     assert len(timed.lost) == 100
     timed.times.finish(limit_s=0.0)
     assert len(timed.lost) == MOST_WAITING + 100
-    assert known(trace) == []
+    assert events_with_device_times(trace) == []
 
 
 def test_without_steps_all_is_timed(trace: Path) -> None:
@@ -128,7 +128,7 @@ def test_without_steps_all_is_timed(trace: Path) -> None:
         timed.span(10)
         timed.device.work(MS)
     assert timed.lost == []
-    assert len(known(trace)) > 3000
+    assert len(events_with_device_times(trace)) > 3000
 
 
 def test_the_end_gets_some_time(trace: Path) -> None:
@@ -136,9 +136,9 @@ def test_the_end_gets_some_time(trace: Path) -> None:
     timed = Timed()
     timed.device.queue(MS // 10)
     timed.span(1000)
-    assert known(trace) == []
+    assert events_with_device_times(trace) == []
     timed.times.finish(limit_s=30.0)
-    assert len(known(trace)) == 1
+    assert len(events_with_device_times(trace)) == 1
     assert timed.lost == []
     assert timed.times.next_name() is None
 
@@ -151,18 +151,18 @@ def test_no_graph_is_disturbed(trace: Path) -> None:
     timed.device.captures = True
     assert timed.times.next_name() is None
     timed.times.at_step_boundary()
-    assert known(trace) == []
+    assert events_with_device_times(trace) == []
     timed.device.captures = False
     timed.times.at_step_boundary()
-    assert len(known(trace)) == 1
+    assert len(events_with_device_times(trace)) == 1
 
 
 def test_events_are_used_again(trace: Path) -> None:
     """Both events of a span go back to the device once its times are known, or it is dropped."""
     timed = Timed()
     timed.span(MS)
-    timed.times.drop(timed.begun())
+    timed.times.drop(timed.begin_timing())
     timed.device.work(10 * MS)
     timed.times.at_step_boundary()
-    assert len(known(trace)) == 1
+    assert len(events_with_device_times(trace)) == 1
     assert timed.device.reused == 3

@@ -81,10 +81,10 @@ def test_one_warning_where_memory_ends(tmp_path: Path, recorder: str) -> None:
 def check(cases: dict[str, str], folder: Path, recorder: str, first: str = "") -> None:
     program = "\n".join(f"case({name!r}, {how})" for name, how in cases.items())
     ran = harmless(LIMITED + first + program, folder, recorder, starts=False)
-    said = {part.partition("\n")[0]: part for part in ran.errors.split("case ")[1:]}
+    errors_by_case = {part.partition("\n")[0]: part for part in ran.errors.split("case ")[1:]}
     for name in cases:
         expected = {0, 1} if name in MAY_HAVE_ENOUGH else {1}
-        assert said[name].count("TraceLens: ") in expected, ran.errors
+        assert errors_by_case[name].count("TraceLens: ") in expected, ran.errors
     told = {name: told_of(folder / name) for name in cases}
     assert {name for name, events in told.items() if events} >= ALWAYS_TOLD & cases.keys()
     assert all(events == EVENTS for found in told.values() for events in found), told

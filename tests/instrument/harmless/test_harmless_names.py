@@ -47,10 +47,10 @@ def test_names_without_end(tmp_path: Path, recorder: str) -> None:
     recorded = read_one(tmp_path / "trace")
     others = recorded.frame.filter(pl.col("name") == "(other names)")
     counts = others.group_by("type", "kind", "op").len().rows()
-    found = {row[:3]: row[3] for row in counts}
-    assert found["span", "reduction", "allreduce"] == 500
-    assert found["counter", "user", None] == 1 + 20
-    assert found["instant", "data", None] > 1000
+    counts_by_key = {row[:3]: row[3] for row in counts}
+    assert counts_by_key["span", "reduction", "allreduce"] == 500
+    assert counts_by_key["counter", "user", None] == 1 + 20
+    assert counts_by_key["instant", "data", None] > 1000
     assert recorded.side.dropped["too many names"] > 1500
     assert recorded.frame.filter(pl.col("name") == "compute").height == 121
     assert recorded.side.complete

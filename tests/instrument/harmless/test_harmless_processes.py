@@ -105,11 +105,11 @@ def test_processes_end_as_without(tmp_path: Path, recorder: str, program: str) -
     ran = harmless(program, tmp_path, recorder)
     assert ran.warned == [], ran.errors
     recorded = read_all(tmp_path / "trace")
-    (training,) = [one for one in recorded if one.named("loss")]
+    (training,) = [process for process in recorded if process.named("loss")]
     assert training.side.complete
-    of_children = [one for one in recorded if one.named("work")]
+    of_children = [process for process in recorded if process.named("work")]
     assert len(of_children) >= 4
-    ranks = {one.side.process.parent_rank_pid for one in of_children}
+    ranks = {process.side.process.parent_rank_pid for process in of_children}
     assert ranks == {training.side.process.pid}
 
 

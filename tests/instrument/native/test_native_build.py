@@ -41,11 +41,11 @@ def root(tmp_path: Path, hook: ModuleType) -> Path:
 
 
 def build(hook: ModuleType, root: Path, version: str) -> dict[str, Any]:
-    made = hook.NativeBuildHook(str(root), {}, None, None, str(root), "wheel")
+    hook_instance = hook.NativeBuildHook(str(root), {}, None, None, str(root), "wheel")
     build_data: dict[str, Any] = {"force_include": {}}
-    made.initialize(version, build_data)
+    hook_instance.initialize(version, build_data)
     held = [Path(library).is_file() for library in build_data["force_include"]]
-    made.finalize(version, build_data, "")
+    hook_instance.finalize(version, build_data, "")
     assert all(held)
     return build_data
 
@@ -71,7 +71,7 @@ def test_without_a_compiler(
 @pytest.mark.slow
 def test_with_a_compiler(hook: ModuleType, root: Path) -> None:
     """The library lies beside its source when that is edited, and only in the wheel otherwise."""
-    beside = [hook.library_of(root / source) for source in hook.SOURCES]
+    libraries = [hook.library_of(root / source) for source in hook.SOURCES]
     if shutil.which("cc") is None:
         pytest.skip("there is no compiler here")
     data = build(hook, root, "standard")
@@ -81,9 +81,9 @@ def test_with_a_compiler(hook: ModuleType, root: Path) -> None:
     ]
     assert re.fullmatch("cp311-abi3-(many)?linux_.*", data["tag"])
     assert not data["pure_python"]
-    assert not any(library.exists() for library in beside)
+    assert not any(library.exists() for library in libraries)
     assert build(hook, root, "editable") == {"force_include": {}}
-    assert all(library.is_file() for library in beside)
+    assert all(library.is_file() for library in libraries)
 
 
 def test_free_threaded_python(

@@ -40,21 +40,21 @@ def test_between_two_readings_of_the_kernel() -> None:
     for pause in PAUSES:
         time.sleep(pause)  # the clock's behaviour after a pause is the point
         for _ in range(2000):
-            before = time.monotonic_ns()
-            found = clock.now()
-            after = time.monotonic_ns()
-            assert before - OFF_NS < found < after + OFF_NS
+            before_ns = time.monotonic_ns()
+            now_ns = clock.now()
+            after_ns = time.monotonic_ns()
+            assert before_ns - OFF_NS < now_ns < after_ns + OFF_NS
 
 
 @pytest.mark.usefixtures("source")
 def test_never_backwards() -> None:
     """Of two times the later one is not smaller, also where the counter is compared in between."""
     end = clock.now() + 30_000_000
-    before = 0
-    while before < end:
-        found = clock.now()
-        assert found >= before
-        before = found
+    previous_ns = 0
+    while previous_ns < end:
+        now_ns = clock.now()
+        assert now_ns >= previous_ns
+        previous_ns = now_ns
 
 
 def test_source_of_the_machine() -> None:
@@ -77,14 +77,14 @@ def test_processes_agree() -> None:
     """What one process saw between two moments of another lies between their times."""
     with subprocess.Popen(
         [sys.executable, "-c", ANSWER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-    ) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
+    ) as other_process:
+        assert other_process.stdin is not None
+        assert other_process.stdout is not None
         for _ in range(1000):
-            before = clock.now()
-            other.stdin.write(b"?\n")
-            found = int(other.stdout.readline())
-            assert before - OFF_NS < found < clock.now() + OFF_NS
+            before_ns = clock.now()
+            other_process.stdin.write(b"?\n")
+            other_ns = int(other_process.stdout.readline())
+            assert before_ns - OFF_NS < other_ns < clock.now() + OFF_NS
 
 
 NAMESPACE = """
@@ -113,7 +113,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.end_to_end
 def test_time_namespace() -> None:
     """A child that is born into another time namespace has the time of that."""
-    said = run_child(NAMESPACE).stdout
-    if "not allowed here" in said:
+    output = run_child(NAMESPACE).stdout
+    if "not allowed here" in output:
         pytest.skip("making a time namespace takes more rights")
-    assert said == "0\n"
+    assert output == "0\n"

@@ -53,7 +53,7 @@ class Machine:
             self.ticks.value += round(PIECE_NS * TICKS_PER_NS * pace)
             yield self.off_ns()
 
-    def most(self, ns: int, pace: float = 1.0) -> int:
+    def largest_error_ns(self, ns: int, pace: float = 1.0) -> int:
         return max(abs(off) for off in self.run(ns, pace))
 
 
@@ -76,7 +76,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def machine(library: Path, tmp_path: Path) -> Machine:
     """One whose counter is trusted by now."""
     made = Machine(Path(shutil.copy(library, tmp_path)))
-    made.most(1500 * MS)
+    made.largest_error_ns(1500 * MS)
     return made
 
 
@@ -84,7 +84,7 @@ def machine(library: Path, tmp_path: Path) -> Machine:
 def test_steady_counter(machine: Machine) -> None:
     """The kernel is asked every few milliseconds only, and times are its own."""
     before = machine.asked.value
-    assert machine.most(2000 * MS) < EXACT_NS
+    assert machine.largest_error_ns(2000 * MS) < EXACT_NS
     assert machine.asked.value - before <= 2000 * MS // FREEZE_NS + 1
 
 
@@ -97,23 +97,23 @@ def test_suspended(machine: Machine, ticks: int) -> None:
     """While the machine slept the counter began anew or ran on, and the monotonic clock stood."""
     machine.ticks.value = ticks
     assert abs(machine.off_ns()) < EXACT_NS
-    assert machine.most(1500 * MS) < EXACT_NS
+    assert machine.largest_error_ns(1500 * MS) < EXACT_NS
 
 
 @with_counter
 @pytest.mark.parametrize("pace", [1 + 500e-6, pytest.param(1 - 500e-6, marks=pytest.mark.slow)])
 def test_clock_is_slewed(machine: Machine, pace: float) -> None:
     """NTP changes the pace by what it may at most: that is noticed before it matters."""
-    assert machine.most(FREEZE_NS + MS, pace) < 500e-6 * FREEZE_NS + EXACT_NS
-    assert machine.most(1500 * MS, pace) < 500e-6 * FREEZE_NS + EXACT_NS
-    assert machine.most(1500 * MS, pace) < EXACT_NS
+    assert machine.largest_error_ns(FREEZE_NS + MS, pace) < 500e-6 * FREEZE_NS + EXACT_NS
+    assert machine.largest_error_ns(1500 * MS, pace) < 500e-6 * FREEZE_NS + EXACT_NS
+    assert machine.largest_error_ns(1500 * MS, pace) < EXACT_NS
 
 
 @with_counter
 def test_kernel_gives_up_the_counter(machine: Machine) -> None:
     """Where it takes its time from something slow from now on, so do we."""
     machine.answer_ticks.value = 3000
-    machine.most(FREEZE_NS + MS)
+    machine.largest_error_ns(FREEZE_NS + MS)
     machine.ticks.value += 10**7  # what the counter says means nothing any more
     before = machine.asked.value
     assert set(machine.run(100 * MS)) == {0}
@@ -135,8 +135,8 @@ def test_never_backwards(machine: Machine) -> None:
 def test_other_time_namespace(machine: Machine) -> None:
     """A restored or moved process may find an earlier time: it is the right one from now on."""
     machine.ns.value -= 10_000 * MS
-    machine.most(FREEZE_NS + MS)
-    assert machine.most(100 * MS) < EXACT_NS
+    machine.largest_error_ns(FREEZE_NS + MS)
+    assert machine.largest_error_ns(100 * MS) < EXACT_NS
 
 
 @with_counter

@@ -123,13 +123,13 @@ tl.stop()
 @pytest.mark.end_to_end
 def test_one_rank_asks_all(tmp_path: Path) -> None:
     """What the slow one was doing, and the other meanwhile, stays."""
-    both = f"""
+    program = f"""
 import subprocess, sys
 command = [sys.executable, "-c", {RANKS!r}, sys.argv[1]]
 ranks = [subprocess.Popen([*command, str(rank)]) for rank in range(2)]
 assert [rank.wait() for rank in ranks] == [0, 0]
 """
-    run_child(both, tmp_path)
+    run_child(program, tmp_path)
     slow, other = read_all(tmp_path)
     assert slow.side.kept
     assert other.side.kept

@@ -41,25 +41,25 @@ def check_whole(recorded: Recorded, steps: list[int], *, total: int) -> None:
     ]
     assert {event["status"] for event in recorded.events} <= {"closed"}
     assert recorded.side.dropped.get(OUTDATED, 0) == total - len(recorded.events)
-    gone = recorded.side.past
+    past_rows = recorded.side.past
     every = {event["step"]: event["duration_ns"] for event in recorded.named("step")}
-    assert sum(row.steps for row in gone) + len(every) == total // (SPANS + 1)
-    assert all(row.total_ns >= row.longest_ns > 0 for row in gone)
-    assert all(row.first <= row.longest <= row.last for row in gone)
+    assert sum(row.steps for row in past_rows) + len(every) == total // (SPANS + 1)
+    assert all(row.total_ns >= row.longest_ns > 0 for row in past_rows)
+    assert all(row.first <= row.longest <= row.last for row in past_rows)
 
 
 def disk(trace: Path) -> int:
     return sum(file.stat().st_size for file in trace.rglob("*") if file.is_file())
 
 
-@pytest.mark.parametrize("last", [1, 7, 200])
-def test_last_steps(tmp_path: Path, last: int) -> None:
+@pytest.mark.parametrize("step_count", [1, 7, 200])
+def test_last_steps(tmp_path: Path, step_count: int) -> None:
     """However many segments a step is, or steps a segment."""
-    tl.start(tmp_path, keep=f"last:{last}")
+    tl.start(tmp_path, keep=f"last:{step_count}")
     train(0, 500)
-    assert disk(tmp_path) < (last * (SPANS + 1) // SLOTS + 5) * SEGMENT_BYTES
+    assert disk(tmp_path) < (step_count * (SPANS + 1) // SLOTS + 5) * SEGMENT_BYTES
     tl.stop()
-    check_whole(read_one(tmp_path), list(range(500 - last, 500)), total=500 * (SPANS + 1))
+    check_whole(read_one(tmp_path), list(range(500 - step_count, 500)), total=500 * (SPANS + 1))
 
 
 def test_steps_without_a_number(tmp_path: Path) -> None:
@@ -205,11 +205,11 @@ def test_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one was asked for, it keeps, calls who heeded it before, and is given back."""
     heard: list[int] = []
 
-    def before(number: int, _frame: Any) -> None:
+    def previous_handler(number: int, _frame: Any) -> None:
         heard.append(number)
 
     monkeypatch.setenv("TRACELENS_KEEP_SIGNAL", "USR1")
-    found = signal.signal(signal.SIGUSR1, before)
+    restored_handler = signal.signal(signal.SIGUSR1, previous_handler)
     try:
         tl.start(tmp_path, keep="last:5")
         train(0, 300)
@@ -217,9 +217,9 @@ def test_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         train(300, 600)
         tl.stop()
         assert heard == [signal.SIGUSR1]
-        assert signal.getsignal(signal.SIGUSR1) is before
+        assert signal.getsignal(signal.SIGUSR1) is previous_handler
     finally:
-        signal.signal(signal.SIGUSR1, found)
+        signal.signal(signal.SIGUSR1, restored_handler)
     check_whole(read_one(tmp_path), [*range(296, 301), *range(595, 600)], total=600 * (SPANS + 1))
 
 

@@ -88,13 +88,13 @@ def test_it_stands_apart(converter: int) -> None:
     assert os.getpriority(os.PRIO_PROCESS, converter) == 19
     group = Path(f"/proc/{converter}/autogroup")
     assert not group.exists() or group.read_text().endswith(" nice 19\n")
-    held = set()
+    open_paths = set()
     for entry in Path(f"/proc/{converter}/fd").iterdir():
         with suppress(FileNotFoundError):  # it has just closed that one
-            held.add(str(entry.readlink()))
+            open_paths.add(str(entry.readlink()))
     ours = {str(Path(f"/proc/self/fd/{number}").readlink()) for number in (0, 1, 2)}
-    assert held & ours <= {os.devnull}
-    assert not [path for path in held if path.startswith("pipe:")]
+    assert open_paths & ours <= {os.devnull}
+    assert not [path for path in open_paths if path.startswith("pipe:")]
     variables = Path(f"/proc/{converter}/environ").read_text()
     assert "TRACELENS" not in variables
 
@@ -115,14 +115,14 @@ def test_second_converter_is_refused(converter: int, trace: Path) -> None:
 @pytest.mark.end_to_end
 def test_killed_ones_are_replaced(converter: int, trace: Path) -> None:
     """But not for ever; what is left to do is done at the end."""
-    seen = {converter}
+    pids = {converter}
     for turn in range(1, 6):
         found = converters_of(folder_of(trace))
-        seen.update(found)
+        pids.update(found)
         kill(*found)
         until(lambda: not converters_of(folder_of(trace)))
         train(turn * STEPS)
-    assert len(seen) <= conversion._STARTS
+    assert len(pids) <= conversion._STARTS
     tl.stop()
     check_whole(converted(trace), 6 * STEPS)
 
@@ -304,16 +304,16 @@ def test_no_converter_is_started_after_the_end(
 
 def test_a_line_that_cannot_be_closed_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its number, which may be another file's by then, would be closed when it is collected."""
-    ours, theirs = socket.socketpair()
-    number = ours.fileno()
+    own_end, far_end = socket.socketpair()
+    number = own_end.fileno()
 
     def refused(_number: int) -> None:
         raise OSError(errno.EIO, "cannot be closed")
 
-    with theirs:
-        line = conversion._Channel(ours)
+    with far_end:
+        line = conversion._Channel(own_end)
         with monkeypatch.context() as patched:
             patched.setattr(os, "close", refused)
             line.let_go()
-        assert ours.fileno() == -1
+        assert own_end.fileno() == -1
         os.close(number)

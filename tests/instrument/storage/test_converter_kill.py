@@ -77,24 +77,24 @@ def run(trace: Path, progress: Path, victims: str) -> tuple[int, Path, list[int]
         memory = mmap.mmap(file.fileno(), 8)
     command = [sys.executable, "-c", LOOP, str(progress), str(trace)]
     child = subprocess.Popen(command, env=clean_environment())
-    seen: list[int] = []
+    converter_pids: list[int] = []
     try:
         until(lambda: PROGRESS.unpack_from(memory)[0] > 140_000)
         (folder,) = trace.glob("*.segments")
         until(lambda: bool(converters_of(folder)))
         for _ in range(3 if victims == "converter" else 1):
             time.sleep(random.uniform(0, 0.5))
-            seen += converters_of(folder)
+            converter_pids += converters_of(folder)
             if victims != "training":
-                kill(*seen)
+                kill(*converter_pids)
         assert child.poll() is None
     finally:
         child.kill()
         child.wait()
-    seen += converters_of(folder)
+    converter_pids += converters_of(folder)
     if victims == "both":
-        kill(*seen)
-    return PROGRESS.unpack_from(memory)[0], folder, seen
+        kill(*converter_pids)
+    return PROGRESS.unpack_from(memory)[0], folder, converter_pids
 
 
 def is_there(pid: int) -> bool:

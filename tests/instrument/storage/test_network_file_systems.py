@@ -95,7 +95,7 @@ def test_types(kinds: str, network: bool) -> None:  # noqa: FBT001 - the expecta
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def network_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of which the table of mounts says that it is on NFS."""
     folder, local = tmp_path / "shared", tmp_path / "local"
     folder.mkdir()
@@ -119,53 +119,53 @@ def record(count: int) -> None:
             pass
 
 
-def test_segments_lie_on_this_host(shared: Path, tmp_path: Path) -> None:
+def test_segments_lie_on_this_host(network_folder: Path, tmp_path: Path) -> None:
     """The trace folder has a note from the start, and at the end the file; nothing else is left."""
-    tl.start(shared / "trace")
+    tl.start(network_folder / "trace")
     record(10_000)
-    (note,) = (shared / "trace").iterdir()
-    told = read_note(note)
+    (note,) = (network_folder / "trace").iterdir()
+    location = read_note(note)
     assert note.name == f"worker-00000-{os.getpid()}.elsewhere"
-    assert told.host == host_name()
-    assert Path(told.path).parent.parent == tmp_path / "local"
-    assert Path(told.path).parent.stat().st_mode & 0o777 == 0o700
-    assert len(list(Path(told.path).glob("*.seg"))) > 2
+    assert location.host == host_name()
+    assert Path(location.path).parent.parent == tmp_path / "local"
+    assert Path(location.path).parent.stat().st_mode & 0o777 == 0o700
+    assert len(list(Path(location.path).glob("*.seg"))) > 2
     tl.stop()
-    assert [path.name for path in (shared / "trace").iterdir()] == [
+    assert [path.name for path in (network_folder / "trace").iterdir()] == [
         f"worker-00000-{os.getpid()}.arrow"
     ]
     assert list((tmp_path / "local").iterdir()) == []
-    assert len(read_one(shared / "trace").events) == 10_000
+    assert len(read_one(network_folder / "trace").events) == 10_000
 
 
-def test_running_recording_can_be_read(shared: Path) -> None:
+def test_running_recording_can_be_read(network_folder: Path) -> None:
     """By everybody on this host, through the note."""
-    tl.start(shared / "trace")
+    tl.start(network_folder / "trace")
     record(100)
-    trace = tl.open(shared / "trace")
+    trace = tl.open(network_folder / "trace")
     assert trace.processes["events"].to_list() == [100]
     assert "running" in [note.kind for note in trace.notes]
     record(100)
     tl.stop()
-    assert tl.open(shared / "trace").processes["events"].to_list() == [200]
+    assert tl.open(network_folder / "trace").processes["events"].to_list() == [200]
 
 
-def test_second_recording_beside_the_first(shared: Path) -> None:
+def test_second_recording_beside_the_first(network_folder: Path) -> None:
     """The same process number has a note and a file of its own."""
     for _ in range(2):
-        tl.start(shared / "trace")
+        tl.start(network_folder / "trace")
         record(10)
         tl.stop()
-    assert tl.open(shared / "trace").processes["events"].to_list() == [10, 10]
+    assert tl.open(network_folder / "trace").processes["events"].to_list() == [10, 10]
 
 
-def test_rank_that_is_known_late(shared: Path) -> None:
+def test_rank_that_is_known_late(network_folder: Path) -> None:
     """The file bears the rank that the process turned out to have."""
-    tl.start(shared / "trace")
+    tl.start(network_folder / "trace")
     record(10)
     recorder.identify(rank=5, world=8)
     tl.stop()
-    assert [path.name for path in (shared / "trace").iterdir()] == [
+    assert [path.name for path in (network_folder / "trace").iterdir()] == [
         f"worker-00005-{os.getpid()}.arrow"
     ]
 
@@ -179,33 +179,35 @@ def test_place_of_the_users_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert read_one(tmp_path / "trace").side.complete
 
 
-def test_trace_folder_as_the_users_choice(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_folder_as_the_users_choice(
+    network_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever knows that it maps well can have the segments in the trace folder all the same."""
-    monkeypatch.setenv("TRACELENS_LOCAL_DIR", str(shared / "trace"))
-    tl.start(shared / "trace")
-    assert len(list((shared / "trace").glob("*.segments"))) == 1
+    monkeypatch.setenv("TRACELENS_LOCAL_DIR", str(network_folder / "trace"))
+    tl.start(network_folder / "trace")
+    assert len(list((network_folder / "trace").glob("*.segments"))) == 1
 
 
-def test_choice_that_cannot_be(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choice_that_cannot_be(network_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One warning, and another place is found."""
-    (shared / "file").write_text("in the way")
-    monkeypatch.setenv("TRACELENS_LOCAL_DIR", str(shared / "file" / "below"))
+    (network_folder / "file").write_text("in the way")
+    monkeypatch.setenv("TRACELENS_LOCAL_DIR", str(network_folder / "file" / "below"))
     with pytest.warns(RuntimeWarning, match="no room or no permission") as warned:
-        tl.start(shared / "trace")
+        tl.start(network_folder / "trace")
     assert len(warned) == 1
-    assert len(list((shared / "trace").glob("*.elsewhere"))) == 1
+    assert len(list((network_folder / "trace").glob("*.elsewhere"))) == 1
 
 
-def test_no_local_place(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_local_place(network_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rather nothing is recorded than the training put at risk; one warning says what to do."""
     monkeypatch.setattr(placement, "_ENOUGH", 1 << 80)
     with pytest.warns(
         RuntimeWarning, match=r"nothing is recorded.*name one in TRACELENS_LOCAL_DIR"
     ):
-        tl.start(shared / "trace")
+        tl.start(network_folder / "trace")
     record(3)
     tl.stop()
-    assert list((shared / "trace").iterdir()) == []
+    assert list((network_folder / "trace").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,10 @@ def segment_files(trace: Path) -> list[str]:
 
 def test_nothing_is_lost_at_the_seam(trace: Path) -> None:
     """Every record of three segments is found, in order, and so is a span that saw them all."""
-    span, whole = tl.span("piece"), tl.span("whole")
+    span, outer_span = tl.span("piece"), tl.span("whole")
     count = 2 * SLOTS + 10
-    with whole:
-        token = whole.begin()
+    with outer_span:
+        token = outer_span.begin()
         for number in range(count):
             with span(nbytes=number):
                 pass
@@ -68,14 +68,14 @@ def test_next_segment_is_made_between_steps() -> None:
     """What a step takes is there before it begins, pages and all, and one more."""
     span = tl.span("piece")
     for number, segments in enumerate((0, 2, 2, 1)):
-        before = in_hand()
-        assert all(segment.touched for segment in before)
+        segments_before = in_hand()
+        assert all(segment.touched for segment in segments_before)
         with tl.step(number):
             for _ in range(segments * SLOTS):
                 with span:
                     pass
             if number > 1:  # one of this size was seen
-                assert set(in_hand()) < set(before)
+                assert set(in_hand()) < set(segments_before)
                 assert len(in_hand()) > 1
 
 

@@ -33,15 +33,15 @@ def test_only_what_lies_within_counts_as_time_and_whole_spans_as_durations() -> 
             span(0, "data", 6_000, 7_000, "later", step=2),
         ]
     )
-    found = sums(events, Window(500, 6_000))
-    assert found["name", "kind", "count", "total_ns"].rows() == [
+    rows = sums(events, Window(500, 6_000))
+    assert rows["name", "kind", "count", "total_ns"].rows() == [
         ("b", "backprop", 1, 3_000),
         ("f", "forward", 2, 1_000),
         ("u", "update", 1, 1_000),
     ]
-    assert found["share"].to_list() == pytest.approx([3_000 / 5_500, 1_000 / 5_500, 1_000 / 5_500])
-    assert found["mean_ns"].to_list() == [3_000, 750, None]
-    assert found["p95_ns"].to_list() == [3_000, 975, None]
+    assert rows["share"].to_list() == pytest.approx([3_000 / 5_500, 1_000 / 5_500, 1_000 / 5_500])
+    assert rows["mean_ns"].to_list() == [3_000, 750, None]
+    assert rows["p95_ns"].to_list() == [3_000, 975, None]
 
 
 def test_buckets_are_rows_of_their_own_and_a_span_without_a_name_has_its_kind() -> None:
@@ -68,14 +68,14 @@ def test_it_equals_counting_span_by_span(
     lengths: dict[str, list[int]] = defaultdict(list)
     within: dict[str, int] = defaultdict(int)
     for begin, length, name in spans:
-        inside = min(begin + length, window.end_ns) - max(begin, window.start_ns)
-        if inside > 0:
+        inside_ns = min(begin + length, window.end_ns) - max(begin, window.start_ns)
+        if inside_ns > 0:
             lengths[name].append(length)
-            within[name] += inside
+            within[name] += inside_ns
     events = recorded([span(0, "data", a, a + length, name) for a, length, name in spans])
-    found = {row["name"]: row for row in sums(events, window).iter_rows(named=True)}
-    assert found.keys() == lengths.keys()
-    for name, row in found.items():
+    rows = {row["name"]: row for row in sums(events, window).iter_rows(named=True)}
+    assert rows.keys() == lengths.keys()
+    for name, row in rows.items():
         assert (row["count"], row["total_ns"]) == (len(lengths[name]), within[name])
         assert row["mean_ns"] == pytest.approx(np.mean(lengths[name]))
         assert row["p95_ns"] == pytest.approx(np.percentile(lengths[name], 95))

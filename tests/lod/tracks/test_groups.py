@@ -34,26 +34,26 @@ def events() -> pl.DataFrame:
     return trace_of(recorded).events.collect()
 
 
-def opened(samples: pl.DataFrame | None = None) -> Group:
+def build_group(samples: pl.DataFrame | None = None) -> Group:
     return group_of(events(), RANK, NAMES, 0, run_window=WHOLE, samples=samples)
 
 
-def in_track(found: Group, name: str) -> list[list[tuple[str, int, int]]]:
+def in_track(spans: Group, name: str) -> list[list[tuple[str, int, int]]]:
     """Return the spans of a track, a list a lane."""
-    lanes = found.scene.lanes
-    mine = [i for i, lane in enumerate(lanes.lanes) if lane.part == name]
+    lanes = spans.scene.lanes
+    lane_rows = [i for i, lane in enumerate(lanes.lanes) if lane.part == name]
     return [
         [
             (lanes.words[lanes.names[item]], int(lanes.starts[item]), int(lanes.ends[item]))
             for item in range(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
         ]
-        for lane in mine
+        for lane in lane_rows
     ]
 
 
 def test_threads_and_depths_are_lanes() -> None:
     """From the outermost spans to the innermost; a span that is still open lasts until the end."""
-    assert in_track(opened(), "MainThread") == [
+    assert in_track(build_group(), "MainThread") == [
         [("step 7", 0, 90_000), ("update", 90_000, 100_000)],
         [("forward", 1_000, 40_000), ("backprop", 40_000, 80_000)],
         [("layer 0", 2_000, 20_000)],
@@ -62,27 +62,27 @@ def test_threads_and_depths_are_lanes() -> None:
 
 def test_reductions_in_flight_have_a_lane_each() -> None:
     """They overlap, so neither hides the other."""
-    first, second = in_track(opened(), "reductions")
+    first, second = in_track(build_group(), "reductions")
     assert [times for _, *times in first] == [[30_000, 70_000]]
     assert [times for _, *times in second] == [[50_000, 75_000]]
 
 
 def test_every_span_leads_to_its_event() -> None:
     """What is drawn of a span is that of the event that it says."""
-    found, table = opened(), events()
-    lanes = found.scene.lanes
-    assert table["start_ns"].gather(found.rows).to_list() == lanes.starts[:].tolist()
-    assert sorted(found.rows.tolist()) == list(range(table.height))
-    assert found.hidden == 0
+    group, table = build_group(), events()
+    lanes = group.scene.lanes
+    assert table["start_ns"].gather(group.rows).to_list() == lanes.starts[:].tolist()
+    assert sorted(group.rows.tolist()) == list(range(table.height))
+    assert group.hidden == 0
 
 
 def test_few_spans_become_shapes() -> None:
     """A window with few of them shows every span, and lanes that are empty there change nothing."""
-    found = opened()
+    group = build_group()
     for window in (WHOLE, Window(0, 25_000)):
-        picture = look(found.scene, window, viewport.tracks(found.scene.lanes))
+        picture = look(group.scene, window, viewport.tracks(group.scene.lanes))
         assert picture.level == "spans"
-    assert look(found.scene, WHOLE, viewport.tracks(found.scene.lanes)).spans == 7
+    assert look(group.scene, WHOLE, viewport.tracks(group.scene.lanes)).spans == 7
 
 
 def test_a_process_without_events_has_no_lanes() -> None:
@@ -100,13 +100,16 @@ def test_sampled_code_is_a_lane() -> None:
         (0, 0, 100, "MainThread", 9_000, 9_500, []),
     ]
     samples = pl.DataFrame(rows_seen, schema=SAMPLE_COLUMNS, orient="row")
-    lanes = opened(samples).scene.lanes
+    lanes = build_group(samples).scene.lanes
     assert lanes.lanes[-1].part == "code of MainThread"
-    mine = slice(int(lanes.offsets[-2]), int(lanes.offsets[-1]))
-    assert [lanes.words[name] for name in lanes.names[mine]] == ["load (b:2)", "work (c.py:3)"]
-    assert lanes.codes[mine].tolist() == [CODES["stack"], CODES["next_stack"]]
-    assert lanes.ends[mine].tolist() == [4_000, 9_000]
-    assert set(lanes.steps[mine].tolist()) == {7}
+    lane_items = slice(int(lanes.offsets[-2]), int(lanes.offsets[-1]))
+    assert [lanes.words[name] for name in lanes.names[lane_items]] == [
+        "load (b:2)",
+        "work (c.py:3)",
+    ]
+    assert lanes.codes[lane_items].tolist() == [CODES["stack"], CODES["next_stack"]]
+    assert lanes.ends[lane_items].tolist() == [4_000, 9_000]
+    assert set(lanes.steps[lane_items].tolist()) == {7}
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), min_size=1, max_size=60)
@@ -116,17 +119,20 @@ SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), min_size=1
 @settings(max_examples=60)
 def test_no_two_calls_of_a_lane_overlap(spans: list[tuple[int, int]]) -> None:
     """Whatever overlaps, all is drawn as it was recorded, in as many lanes as were in flight at once."""
-    rows = [call(0, seq, begin, begin + lasts) for seq, (begin, lasts) in enumerate(sorted(spans))]
-    found = group_of(
+    rows = [
+        call(0, seq, begin_ns, begin_ns + duration_ns)
+        for seq, (begin_ns, duration_ns) in enumerate(sorted(spans))
+    ]
+    group = group_of(
         trace_of(rows).events.collect(), RANK, NAMES, None, run_window=Window(0, 1_000)
     )
-    lanes = found.scene.lanes
+    lanes = group.scene.lanes
     for lane in range(len(lanes)):
         mine = slice(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
         assert (lanes.starts[mine][1:] >= lanes.ends[mine][:-1]).all()
     drawn = sorted(zip(lanes.starts[:].tolist(), lanes.ends[:].tolist(), strict=True))
-    assert drawn == sorted((begin, begin + lasts) for begin, lasts in spans)
-    at_once = max(sum(b <= at < b + lasts for b, lasts in spans) for at, _ in spans)
+    assert drawn == sorted((begin_ns, begin_ns + duration_ns) for begin_ns, duration_ns in spans)
+    at_once = max(sum(b <= at < b + duration_ns for b, duration_ns in spans) for at, _ in spans)
     assert len(lanes) == at_once
 
 
@@ -148,8 +154,8 @@ def test_counters_are_read_by_time() -> None:
     joined = pl.concat(
         [table.with_columns(pl.col("kind", "name").cast(pl.String)), read], how="diagonal"
     )
-    found = group_of(joined, RANK, NAMES, 0, run_window=WHOLE)
-    ((lane, counter),) = found.counters.items()
-    assert found.scene.lanes.lanes[lane].part == "samples"
-    assert np.diff(found.scene.lanes.offsets)[lane] == 0
+    group = group_of(joined, RANK, NAMES, 0, run_window=WHOLE)
+    ((lane, counter),) = group.counters.items()
+    assert group.scene.lanes.lanes[lane].part == "samples"
+    assert np.diff(group.scene.lanes.offsets)[lane] == 0
     assert counter.at_ns.tolist() == [100, 500]

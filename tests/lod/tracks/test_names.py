@@ -26,19 +26,19 @@ def test_every_name_of_every_sample_is_found(sample: str) -> None:
     """As it is, and by its kind; of each process as many as polars counts, each with its row."""
     trace = sample_trace(sample)
     processes = [*trace.workers["process"], *trace.shards["process"]]
-    found = Names(processes, trace.events_of, None)
+    table_of_names = Names(processes, trace.events_of, None)
     spans = trace.spans.filter(pl.col("process").is_in(processes)).collect()
     spans = spans.with_columns(pl.col("name", "kind").cast(pl.String))
-    assert found.table["count"].sum() == spans.height
+    assert table_of_names.table["count"].sum() == spans.height
     for column in ("name", "kind"):
-        for word in spans[column].drop_nulls().unique():
-            there = found.find(word).group_by("process").agg(pl.col("count").sum())
-            exact = spans.filter(pl.col(column) == word).group_by("process").len()
-            more = exact.join(there, on="process", how="left")
-            assert (more["count"] >= more["len"]).all(), word
+        for name in spans[column].drop_nulls().unique():
+            found_counts = table_of_names.find(name).group_by("process").agg(pl.col("count").sum())
+            exact = spans.filter(pl.col(column) == name).group_by("process").len()
+            joined = exact.join(found_counts, on="process", how="left")
+            assert (joined["count"] >= joined["len"]).all(), name
             process = int(exact["process"][0])
-            hits = names.hits(trace.events_of(process), word)
-            assert hits.height == int(there.filter(process=process)["count"][0])
+            hits = names.hits(trace.events_of(process), name)
+            assert hits.height == int(found_counts.filter(process=process)["count"][0])
 
 
 def run_of(*rows: dict[str, Any]) -> Names:
@@ -48,18 +48,18 @@ def run_of(*rows: dict[str, Any]) -> Names:
 
 def test_buckets_and_kinds_are_found() -> None:
     """All words that are asked for must occur, in any case and order."""
-    found = run_of(
+    table_of_names = run_of(
         span(0, "forward", 0, 10, "Layer 1"),
         span(0, "forward", 10, 30, "Layer 1"),
         call(0, 0, 5, 25),
         call(0, 1, 6, 25),
     )
-    layers = found.find(" layer FORWARD ")
+    layers = table_of_names.find(" layer FORWARD ")
     assert layers["count"].to_list() == [2]
     assert layers.select("total_ns", "longest_ns", "longest_at").row(0) == (30, 20, 10)
-    assert found.find("allreduce")["count"].sum() == 2
-    assert found.find("backprop").is_empty()
-    assert found.find("  ").is_empty()
+    assert table_of_names.find("allreduce")["count"].sum() == 2
+    assert table_of_names.find("backprop").is_empty()
+    assert table_of_names.find("  ").is_empty()
 
 
 def test_a_search_is_taken_literally() -> None:
@@ -74,14 +74,14 @@ def test_a_search_is_taken_literally() -> None:
 def test_a_table_that_is_kept_is_not_counted_again(tmp_path: Path) -> None:
     """Whoever opens the run next reads it; one that is damaged is made anew."""
     trace = trace_of([span(0, "forward", 0, 10)])
-    first = Names([0], trace.events_of, tmp_path).table
+    counted_table = Names([0], trace.events_of, tmp_path).table
 
     def unread(_process: int) -> pl.DataFrame:
         raise AssertionError
 
-    assert Names([0], unread, tmp_path).table.equals(first)
+    assert Names([0], unread, tmp_path).table.equals(counted_table)
     (tmp_path / names.FILE).write_bytes(b"ARROW")
-    assert Names([0], trace.events_of, tmp_path).table.equals(first)
+    assert Names([0], trace.events_of, tmp_path).table.equals(counted_table)
 
 
 def test_a_run_without_events_has_no_names() -> None:

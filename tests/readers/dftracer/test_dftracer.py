@@ -38,7 +38,7 @@ HOST: Final = {
 }  # fmt: skip
 
 
-def written(path: Path, *events: Any, begin: str = "[\n") -> Path:
+def write_events(path: Path, *events: Any, begin: str = "[\n") -> Path:
     path.write_text(begin + "".join(f"{json.dumps(line)}\n" for line in events))
     return path
 
@@ -55,10 +55,10 @@ def notes_of(trace: tl.Trace) -> str:
 @needs(PUBLISHED)
 def test_counts_of_the_published_trace() -> None:
     trace = DFTracerReader().read(PUBLIC / PUBLISHED)
-    counted = facts_of(trace)["events"]
+    event_counts = facts_of(trace)["events"]
     for count in ("93,894:", "88,090 POSIX", "3,761 storage", "794 data_loader", "615 reader"):
-        assert count in counted
-    assert "373 ai_framework" in counted
+        assert count in event_counts
+    assert "373 ai_framework" in event_counts
     rows = trace.events.collect()
     assert rows.height == 93_894
     assert rows["bytes"].count() == 5_734  # its calls of read
@@ -75,7 +75,7 @@ def test_its_verdict_is_open(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("begin", ["[\n", "", "[\n\n  "])
 @pytest.mark.parametrize("name", ["trace.pfw", "no suffix", "trace.json"])
 def test_it_is_recognised_by_content(tmp_path: Path, name: str, begin: str) -> None:
-    path = written(tmp_path / name, event(), event(at=10), begin=begin)
+    path = write_events(tmp_path / name, event(), event(at=10), begin=begin)
     reader = next(reader for reader in READERS if reader.sniff(path))
     assert reader.name == DFTracerReader().name
     assert reader.read(path).events.collect().height == 2
@@ -89,7 +89,7 @@ def test_a_list_with_commas_is_not_its(tmp_path: Path) -> None:
 
 def test_words_bytes_and_host(tmp_path: Path) -> None:
     """Of numbers as text, too; a host may be a hash that an event resolves."""
-    path = written(
+    path = write_events(
         tmp_path / "a.pfw",
         HOST,
         event(ts=str(BEGIN_US), dur="5", args={"hhash": "f9ff", "ret": "12"}),
@@ -110,13 +110,13 @@ def test_words_bytes_and_host(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "cat"), [("fread", "STDIO"), ("readdir", "POSIX"), ("read", "x")])
 def test_what_is_returned_is_not_always_bytes(tmp_path: Path, name: str, cat: str) -> None:
-    trace = DFTracerReader().read(written(tmp_path / "a.pfw", event(name, cat)))
+    trace = DFTracerReader().read(write_events(tmp_path / "a.pfw", event(name, cat)))
     assert trace.events.collect()["bytes"].to_list() == [None]
 
 
 def test_files_of_several_processes_need_ranks(tmp_path: Path) -> None:
     for name in ("a.pfw", "b.pfw"):
-        written(tmp_path / name, event())
+        write_events(tmp_path / name, event())
     with pytest.raises(UnusableInput, match=r"--rank-of a\.pfw=RANK"):
         DFTracerReader().read(tmp_path)
     trace = DFTracerReader().read(tmp_path, Reading(rank_of={"a.pfw": 0, "b.pfw": 1}))
@@ -126,15 +126,17 @@ def test_files_of_several_processes_need_ranks(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_used_is_counted(tmp_path: Path) -> None:
-    bad = ("never", None, True, [1], "9" * 30, 1e300, -(10**17))
-    path = written(tmp_path / "a.pfw", event(), *(event(at=at, ts=at) for at in bad), event(at=9))
+    unusable_times = ("never", None, True, [1], "9" * 30, 1e300, -(10**17))
+    path = write_events(
+        tmp_path / "a.pfw", event(), *(event(at=at, ts=at) for at in unusable_times), event(at=9)
+    )
     trace = DFTracerReader().read(path)
     assert trace.events.collect().height == 2
-    assert sum(trace.dropped.values()) == len(bad)
+    assert sum(trace.dropped.values()) == len(unusable_times)
 
 
 def test_a_line_that_is_no_json_costs_itself(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.pfw", event(), event(at=10))
+    path = write_events(tmp_path / "a.pfw", event(), event(at=10))
     path.write_text(
         path.read_text() + '{"id":2,"ph":"X",nonsense}\n' + json.dumps(event(at=20)) + "\n"
     )
@@ -162,7 +164,7 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_nothing_that_lasts(tmp_path: Path) -> None:
     with pytest.raises(EmptyTrace, match="log of DFTracer, holds no event that lasts"):
-        DFTracerReader().read(written(tmp_path / "a.pfw", HOST))
+        DFTracerReader().read(write_events(tmp_path / "a.pfw", HOST))
 
 
 def test_pieces_of_lines_lose_nothing(tmp_path: Path) -> None:

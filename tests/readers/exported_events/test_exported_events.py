@@ -30,22 +30,22 @@ def exported(folder: Path, name: str = "jax") -> Path:
     return place
 
 
-def changed(place: Path, change: dict[str, Any], events: int = 3) -> Path:
+def change_events(file: Path, change: dict[str, Any], events: int = 3) -> Path:
     """Change the first events that are no names."""
-    content = json.loads(place.read_text())
+    content = json.loads(file.read_text())
     for event in [e for e in content["traceEvents"] if e["ph"] == "X"][:events]:
         event.update(change)
     text = json.dumps(content, separators=(",", ":")).replace('"written by":"', '"written by": "')
-    place.write_text(text)
-    return place
+    file.write_text(text)
+    return file
 
 
 def test_our_file_is_told_from_those_of_others(tmp_path: Path) -> None:
-    place = exported(tmp_path)
-    assert next(reader.name for reader in READERS if reader.sniff(place)) == FORMAT
+    file = exported(tmp_path)
+    assert next(reader.name for reader in READERS if reader.sniff(file)) == FORMAT
     packed = tmp_path / "run.json.gz"
-    packed.write_bytes(gzip.compress(place.read_bytes()))
-    assert tl.open(packed).workers.height == tl.open(place).workers.height
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    assert tl.open(packed).workers.height == tl.open(file).workers.height
     other = tmp_path / "other.json"
     other.write_text('{"traceEvents": [{"ph": "X", "name": "TraceLens", "ts": 1, "dur": 1}]}')
     assert not is_exported(other)
@@ -54,23 +54,23 @@ def test_our_file_is_told_from_those_of_others(tmp_path: Path) -> None:
 def test_a_part_that_the_dashboard_wrote(tmp_path: Path) -> None:
     """It does not say how many ranks there are; those that are there, and their hosts, come back."""
     trace = sample_trace("mpi-late-rank")
-    chosen = replace(perfetto.selection_of(of_trace(trace)), facts={})
-    place = tmp_path / "part.json"
-    place.write_text("".join(perfetto.write(chosen)))
-    found = tl.open(place)
+    selection = replace(perfetto.selection_of(of_trace(trace)), facts={})
+    file = tmp_path / "part.json"
+    file.write_text("".join(perfetto.write(selection)))
+    read_trace = tl.open(file)
     columns = ["rank", "role", "host"]
-    assert found.workers.select(columns).equals(trace.workers.select(columns))
-    assert found.events.collect().height == sum(
+    assert read_trace.workers.select(columns).equals(trace.workers.select(columns))
+    assert read_trace.events.collect().height == sum(
         trace.events_of(process).height for process in trace.workers["process"]
     )
 
 
 def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
-    place = exported(tmp_path)
-    whole = tl.open(place).events.collect().height
-    place.write_bytes(place.read_bytes()[:-3_000])
-    trace = ExportedEventsReader().read(place)
-    assert 0 < trace.events.collect().height < whole
+    file = exported(tmp_path)
+    event_count = tl.open(file).events.collect().height
+    file.write_bytes(file.read_bytes()[:-3_000])
+    trace = ExportedEventsReader().read(file)
+    assert 0 < trace.events.collect().height < event_count
     assert [note.kind for note in trace.notes if note.kind == "truncated"] == ["truncated"]
 
 
@@ -89,7 +89,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     ids=str,
 )
 def test_events_that_cannot_be_are_counted(change: dict[str, Any], tmp_path: Path) -> None:
-    trace = tl.open(changed(exported(tmp_path), change))
+    trace = tl.open(change_events(exported(tmp_path), change))
     assert sum(trace.dropped.values()) == 3
 
 
@@ -104,7 +104,7 @@ def test_events_that_cannot_be_are_counted(change: dict[str, Any], tmp_path: Pat
     ids=str,
 )
 def test_numbers_that_cannot_be_cost_themselves(own: dict[str, Any], tmp_path: Path) -> None:
-    place = changed(exported(tmp_path), {"tracelens": own})
+    place = change_events(exported(tmp_path), {"tracelens": own})
     assert tl.open(place).workers.height == sample_trace("jax").workers.height
 
 
@@ -120,12 +120,12 @@ def test_numbers_that_cannot_be_cost_themselves(own: dict[str, Any], tmp_path: P
     ids=str,
 )
 def test_a_head_that_says_nonsense_is_passed_over(facts: dict[str, Any], tmp_path: Path) -> None:
-    place = exported(tmp_path)
-    content = json.loads(place.read_text())
-    more = json.dumps(facts)[1:-1]
-    head = HEAD + (f",{more}" if more else "")
-    place.write_text(f'{head}}},"traceEvents":{json.dumps(content["traceEvents"])}}}')
-    assert tl.open(place).workers.height == sample_trace("jax").workers.height
+    file = exported(tmp_path)
+    content = json.loads(file.read_text())
+    further_facts = json.dumps(facts)[1:-1]
+    head = HEAD + (f",{further_facts}" if further_facts else "")
+    file.write_text(f'{head}}},"traceEvents":{json.dumps(content["traceEvents"])}}}')
+    assert tl.open(file).workers.height == sample_trace("jax").workers.height
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:

@@ -84,13 +84,13 @@ def test_bytes_and_operations(tmp_path: Path) -> None:
 
 
 def test_the_rank_is_that_of_the_name_or_of_the_user(tmp_path: Path) -> None:
-    place = tmp_path / "dump.pkl"
-    place.write_bytes(pickle.dumps(dump([call(1)])))
+    file = tmp_path / "dump.pkl"
+    file.write_bytes(pickle.dumps(dump([call(1)])))
     with pytest.raises(UnusableInput, match=r"--rank-of dump\.pkl=RANK"):
-        FlightRecorderReader().read(place)
-    trace = FlightRecorderReader().read(place, Reading(rank_of={"dump.pkl": 3}))
+        FlightRecorderReader().read(file)
+    trace = FlightRecorderReader().read(file, Reading(rank_of={"dump.pkl": 3}))
     assert trace.processes["rank"].to_list() == [3]
-    assert next(r.name for r in READERS if r.sniff(place)) == FlightRecorderReader().name
+    assert next(r.name for r in READERS if r.sniff(file)) == FlightRecorderReader().name
 
 
 def test_text_that_cannot_be_encoded_is_replaced(tmp_path: Path) -> None:
@@ -115,23 +115,23 @@ class Hostile:
 def test_a_pickle_that_calls_is_refused(tmp_path: Path) -> None:
     """What it names is in the sentence, and was not run."""
     bait = tmp_path / "bait"
-    place = tmp_path / "trace_rank_0"
-    place.write_bytes(pickle.dumps(dump([call(1), Hostile(bait)])))
+    file = tmp_path / "trace_rank_0"
+    file.write_bytes(pickle.dumps(dump([call(1), Hostile(bait)])))
     with pytest.raises(NotATrace, match=r"it asks for posix\.system"):
-        FlightRecorderReader().read(place)
+        FlightRecorderReader().read(file)
     assert not bait.exists()
 
 
 @pytest.mark.slow  # the reader stops it after all the CPU time that a dump may take
 def test_a_pickle_that_grows_without_end_is_refused(tmp_path: Path) -> None:
     """Lists of lists that share their parts would be 2^60 numbers as JSON."""
-    grown: list[Any] = [0]
+    nested: list[Any] = [0]
     for _ in range(60):
-        grown = [grown, grown]
-    place = tmp_path / "trace_rank_0"
-    place.write_bytes(pickle.dumps(dump([call(1), grown])))
+        nested = [nested, nested]
+    file = tmp_path / "trace_rank_0"
+    file.write_bytes(pickle.dumps(dump([call(1), nested])))
     with pytest.raises(NotATrace, match="no whole dump"):
-        FlightRecorderReader().read(place)
+        FlightRecorderReader().read(file)
 
 
 def test_an_empty_dump_says_what_to_set(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def culprits(report: Report) -> list[tuple[str, tuple[int, ...]]]:
     ]
 
 
-def first(report: Report) -> Finding:
+def first_finding(report: Report) -> Finding:
     return report.findings[0]
 
 
@@ -72,7 +72,7 @@ def test_a_rank_that_waits_in_another_group_is_a_victim(tmp_path: Path) -> None:
     ]
     report = report_of(write_dumps(tmp_path, ranks, groups))
     assert culprits(report) == [("hang", (3,))]
-    assert first(report).evidence["victims"] == [0, 1, 2]
+    assert first_finding(report).evidence["victims"] == [0, 1, 2]
 
 
 def test_a_dump_without_a_call_entered_nothing(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_dump_without_a_call_entered_nothing(tmp_path: Path) -> None:
     ranks = [[] if rank in silent else [inside(1)] for rank in range(16)]
     report = report_of(write_dumps(tmp_path, ranks))
     assert culprits(report) == [("hang", silent)]
-    assert "Ranks 9 and 14 entered nothing" in first(report).sentence
+    assert "Ranks 9 and 14 entered nothing" in first_finding(report).sentence
     assert (report.summary.ranks_seen, report.summary.ranks_expected) == (16, 16)
 
 
@@ -89,7 +89,7 @@ def test_a_rank_without_a_dump_is_waited_for(tmp_path: Path) -> None:
     """It may have been stopped; that its dump is missing stands behind that."""
     report = report_of(write_dumps(tmp_path, [[call(1), inside(2)], None, [call(1), inside(2)]]))
     assert culprits(report) == [("hang", (1,)), ("missing_rank", (1,))]
-    assert "Rank 1 left no dump" in first(report).sentence
+    assert "Rank 1 left no dump" in first_finding(report).sentence
 
 
 def test_a_lost_dump_is_no_root_beside_one_that_is(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_the_rank_that_makes_another_call_is_the_root(tmp_path: Path) -> None:
     ranks[2] = [call(1), call(2, "nccl:broadcast"), inside(3)]
     report = report_of(write_dumps(tmp_path, ranks))
     assert culprits(report) == [("desync", (2,))]
-    assert "broadcast of 4096 bytes on ranks 2, but allreduce" in first(report).sentence
+    assert "broadcast of 4096 bytes on ranks 2, but allreduce" in first_finding(report).sentence
 
 
 def test_sizes_that_must_be_equal_are_compared(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_two_parties_of_one_size_are_both_named(tmp_path: Path) -> None:
     """Nobody can tell which of two ranks is right."""
     report = report_of(write_dumps(tmp_path, [[inside(1)], [inside(1, "nccl:broadcast")]]))
     assert [kind for kind, _ in culprits(report)] == ["desync"]
-    assert "allreduce of 4096 bytes on ranks 0, but broadcast" in first(report).sentence
+    assert "allreduce of 4096 bytes on ranks 0, but broadcast" in first_finding(report).sentence
 
 
 def test_a_hang_comes_before_a_mismatch_that_stopped_nobody(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_ranks_that_wait_for_each_other_are_one_root(tmp_path: Path) -> None:
     ]
     report = report_of(write_dumps(tmp_path, ranks, groups))
     assert culprits(report) == [("hang", (0, 1))]
-    assert "In a circle ranks 0 and 1 wait for each other" in first(report).sentence
-    assert first(report).sentence.endswith("1 more rank waits in turn.")
+    assert "In a circle ranks 0 and 1 wait for each other" in first_finding(report).sentence
+    assert first_finding(report).sentence.endswith("1 more rank waits in turn.")
 
 
 def test_most_ranks_of_a_group_are_right(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_most_ranks_of_a_group_are_right(tmp_path: Path) -> None:
     ranks[1] = [call(1), inside(1, process_group=EXPERT)]
     report = report_of(write_dumps(tmp_path, ranks, groups))
     assert culprits(report) == [("hang", (1,))]
-    assert "It is in allreduce #1 of group 7 itself." in first(report).sentence
+    assert "It is in allreduce #1 of group 7 itself." in first_finding(report).sentence
 
 
 def test_a_rank_that_skipped_a_call_of_two_is_the_root(tmp_path: Path) -> None:
@@ -176,14 +176,17 @@ def test_a_rank_that_skipped_a_call_of_two_is_the_root(tmp_path: Path) -> None:
     report = report_of(write_dumps(tmp_path, ranks, groups))
     assert culprits(report) == [("hang", (1,))]
     assert "Rank 1 did not enter allreduce #1 of group 7, in which rank 0 waits." in (
-        first(report).sentence
+        first_finding(report).sentence
     )
 
 
 def test_a_call_that_all_entered_has_no_culprit(tmp_path: Path) -> None:
     report = report_of(write_dumps(tmp_path, [[call(1), inside(2)]] * 2))
     assert culprits(report) == [("hang", ())]
-    assert "entered allreduce #2 of group default_pg, and it did not end" in first(report).sentence
+    assert (
+        "entered allreduce #2 of group default_pg, and it did not end"
+        in first_finding(report).sentence
+    )
 
 
 def test_who_entered_nothing_is_the_root_where_groups_name_no_members(tmp_path: Path) -> None:
@@ -202,13 +205,13 @@ def test_a_call_in_the_queue_of_a_device_is_not_entered(tmp_path: Path) -> None:
 
 def test_parts_of_one_call_are_not_open(tmp_path: Path) -> None:
     """PyTorch marks only the entry that ends a coalesced call when it is over."""
-    part = inside(1, "nccl:reduce_scatter_tensor_coalesced", size=8)
-    other = inside(1, "nccl:reduce_scatter_tensor_coalesced", size=16)
-    over = call(1, "nccl:coalesced")
-    whole = [part, other, over, inside(2)]
-    report = report_of(write_dumps(tmp_path, [whole, whole, whole[:3]]))
+    member = inside(1, "nccl:reduce_scatter_tensor_coalesced", size=8)
+    other_member = inside(1, "nccl:reduce_scatter_tensor_coalesced", size=16)
+    group_end = call(1, "nccl:coalesced")
+    entries = [member, other_member, group_end, inside(2)]
+    report = report_of(write_dumps(tmp_path, [entries, entries, entries[:3]]))
     assert culprits(report) == [("hang", (2,))]
-    assert first(report).evidence["call"] == 2
+    assert first_finding(report).evidence["call"] == 2
 
 
 def test_messages_lead_to_the_root(tmp_path: Path) -> None:
@@ -239,13 +242,13 @@ def test_what_a_ring_lost_is_not_missing(tmp_path: Path) -> None:
 
 def test_groups_of_one_name_and_other_ranks_are_two(tmp_path: Path) -> None:
     """Groups that are split from one have its name."""
-    for half, folder in (((0, 1), tmp_path), ((2, 3), tmp_path)):
+    for members, folder in (((0, 1), tmp_path), ((2, 3), tmp_path)):
         ranks: list[Any] = [None] * 4
-        for rank in half:
+        for rank in members:
             ranks[rank] = [call(1, process_group=EXPERT)]
-        if half == (2, 3):
+        if members == (2, 3):
             ranks[3].append(inside(2, process_group=EXPERT))
-        write_dumps(folder, ranks, {"7": half})
+        write_dumps(folder, ranks, {"7": members})
     assert culprits(report_of(tmp_path)) == [("hang", (2,))]
 
 
@@ -253,16 +256,16 @@ def test_torchcomms_counts_over_all_groups(tmp_path: Path) -> None:
     """Its numbers differ between ranks that are in other groups, also where all is well."""
     of_all, experts = ("world", "ncclx"), ("experts", "ncclx")
 
-    def numbered(*groups: tuple[str, str]) -> list[Any]:
+    def number_calls(*groups: tuple[str, str]) -> list[Any]:
         return [
-            call(place, "ncclx:all_reduce", process_group=group)
-            for place, group in enumerate(groups)
+            call(number, "ncclx:all_reduce", process_group=group)
+            for number, group in enumerate(groups)
         ]
 
     ranks = [
-        numbered(of_all, of_all, of_all),
-        numbered(of_all, experts, of_all, of_all),
-        numbered(of_all, experts, experts, of_all),
+        number_calls(of_all, of_all, of_all),
+        number_calls(of_all, experts, of_all, of_all),
+        number_calls(of_all, experts, experts, of_all),
     ]
     for entries in ranks[:2]:
         entries[-1] |= inside(
@@ -271,7 +274,7 @@ def test_torchcomms_counts_over_all_groups(tmp_path: Path) -> None:
     groups = {"world": (0, 1, 2), "experts": (1, 2)}
     report = report_of(write_dumps(tmp_path, ranks, groups))
     assert culprits(report) == [("hang", (2,))]
-    assert first(report).evidence["call"] == 2
+    assert first_finding(report).evidence["call"] == 2
 
 
 def test_dumps_as_json_are_read(tmp_path: Path) -> None:
@@ -279,7 +282,7 @@ def test_dumps_as_json_are_read(tmp_path: Path) -> None:
     folder = write_as_json(tmp_path, [[inside(1)], [inside(1)], []])
     report = report_of(folder)
     assert culprits(report) == [("hang", (2,))]
-    assert "Rank 2 entered nothing" in first(report).sentence
+    assert "Rank 2 entered nothing" in first_finding(report).sentence
 
 
 def test_no_share_of_time_is_told(tmp_path: Path) -> None:

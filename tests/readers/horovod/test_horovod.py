@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 FORMAT = "timeline of Horovod"
 
 
-def written(path: Path, content: bytes) -> Path:
+def write_timeline(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
 
 
 def test_operations_of_all_ranks(tmp_path: Path) -> None:
     """Each from when its rank was ready; the others wait from their last tensor on."""
-    file = written(tmp_path / "timeline.json", horovod.timeline(3, 5))
+    file = write_timeline(tmp_path / "timeline.json", horovod.timeline(3, 5))
     assert next(reader.name for reader in READERS if reader.sniff(file)) == FORMAT
     trace = tl.open(file)
     assert trace.workers["rank"].to_list() == [0, 1, 2]
@@ -45,20 +45,20 @@ def test_operations_of_all_ranks(tmp_path: Path) -> None:
 
 
 def test_who_is_late_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = written(tmp_path / "timeline.json", horovod.timeline(4, 60, late=2))
+    file = write_timeline(tmp_path / "timeline.json", horovod.timeline(4, 60, late=2))
     assert main(["analyze", "--no-keep", str(file)]) in {0, 1}
-    said = capsys.readouterr().out
-    assert "STRAGGLER rank 2, uninstrumented code" in said
-    file = written(tmp_path / "healthy.json", horovod.timeline(4, 60))
+    output = capsys.readouterr().out
+    assert "STRAGGLER rank 2, uninstrumented code" in output
+    file = write_timeline(tmp_path / "healthy.json", horovod.timeline(4, 60))
     assert main(["analyze", "--no-keep", str(file)]) in {0, 1}
-    said = capsys.readouterr().out
-    assert "INCONCLUSIVE" in said
-    assert "STRAGGLER" not in said
+    output = capsys.readouterr().out
+    assert "INCONCLUSIVE" in output
+    assert "STRAGGLER" not in output
 
 
 def test_operations_from_the_cache_say_nothing_of_ranks(tmp_path: Path) -> None:
     """Only rank 0 is known then, and what would help is said."""
-    trace = tl.open(written(tmp_path / "timeline.json", horovod.timeline(3, 5, marks=False)))
+    trace = tl.open(write_timeline(tmp_path / "timeline.json", horovod.timeline(3, 5, marks=False)))
     assert trace.workers["rank"].to_list() == [0]
     assert trace.steps["step"].n_unique() == 5
     assert trace.recognition
@@ -74,7 +74,7 @@ def test_where_most_come_from_the_cache_the_first_step_says_how_many_ranks_there
     first, later = (json.loads(horovod.timeline(3, 8, marks=marks)) for marks in (True, False))
     begin = next(at for at, event in enumerate(first) if event.get("ph") == "B")
     events = first[: begin + 10] + later[begin + 7 :]
-    trace = tl.open(written(tmp_path / "timeline.json", json.dumps(events).encode()))
+    trace = tl.open(write_timeline(tmp_path / "timeline.json", json.dumps(events).encode()))
     assert trace.workers["rank"].to_list() == [0]
     assert trace.recognition
     assert "other of 3 ranks" in trace.recognition.gaps[0].missing
@@ -82,7 +82,7 @@ def test_where_most_come_from_the_cache_the_first_step_says_how_many_ranks_there
 
 
 def test_activities_are_told_as_shares(tmp_path: Path) -> None:
-    trace = tl.open(written(tmp_path / "timeline.json", horovod.timeline(2, 5)))
+    trace = tl.open(write_timeline(tmp_path / "timeline.json", horovod.timeline(2, 5)))
     assert trace.recognition
     assert "NCCL_ALLREDUCE 100%" in dict(trace.recognition.found)["operations of rank 0"]
 
@@ -99,7 +99,9 @@ def test_what_happens_once_is_in_no_step(tmp_path: Path) -> None:
         {"ph": "B", "name": "BROADCAST", "ts": 30, "pid": 9},
         {"ph": "E", "ts": 60, "pid": 9},
     ]
-    file = written(tmp_path / "timeline.json", json.dumps(events[:1] + once + events[1:]).encode())
+    file = write_timeline(
+        tmp_path / "timeline.json", json.dumps(events[:1] + once + events[1:]).encode()
+    )
     rows = tl.open(file).events.filter(pl.col("op").cast(pl.String) == "broadcast").collect()
     assert rows["step"].unique().to_list() == [-1]
     assert rows["rank"].to_list() == [0, 1]
@@ -115,16 +117,16 @@ def test_damage_is_counted(tmp_path: Path) -> None:
         {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 10**7, "pid": 1},
         "no event",
     ]
-    trace = tl.open(written(tmp_path / "timeline.json", json.dumps(events).encode()))
+    trace = tl.open(write_timeline(tmp_path / "timeline.json", json.dumps(events).encode()))
     assert sum(trace.dropped.values()) == 3
     assert trace.recognition
     assert dict(trace.recognition.left_out)["operations that do not end"] == 1
 
 
 def test_a_timeline_that_was_cut_off(tmp_path: Path) -> None:
-    whole = horovod.timeline(2, 20)
-    trace = tl.open(written(tmp_path / "timeline.json", whole[: len(whole) // 2]))
+    content = horovod.timeline(2, 20)
+    trace = tl.open(write_timeline(tmp_path / "timeline.json", content[: len(content) // 2]))
     assert any(note.kind == "truncated" for note in trace.notes) or trace.steps.height < 40
-    begun = json.dumps(json.loads(whole)[:1]).encode()
+    begun = json.dumps(json.loads(content)[:1]).encode()
     with pytest.raises(EmptyTrace):
-        tl.open(written(tmp_path / "empty.json", begun))
+        tl.open(write_timeline(tmp_path / "empty.json", begun))

@@ -27,29 +27,29 @@ def lines() -> tuple[str, ...]:
         {"name": "process_name", "ph": "M", "pid": number, "args": {"name": f"layer{number}"}}
         for number in range(TENSORS)
     ]
-    now = 1_000
+    now_us = 1_000
     for _ in range(STEPS):
-        now += 20_000
+        now_us += 20_000
         for number in range(TENSORS):
-            last = now + LATE_US
+            arrival_us = now_us + LATE_US
             where = {"pid": number}
             events += [
-                {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": now, **where},
+                {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": now_us, **where},
                 *(
                     {
                         "ph": "X",
                         "name": str(rank),
-                        "ts": now + LATE_US * (rank == 2),
+                        "ts": now_us + LATE_US * (rank == 2),
                         "dur": 0,
                         **where,
                     }
                     for rank in range(3)
                 ),
-                {"ph": "E", "ts": last + 50, **where},
-                {"ph": "B", "name": "ALLREDUCE", "ts": last + 60, **where},
-                {"ph": "E", "ts": last + 820, **where},
+                {"ph": "E", "ts": arrival_us + 50, **where},
+                {"ph": "B", "name": "ALLREDUCE", "ts": arrival_us + 60, **where},
+                {"ph": "E", "ts": arrival_us + 820, **where},
             ]
-            now = last + 900
+            now_us = arrival_us + 900
     return tuple(map(json.dumps, events))
 
 

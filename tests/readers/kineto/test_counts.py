@@ -27,12 +27,12 @@ print("=" + json.dumps({k: float(v) for k, v in (spent | overlap).items()}))
 """
 
 
-def public(name: str) -> Path:
-    places = [folder / "shared/traces/kineto" / name for folder in ROOT.parents[:2]]
-    found = next((place for place in places if place.exists()), None)
-    if found is None:
+def public_trace(name: str) -> Path:
+    paths = [folder / "shared/traces/kineto" / name for folder in ROOT.parents[:2]]
+    path = next((candidate for candidate in paths if candidate.exists()), None)
+    if path is None:
         pytest.skip(f"{name} of the public traces is not here (../shared/traces/kineto)")
-    return found
+    return path
 
 
 def sorts(table: EventTable) -> dict[str, int]:
@@ -62,7 +62,7 @@ def nccl(table: EventTable) -> int:
 def test_every_event_is_counted(
     name: str, events: int, kernels: int, of_nccl: int, marked: int
 ) -> None:
-    table = read_events(public(name))
+    table = read_events(public_trace(name))
     assert (table.events, sorts(table).get("kernel", 0)) == (events, kernels)
     assert (nccl(table), steps(table)) == (of_nccl, marked)
     assert (table.lost, table.unusable, table.cut) == (0, 0, False)
@@ -70,13 +70,13 @@ def test_every_event_is_counted(
 
 
 def test_rank_world_and_backend_are_those_of_the_file() -> None:
-    table = read_events(public("hta_cpu_only_rank34.json.gz"))
+    table = read_events(public_trace("hta_cpu_only_rank34.json.gz"))
     assert (table.rank, table.world, table.distributed["backend"]) == (34, 300, "gloo")
 
 
 def test_collectives_have_group_operation_and_bytes() -> None:
     """Of NCCL's kernels, by the arguments of their launch."""
-    trace = tl.open(public("hta_nccl_data.json.gz"))
+    trace = tl.open(public_trace("hta_nccl_data.json.gz"))
     calls = trace.events.filter(pl.col("kind") == "reduction").collect()
     assert sorted(calls["op"].value_counts().cast({"op": pl.String}).rows()) == [
         ("allreduce", 15),
@@ -90,25 +90,25 @@ def test_collectives_have_group_operation_and_bytes() -> None:
 
 def test_a_folder_without_a_mark_has_its_steps() -> None:
     """By the twelve updates."""
-    trace = tl.open(public("ddp_gloo_2_ranks"))
+    trace = tl.open(public_trace("ddp_gloo_2_ranks"))
     assert trace.steps.group_by("rank").len().sort("rank").rows() == [(0, 12), (1, 12)]
     assert sum(grid.start_ns.shape[0] for grid in trace.calls) == 14
 
 
 def test_one_rank_among_many_shows_what_it_shows() -> None:
     """Where its devices' time goes; it is not missing ranks that are found."""
-    report = tl.analyze(tl.open(public("hta_nccl_data.json.gz")))
+    report = tl.analyze(tl.open(public_trace("hta_nccl_data.json.gz")))
     launching = "BOUND BY devices that wait for the host to queue work: 76 % of the time"
     assert report.verdict.headline == launching
     assert report.verdict.scope.startswith("1 of 2 ranks, 3 steps")
     assert "missing_rank" not in {finding.kind for finding in report.findings}
-    verdict = tl.analyze(tl.open(public("hta_cpu_only_rank34.json.gz"))).verdict
+    verdict = tl.analyze(tl.open(public_trace("hta_cpu_only_rank34.json.gz"))).verdict
     assert verdict.headline.startswith("INCONCLUSIVE: none of 15 operators")
     assert verdict.scope.startswith("1 of 300 ranks")
 
 
 def test_a_file_that_says_no_rank_is_rank_0() -> None:
-    file = public("hta_no_distributed_info.json.gz")
+    file = public_trace("hta_no_distributed_info.json.gz")
     (note,) = [note for note in tl.open(file).notes if note.kind == "assumed"]
     assert f"--rank-of {file.name}=RANK says another" in note.sentence
     trace = tl.open(file, rank_of={file.name: 3})
@@ -123,18 +123,24 @@ def test_a_file_that_says_no_rank_is_rank_0() -> None:
 )
 def test_devices_are_as_busy_as_hta_says(name: str, tmp_path: Path) -> None:
     """Busy, computing and overlapped time within a point of HTA's own functions."""
-    file = public(name)
+    file = public_trace(name)
     if not HTA.exists():
         pytest.skip("HTA is not installed (make .venv-hta/hta.stamp)")
     shutil.copy(file, tmp_path)
-    told = hta(tmp_path / name)
-    (ours,) = measure_device_time(
+    hta_values = hta(tmp_path / name)
+    (device_time,) = measure_device_time(
         tl.open(file, rank_of={} if "nccl" in name or "ns" in name else {name: 0})
     )
-    assert 100 * (1 - ours.busy_ns / ours.job_ns) == pytest.approx(told["idle_time_pctg"], abs=1)
-    assert 100 * ours.compute_ns / ours.job_ns == pytest.approx(told["compute_time_pctg"], abs=1)
-    if ours.overlap is not None:
-        assert 100 * ours.overlap == pytest.approx(told["comp_comm_overlap_pctg"], abs=1)
+    assert 100 * (1 - device_time.busy_ns / device_time.job_ns) == pytest.approx(
+        hta_values["idle_time_pctg"], abs=1
+    )
+    assert 100 * device_time.compute_ns / device_time.job_ns == pytest.approx(
+        hta_values["compute_time_pctg"], abs=1
+    )
+    if device_time.overlap is not None:
+        assert 100 * device_time.overlap == pytest.approx(
+            hta_values["comp_comm_overlap_pctg"], abs=1
+        )
 
 
 def hta(file: Path) -> dict[str, Any]:

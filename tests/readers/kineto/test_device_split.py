@@ -30,12 +30,12 @@ FILES: Final = (
 ON_DEVICE: Final = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
 
 
-def public(name: str) -> Path:
-    places = [up / "shared/traces" / name for up in Path(__file__).parents[4:6]]
-    found = next((place for place in places if place.exists()), None)
-    if found is None:
+def public_trace(name: str) -> Path:
+    paths = [up / "shared/traces" / name for up in Path(__file__).parents[4:6]]
+    path = next((candidate for candidate in paths if candidate.exists()), None)
+    if path is None:
         pytest.skip(f"{name} of the public traces is not here (../shared/traces)")
-    return found
+    return path
 
 
 def union(events: list[dict[str, Any]]) -> float:
@@ -53,15 +53,15 @@ def work_of_profile(file: Path) -> list[dict[str, Any]]:
 
 def work_of_database(file: Path) -> list[dict[str, Any]]:
     """Return the rows of Nsight's tables of devices; their kernels do not communicate."""
-    found = []
+    work = []
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
         tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
         for sort in ("KERNEL", "MEMCPY", "MEMSET"):
             table = f"CUPTI_ACTIVITY_KIND_{sort}"
             if table in tables:
                 rows = database.execute(f"SELECT start, end FROM {table}")  # noqa: S608 - ours
-                found += [{"ts": a, "dur": b - a, "cat": sort, "name": sort} for a, b in rows]
-    return found
+                work += [{"ts": a, "dur": b - a, "cat": sort, "name": sort} for a, b in rows]
+    return work
 
 
 def work_of_planes(file: Path) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def split_of(file: Path) -> list[float]:
 @pytest.mark.parametrize("name", FILES)
 def test_info_and_verdict_say_what_the_raw_file_does(name: str) -> None:
     """Within a point; what is useful is what the devices compute."""
-    file = public(name)
+    file = public_trace(name)
     is_silent = "rocm" in name or "clover" in name or "xplane" in name
     trace = tl.open(file, rank_of={file.name: 0} if is_silent else {})
     report = tl.analyze(trace)

@@ -24,24 +24,24 @@ STEPS: Final = 6
 
 def in_old_words(content: dict[str, Any]) -> dict[str, Any]:
     """Return a profile as PyTorch 1.8 writes it: nothing of the job, nothing of collectives."""
-    for one in content["traceEvents"]:
-        one["cat"] = OLD_CATEGORIES[one["cat"]]
-        one["args"] = {key: one["args"][key] for key in OLD_ARGUMENTS if key in one["args"]}
-        if one["cat"] == "Operator":
-            one["args"] |= {"Device": one["pid"], "Trace name": "PyTorch Profiler"}
-        one["tid"] = f"stream {one['tid']}" if one["cat"] == "Kernel" else str(one["tid"])
+    for event in content["traceEvents"]:
+        event["cat"] = OLD_CATEGORIES[event["cat"]]
+        event["args"] = {key: event["args"][key] for key in OLD_ARGUMENTS if key in event["args"]}
+        if event["cat"] == "Operator":
+            event["args"] |= {"Device": event["pid"], "Trace name": "PyTorch Profiler"}
+        event["tid"] = f"stream {event['tid']}" if event["cat"] == "Kernel" else str(event["tid"])
     return {"schemaVersion": 1, "traceEvents": content["traceEvents"]}
 
 
-def opened(folder: Path, name: str, content: dict[str, Any]) -> tl.Trace:
+def write_and_open(folder: Path, name: str, content: dict[str, Any]) -> tl.Trace:
     file = folder / name
     file.write_text(json.dumps(content))
     return tl.open(file)
 
 
 def test_steps_and_phases_are_those_of_the_new_dialect(tmp_path: Path) -> None:
-    old = opened(tmp_path, "old.json", in_old_words(gpu_profile(0, steps=STEPS)))
-    new = opened(tmp_path, "new.json", gpu_profile(0, steps=STEPS))
+    old = write_and_open(tmp_path, "old.json", in_old_words(gpu_profile(0, steps=STEPS)))
+    new = write_and_open(tmp_path, "new.json", gpu_profile(0, steps=STEPS))
     assert old.steps["step"].to_list() == new.steps["step"].to_list() == [*range(STEPS)]
     assert old.recognition
     assert not [gap for gap in old.recognition.gaps if "no step is marked" in gap.missing]

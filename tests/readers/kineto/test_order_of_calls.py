@@ -49,11 +49,11 @@ def test_an_order_that_differs_is_said_and_nobody_accused(op: str) -> None:
     """Rows without a number: one rank's sizes, or operations, come in the other order."""
     rows = [
         {
-            "rank": rank, "kind": "reduction", "op": word, "name": "call", "bytes": size,
+            "rank": rank, "kind": "reduction", "op": operation, "name": "call", "bytes": size,
             "start_ns": 1000 * number, "end_ns": 1000 * number + 900,
         }
         for rank in (0, 1)
-        for number, (word, size) in enumerate(
+        for number, (operation, size) in enumerate(
             [("allreduce", 64), (op, 128)][:: -1 if rank else 1] * 20
         )
     ]  # fmt: skip

@@ -18,31 +18,31 @@ from tracelens.readers.words import rank_in_name
 def profile_of(rank: int) -> dict[str, Any]:
     """Return the profile of a rank; the kernels of rank 1 take a quarter of the time."""
     content = gpu_profile(rank)
-    kernels = [one for one in content["traceEvents"] if one["cat"] == "kernel"]
-    for one in kernels if rank == 1 else ():
-        if "nccl" not in one["name"]:
-            one["dur"] /= 4
+    kernels = [event for event in content["traceEvents"] if event["cat"] == "kernel"]
+    for event in kernels if rank == 1 else ():
+        if "nccl" not in event["name"]:
+            event["dur"] /= 4
     return content
 
 
-def merged(*, device_of_rank: bool = False, by_time: bool = False) -> dict[str, Any]:
+def merged_profile(*, device_of_rank: bool = False, by_time: bool = False) -> dict[str, Any]:
     """Return two ranks in one profile, processes 100 and 200."""
     events = []
     for rank in (0, 1):
-        for one in profile_of(rank)["traceEvents"]:
-            if one["pid"] == 100:
-                one["pid"] = 100 * (rank + 1)
+        for event in profile_of(rank)["traceEvents"]:
+            if event["pid"] == 100:
+                event["pid"] = 100 * (rank + 1)
             elif device_of_rank:
-                one["pid"] = one["args"]["device"] = rank
-            events.append(one)
+                event["pid"] = event["args"]["device"] = rank
+            events.append(event)
     if by_time:
-        events.sort(key=lambda one: one["ts"])
+        events.sort(key=lambda event: event["ts"])
     content = gpu_profile(0)
     del content["distributedInfo"]
     return content | {"traceEvents": events}
 
 
-def named(content: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
+def with_process_names(content: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
     """Add names of processes."""
     content["traceEvents"] += [
         {"ph": "M", "name": "process_name", "pid": pid, "ts": 0, "args": {"name": name}}
@@ -56,7 +56,7 @@ def busy(trace: tl.Trace) -> list[int]:
     return [one.compute_ns for one in sorted(measure_device_time(trace), key=lambda one: one.rank)]
 
 
-def opened(folder: Path, content: dict[str, Any]) -> tl.Trace:
+def write_and_open(folder: Path, content: dict[str, Any]) -> tl.Trace:
     file = folder / "merged.json"
     file.write_text(json.dumps(content))
     return tl.open(file)
@@ -67,7 +67,9 @@ def test_merged_profiles_are_the_run_of_their_files(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     write_ranks(tmp_path / "files", profile_of)
     separate = tl.open(tmp_path / "files")
-    together = opened(tmp_path, named(merged(), {100: "rank 0", 200: "rank 1"}))
+    together = write_and_open(
+        tmp_path, with_process_names(merged_profile(), {100: "rank 0", 200: "rank 1"})
+    )
     assert busy(together) == busy(separate)
     assert busy(together)[0] > busy(together)[1]
     assert tl.analyze(together).verdict == tl.analyze(separate).verdict
@@ -77,7 +79,7 @@ def test_merged_profiles_are_the_run_of_their_files(tmp_path: Path) -> None:
 def test_ranks_are_those_of_devices_where_nothing_else_says_them(
     tmp_path: Path, *, by_time: bool
 ) -> None:
-    trace = opened(tmp_path, merged(device_of_rank=True, by_time=by_time))
+    trace = write_and_open(tmp_path, merged_profile(device_of_rank=True, by_time=by_time))
     assert trace.processes.select("pid", "rank").sort("rank").rows() == [(100, 0), (200, 1)]
     assert busy(trace)[0] > 1.5 * busy(trace)[1]
     (note,) = [note for note in trace.notes if note.kind == "assumed"]
@@ -87,13 +89,22 @@ def test_ranks_are_those_of_devices_where_nothing_else_says_them(
 def test_processes_of_other_tools_are_ranks_as_their_names_say(tmp_path: Path) -> None:
     """As in traces of Chrome's format that Megatron and others write."""
     events = [
-        {"ph": "X", "name": name, "pid": pid, "tid": 1, "ts": step * 1000 + at, "dur": dur}
+        {
+            "ph": "X",
+            "name": name,
+            "pid": pid,
+            "tid": 1,
+            "ts": step * 1000 + offset_us,
+            "dur": duration_us,
+        }
         for pid in (7, 9)
         for step in range(10)
-        for name, at, dur in (("forward", 0, 300), ("backward", 300, 600))
+        for name, offset_us, duration_us in (("forward", 0, 300), ("backward", 300, 600))
     ]
-    content = named({"traceEvents": events}, {7: "Megatron rank 5", 9: "Megatron rank 4"})
-    trace = opened(tmp_path, content)
+    content = with_process_names(
+        {"traceEvents": events}, {7: "Megatron rank 5", 9: "Megatron rank 4"}
+    )
+    trace = write_and_open(tmp_path, content)
     assert trace.processes.select("pid", "rank").sort("pid").rows() == [(7, 5), (9, 4)]
     assert trace.alignment.method == "same_clock"
 
@@ -130,7 +141,9 @@ def test_what_we_export_is_the_run_of_its_ranks(tmp_path: Path) -> None:
 def test_a_profile_of_one_process_has_the_rank_of_its_name(tmp_path: Path) -> None:
     content = gpu_profile(0)
     del content["distributedInfo"]
-    assert opened(tmp_path, named(content, {100: "rank 3"})).processes["rank"].to_list() == [3]
+    assert write_and_open(tmp_path, with_process_names(content, {100: "rank 3"})).processes[
+        "rank"
+    ].to_list() == [3]
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ TWO_RANKS: Final = Path(__file__).parents[2] / "data/kineto/two_ranks"
 
 
 def profile(rank: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
+    content: dict[str, Any] = json.loads(
         gzip.decompress((TWO_RANKS / f"rank{rank}.pt.trace.json.gz").read_bytes())
     )
-    return found
+    return content
 
 
-def written(file: Path, content: object) -> Path:
+def write_profile(file: Path, content: object) -> Path:
     text = json.dumps(content).encode()
     file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
     return file
@@ -68,7 +68,7 @@ def test_phases_nest_in_their_steps() -> None:
 def test_info_says_what_is_known_and_what_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written(tmp_path / "rank0.json.gz", profile())
+    write_profile(tmp_path / "rank0.json.gz", profile())
     assert main(["info", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     for line in (
@@ -100,7 +100,7 @@ def test_a_rank_that_no_file_says_is_asked_for(
     for rank in (0, 1):
         content = profile(rank)
         del content["distributedInfo"]
-        written(tmp_path / f"{rank}.json", content)
+        write_profile(tmp_path / f"{rank}.json", content)
     assert main(["analyze", str(tmp_path)]) == 3
     assert "--rank-of 0.json=0, once for each." in capsys.readouterr().err
     assert main(["analyze", str(tmp_path / "0.json"), str(tmp_path / "1.json")]) == 3
@@ -138,10 +138,10 @@ def test_what_others_can_read_is_read(kind: str, tmp_path: Path) -> None:
     for rank in (0, 1):
         (tmp_path / f"{rank}.json").write_bytes(spoilt(rank, kind))
     trace = tl.open(tmp_path)
-    whole = tl.open(TWO_RANKS)
+    sound_trace = tl.open(TWO_RANKS)
     assert [note.kind for note in trace.notes if note.kind in {"dropped", "truncated"}] == []
     assert trace.processes["rank"].to_list() == [0, 1]
-    assert trace.events.collect().height == whole.events.collect().height
+    assert trace.events.collect().height == sound_trace.events.collect().height
     stream = EventStream(tmp_path / "0.json")
     assert sum(map(len, stream.pieces())) > 0
     assert stream.facts["more"] == {"a": "},]"}
@@ -168,14 +168,14 @@ def test_rank_1_alone_is_not_of_one(tmp_path: Path, capsys: pytest.CaptureFixtur
     """Whoever is rank 1 has a rank 0 beside it, though the file does not say how many there are."""
     content = profile(1)
     content["distributedInfo"] = {"backend": "gloo", "rank": 1}
-    written(tmp_path / "rank1.json", content)
+    write_profile(tmp_path / "rank1.json", content)
     assert main(["info", str(tmp_path)]) == 0
     assert "ranks        1 of 2 (rank 1)" in capsys.readouterr().out
 
 
 def advice_of(content: dict[str, Any], file: Path) -> dict[str, str]:
     """Return what is missing in a profile, with the advice."""
-    recognition = tl.open(written(file, content), rank_of={file.name: 0}).recognition
+    recognition = tl.open(write_profile(file, content), rank_of={file.name: 0}).recognition
     assert recognition
     return {gap.missing: gap.advice for gap in recognition.gaps}
 
@@ -207,15 +207,17 @@ def test_steps_of_old_profilers_are_steps(tmp_path: Path) -> None:
 
 def test_two_files_of_one_rank_at_once_are_refused(tmp_path: Path) -> None:
     """Two windows of one rank are not: they are one rank."""
-    written(tmp_path / "a.json", profile())
-    written(tmp_path / "b.json", profile(1) | {"distributedInfo": profile()["distributedInfo"]})
+    write_profile(tmp_path / "a.json", profile())
+    write_profile(
+        tmp_path / "b.json", profile(1) | {"distributedInfo": profile()["distributedInfo"]}
+    )
     with pytest.raises(UnusableInput, match="are both of rank 0, at the same time"):
         tl.open(tmp_path)
-    later = profile()
-    for event in later["traceEvents"]:
+    later_profile = profile()
+    for event in later_profile["traceEvents"]:
         if isinstance(event.get("ts"), float):
             event["ts"] += 60e6
-    written(tmp_path / "b.json", later)
+    write_profile(tmp_path / "b.json", later_profile)
     assert tl.open(tmp_path).processes["rank"].to_list() == [0]
 
 
@@ -246,7 +248,7 @@ def test_events_of_other_tools_are_no_profile(tmp_path: Path) -> None:
         for n in range(40)
         for ph, late in (("B", 0), ("E", 50))
     ]
-    file = written(tmp_path / "trace.json", events)
+    file = write_profile(tmp_path / "trace.json", events)
     trace = tl.open(file, rank_of={"trace.json": 0})
     assert trace.recognition
     assert trace.recognition.format == "trace in Chrome's event format"
@@ -260,7 +262,7 @@ def test_what_stands_behind_the_events_is_learned(tmp_path: Path) -> None:
     """Rank and base of times may be there, in files that another program wrote again."""
     content = profile()
     ordered = {"traceEvents": content.pop("traceEvents"), **content, "more": [{"a": 1}, {"b": 2}]}
-    stream = EventStream(written(tmp_path / "x.json", ordered))
+    stream = EventStream(write_profile(tmp_path / "x.json", ordered))
     assert sum(map(len, stream.pieces())) == len(ordered["traceEvents"])
     assert stream.facts == content | {"more": [{"a": 1}, {"b": 2}]}
     assert (stream.lost, stream.cut) == (0, False)
@@ -286,8 +288,8 @@ def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
 
 def test_a_report_is_no_folder_of_events(tmp_path: Path) -> None:
     """Other JSON in a folder is left out, with a note."""
-    written(tmp_path / "rank0.json", profile())
-    written(tmp_path / "rank1.json", profile(1))
+    write_profile(tmp_path / "rank0.json", profile())
+    write_profile(tmp_path / "rank1.json", profile(1))
     (tmp_path / "settings.json").write_text('{"lr": 1}')
     trace = tl.open(tmp_path)
     assert trace.processes.height == 2
@@ -321,7 +323,7 @@ def test_a_device_that_is_idle_is_not_bound_by_compute(
     kernel_us: int, tmp_path: Path, *, idle: bool
 ) -> None:
     """What the host does meanwhile is launching: only what the device computes is useful."""
-    file = written(tmp_path / "x.pt.trace.json", on_a_device(40, kernel_us))
+    file = write_profile(tmp_path / "x.pt.trace.json", on_a_device(40, kernel_us))
     report = tl.analyze(tl.open(file))
     assert report.efficiency
     assert report.efficiency.devices

@@ -166,11 +166,13 @@ def test_windows_may_touch(tmp_path: Path, healthy: Report) -> None:
     """Kernels of the first one end, or even begin, in the second one."""
     for rank in (0, 1):
         profile = gpu_profile(rank)
-        for part in (False, True):
+        for is_later in (False, True):
             events = [
-                one for one in profile["traceEvents"] if (one["ts"] >= BEGIN_US + 117_000) is part
+                one
+                for one in profile["traceEvents"]
+                if (one["ts"] >= BEGIN_US + 117_000) is is_later
             ]
-            (tmp_path / f"{rank}.{part}.json").write_text(
+            (tmp_path / f"{rank}.{is_later}.json").write_text(
                 json.dumps(profile | {"traceEvents": events})
             )
     report = tl.analyze(tl.open(tmp_path))
@@ -181,12 +183,12 @@ def test_windows_may_touch(tmp_path: Path, healthy: Report) -> None:
 def test_merged_profiles_are_asked_about(tmp_path: Path) -> None:
     """Each process is named, and read as the file of its rank is once the user says which it is."""
 
-    def merged(_rank: int) -> dict[str, Any]:
+    def merge_two_ranks(_rank: int) -> dict[str, Any]:
         profiles = [gpu_profile(rank)["traceEvents"] for rank in (0, 1)]
         other = [one | {"pid": 200} for one in profiles[1]]
         return gpu_profile(0) | {"traceEvents": [*profiles[0], *other]}
 
-    write_ranks(tmp_path, merged, ranks=1)
+    write_ranks(tmp_path, merge_two_ranks, ranks=1)
     (file,) = tmp_path.iterdir()
     with pytest.raises(UnusableInput, match=rf"--rank-of {file.name}:100=0, once for each"):
         tl.open(tmp_path)

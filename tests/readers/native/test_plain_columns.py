@@ -32,24 +32,26 @@ REFUSED = (NotATrace, OSError, ValueError, LookupError, struct.error, pa.ArrowEx
 
 def rows_of(columns: Columns) -> dict[str, list[Any]]:
     """Return all columns that hold something, with words instead of their codes."""
-    found: dict[str, list[Any]] = {name: n.tolist() for name, n in columns.numbers.items()}
-    for name, words in columns.words.items():
-        if (words.codes >= 0).any():
-            known = [*words.known, None]
-            found[name] = [known[code] for code in words.codes.tolist()]
+    values_by_column: dict[str, list[Any]] = {
+        name: n.tolist() for name, n in columns.numbers.items()
+    }
+    for name, column in columns.words.items():
+        if (column.codes >= 0).any():
+            words_and_none = [*column.known, None]
+            values_by_column[name] = [words_and_none[code] for code in column.codes.tolist()]
     for name, values in columns.values.items():
         if not np.isnan(values).all():
-            found[name] = np.nan_to_num(values, nan=-1.0).tolist()
-    return found
+            values_by_column[name] = np.nan_to_num(values, nan=-1.0).tolist()
+    return values_by_column
 
 
-def assert_same(found: Usable, expected: Usable) -> None:
+def assert_same(actual: Usable, expected: Usable) -> None:
     """Compare all but words that no row has."""
-    assert found.side == expected.side
-    assert (found.lost, found.cut) == (expected.lost, expected.cut)
-    assert found.columns.height == expected.columns.height
-    assert found.columns.uids == expected.columns.uids
-    assert rows_of(found.columns) == rows_of(expected.columns)
+    assert actual.side == expected.side
+    assert (actual.lost, actual.cut) == (expected.lost, expected.cut)
+    assert actual.columns.height == expected.columns.height
+    assert actual.columns.uids == expected.columns.uids
+    assert rows_of(actual.columns) == rows_of(expected.columns)
 
 
 @pytest.mark.parametrize("rows", [None, 1000, 100, 1])
@@ -93,14 +95,19 @@ def test_tampered_with(first: int, tmp_path: Path) -> None:
     Arrow refuses more, as it also looks at dictionaries of columns that were not asked for.
     """
     victim = written(tmp_path)
-    whole = victim.read_bytes()
-    begin = next(messages(memoryview(whole))).end
-    batch = next(message for message in messages(memoryview(whole)) if message.kind == BATCH)
+    sound_bytes = victim.read_bytes()
+    schema_end = next(messages(memoryview(sound_bytes))).end
+    batch = next(message for message in messages(memoryview(sound_bytes)) if message.kind == BATCH)
     header = (batch.offset, batch.offset + batch.header_bytes)
-    zones = [(begin, batch.end), header, (begin, batch.offset), (batch.end, len(whole))]
+    zones = [
+        (schema_end, batch.end),
+        header,
+        (schema_end, batch.offset),
+        (batch.end, len(sound_bytes)),
+    ]
     compared = 0
     for seed in range(first, first + 100):
-        draw, content = Random(seed), bytearray(whole)
+        draw, content = Random(seed), bytearray(sound_bytes)
         content[draw.randrange(*draw.choice(zones))] ^= 1 << draw.randrange(8)
         region = content[len(LEAD) : batch.end]
         try:

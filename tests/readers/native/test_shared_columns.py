@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from tracelens.model.columns import Columns
 
 
-def later(table: pa.Table) -> pa.Table:
+def in_next_step(table: pa.Table) -> pa.Table:
     """Return the same events, each in the next step."""
-    place = table.column_names.index("step")
+    column_index = table.column_names.index("step")
     steps = pa.chunked_array([pa.array(table["step"].to_numpy() + 1, pa.int32())])
-    return table.set_column(place, table.schema.field("step"), steps)
+    return table.set_column(column_index, table.schema.field("step"), steps)
 
 
 def columns_of(file: Path, cache: BoundedCache) -> Columns:
@@ -36,14 +36,16 @@ def test_equal_columns_are_those_of_the_other_file(tmp_path: Path) -> None:
     """All but times, which are read again, and what differs."""
     victim, cache = written(tmp_path), BoundedCache()
     rewritten(victim, lambda table: table, rows=100, compression="zstd")
-    one, again = columns_of(victim, cache), columns_of(victim, cache)
-    rewritten(victim, later, rows=100, compression="zstd")
-    other = columns_of(victim, cache)
-    assert again.number("thread") is one.number("thread") is other.number("thread")
-    assert again.word_column("kind").codes is one.word_column("kind").codes
-    assert again.number("start_ns") is not one.number("start_ns")
-    assert again.number("step") is one.number("step")
-    assert np.array_equal(other.number("step"), one.number("step") + 1)
+    columns, columns_again = columns_of(victim, cache), columns_of(victim, cache)
+    rewritten(victim, in_next_step, rows=100, compression="zstd")
+    other_columns = columns_of(victim, cache)
+    assert (
+        columns_again.number("thread") is columns.number("thread") is other_columns.number("thread")
+    )
+    assert columns_again.word_column("kind").codes is columns.word_column("kind").codes
+    assert columns_again.number("start_ns") is not columns.number("start_ns")
+    assert columns_again.number("step") is columns.number("step")
+    assert np.array_equal(other_columns.number("step"), columns.number("step") + 1)
 
 
 def test_passes_share_nothing(tmp_path: Path) -> None:
@@ -58,20 +60,20 @@ def test_passes_share_nothing(tmp_path: Path) -> None:
 def test_no_more_is_known_than_there_is_room_for(rows: int) -> None:
     """What is too large is made each time; several that are too much together make room."""
     cache = BoundedCache(rows=50)
-    made = []
+    sets_made = []
 
     def make() -> int:
-        made.append(rows)
-        return len(made)
+        sets_made.append(rows)
+        return len(sets_made)
 
     arrays = [np.arange(rows) for _ in range(2)]
     for array in arrays:
         array.setflags(write=False)
-    found = [
+    counts_by_room = [
         cache.get_or_make("count", [array], make)
         for array in (arrays[0], arrays[0], arrays[1], arrays[0])
     ]
-    assert found == {10: [1, 1, 2, 1], 40: [1, 1, 2, 3], 100: [1, 2, 3, 4]}[rows]
+    assert counts_by_room == {10: [1, 1, 2, 1], 40: [1, 1, 2, 3], 100: [1, 2, 3, 4]}[rows]
 
 
 def test_arrays_that_may_change_are_not_known() -> None:

@@ -33,11 +33,11 @@ STEP = Definition(1, "step", "step")
 WORK = Definition(2, "work", "user")
 
 
-def told(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def info_of(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Return what `tracelens info` says."""
     assert main(["info", str(path), "--format", "json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    content: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return content
 
 
 def in_schema_2(source: Path, target: Path) -> Path:
@@ -60,18 +60,18 @@ def test_real_runs(
         run = in_schema_2(run, tmp_path / name)
     ends = [read_end(file) for file in run.glob("*.arrow")]
     assert {end is not None and end.summary is not None for end in ends} == {schema == 2}
-    found, expected = told(run, capsys), describe(load.open(run))
-    assert found["clock"] == "one clock"
-    assert set(found["notes"]) <= set(expected["notes"])
+    info, expected = info_of(run, capsys), describe(load.open(run))
+    assert info["clock"] == "one clock"
+    assert set(info["notes"]) <= set(expected["notes"])
     for fact in ("ranks_expected", "processes", "sampled", "devices"):
-        assert found[fact] == expected[fact]
+        assert info[fact] == expected[fact]
 
 
 @pytest.mark.parametrize("scenario", [DEVICES, HOT_SHARD], ids=["devices", "shards"])
 def test_simulated_runs(scenario: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Processes and devices, also of runs that have both workers and shards."""
     write(scenario, tmp_path)
-    found, expected = told(tmp_path, capsys), describe(load.open(tmp_path))
+    found, expected = info_of(tmp_path, capsys), describe(load.open(tmp_path))
     found["clock"] = expected["clock"]
     assert found == expected
 
@@ -79,12 +79,12 @@ def test_simulated_runs(scenario: Any, tmp_path: Path, capsys: pytest.CaptureFix
 def test_no_event_is_read(tmp_path: Path) -> None:
     """Nothing else of a file is looked at than its end."""
     victim = written(tmp_path)
-    before, _ = summaries(tmp_path)
+    summary_before, _ = summaries(tmp_path)
     content = bytearray(victim.read_bytes())
     end = footer_of(memoryview(content)).batches[-1].end
     content[len(LEAD) + 8 : end] = bytes(end - len(LEAD) - 8)
     victim.write_bytes(content)
-    assert summaries(tmp_path)[0] == before
+    assert summaries(tmp_path)[0] == summary_before
     with pytest.raises((NotATrace, pa.ArrowInvalid, OSError)):
         read_arrow(victim)
 
@@ -93,16 +93,16 @@ def test_a_file_that_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """What is left of it is counted, and said."""
     victim = written(tmp_path)
     victim.write_bytes(victim.read_bytes()[:-1])
-    found, expected = told(tmp_path, capsys), describe(load.open(tmp_path))
-    assert found["processes"] == expected["processes"]
-    assert found["notes"] == expected["notes"]
-    assert "damaged or cut off" in found["notes"][0]
+    info, expected = info_of(tmp_path, capsys), describe(load.open(tmp_path))
+    assert info["processes"] == expected["processes"]
+    assert info["notes"] == expected["notes"]
+    assert "damaged or cut off" in info["notes"][0]
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is left out in one sentence; where none can be read, that is the answer."""
     written(tmp_path).write_bytes(b"{}")
-    (note,) = told(tmp_path, capsys)["notes"]
+    (note,) = info_of(tmp_path, capsys)["notes"]
     assert note.startswith(f"'{VICTIM}' was left out: it is not an Arrow file")
     for file in tmp_path.iterdir():
         file.write_bytes(b"{}")

@@ -30,14 +30,14 @@ KEY = ["process", "start_ns", "end_ns", "kind", "name", "thread", "request", "se
 def test_round_trip(scenario: Scenario, tmp_path: Path) -> None:
     """Every event, process, thread, communicator and clock record comes back as it was."""
     write(scenario, tmp_path)
-    told: list[tuple[int, int]] = []
-    read = load.open(tmp_path, progress=lambda done, total: told.append((done, total)))
-    made = load.prepare(generate(scenario))
+    progress_calls: list[tuple[int, int]] = []
+    read = load.open(tmp_path, progress=lambda done, total: progress_calls.append((done, total)))
+    generated = load.prepare(generate(scenario))
     count = scenario.ranks + scenario.shards
-    assert told == [(done + 1, count) for done in range(count)]
+    assert progress_calls == [(done + 1, count) for done in range(count)]
     assert read.path == tmp_path
-    assert read.notes == made.notes
-    assert read.alignment == made.alignment
+    assert read.notes == generated.notes
+    assert read.alignment == generated.alignment
     for name in (
         "processes",
         "communicators",
@@ -47,8 +47,8 @@ def test_round_trip(scenario: Scenario, tmp_path: Path) -> None:
         "arrivals",
         "device_clocks",
     ):
-        assert_frame_equal(getattr(read, name), getattr(made, name))
-    assert_frame_equal(read.events.collect().sort(KEY), made.events.collect().sort(KEY))
+        assert_frame_equal(getattr(read, name), getattr(generated, name))
+    assert_frame_equal(read.events.collect().sort(KEY), generated.events.collect().sort(KEY))
 
 
 def test_single_file(tmp_path: Path) -> None:

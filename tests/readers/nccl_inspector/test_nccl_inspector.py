@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FORMAT = "log of NCCL Inspector"
 
 
-def written(folder: Path, rank: int, records: list[dict[str, Any]]) -> Path:
+def write_log(folder: Path, rank: int, records: list[dict[str, Any]]) -> Path:
     path = folder / f"node{rank // 2}-pid{1000 + rank}.log"
     path.write_bytes(inspector.lines(records))
     return path
@@ -32,7 +32,7 @@ def written(folder: Path, rank: int, records: list[dict[str, Any]]) -> Path:
 def run(folder: Path, ranks: int = 4, **how: Any) -> Path:
     folder.mkdir(exist_ok=True)
     for rank in range(ranks):
-        written(folder, rank, inspector.training(rank, **how))
+        write_log(folder, rank, inspector.training(rank, **how))
     return folder
 
 
@@ -97,18 +97,18 @@ def test_smaller_groups_and_messages(tmp_path: Path) -> None:
     for rank in range(4):
         records = inspector.training(rank, steps=2)
         group, member = f"0x{rank // 2}", rank % 2
-        begin = inspector.BEGIN_US + 5_000
+        begin_us = inspector.BEGIN_US + 5_000
         name = ("Send", "Recv")[member]
-        more: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "group": group,
             "ranks": 2,
             "process": rank,
             "called": f"PP {rank // 2}",
         }
         records.append(
-            inspector.record(member, name, 0, begin, begin + 90, peer=1 - member, **more)
+            inspector.record(member, name, 0, begin_us, begin_us + 90, peer=1 - member, **fields)
         )
-        written(tmp_path, rank, records)
+        write_log(tmp_path, rank, records)
     trace = tl.open(tmp_path)
     messages = rows_of(trace).filter(pl.col("op").is_in(["send", "recv"])).sort("rank")
     assert messages.select("rank", "op", "peer").rows() == [
@@ -123,10 +123,12 @@ def test_smaller_groups_and_messages(tmp_path: Path) -> None:
 
 def test_ranks_that_no_communicator_tells(tmp_path: Path) -> None:
     for rank in range(4):
-        more: dict[str, Any] = {"group": f"0x{rank // 2}", "ranks": 2, "process": rank}
-        begin = inspector.BEGIN_US
-        written(
-            tmp_path, rank, [inspector.record(rank % 2, "AllReduce", 0, begin, begin + 9, **more)]
+        fields: dict[str, Any] = {"group": f"0x{rank // 2}", "ranks": 2, "process": rank}
+        begin_us = inspector.BEGIN_US
+        write_log(
+            tmp_path,
+            rank,
+            [inspector.record(rank % 2, "AllReduce", 0, begin_us, begin_us + 9, **fields)],
         )
     with pytest.raises(UnusableInput, match="--rank-of node0-pid1000"):
         tl.open(tmp_path)
@@ -140,7 +142,7 @@ def test_a_process_with_several_devices(tmp_path: Path) -> None:
     records = [one for rank in range(4) for one in inspector.training(rank, steps=2)]
     begin = inspector.BEGIN_US
     records.append(inspector.record(1, "AllReduce", 0, begin, begin + 9, group="0x1", ranks=2))
-    trace = tl.open(written(tmp_path, 0, records))
+    trace = tl.open(write_log(tmp_path, 0, records))
     assert trace.workers["rank"].to_list() == [0, 1, 2, 3]
     assert trace.recognition
     assert [count for _, count in trace.recognition.left_out] == [1]
@@ -148,7 +150,7 @@ def test_a_process_with_several_devices(tmp_path: Path) -> None:
 
 def test_what_was_overwritten_is_said(tmp_path: Path) -> None:
     records = [*inspector.training(0, 3), inspector.stats(0, 7), inspector.stats(0, 9)]
-    trace = tl.open(written(tmp_path, 0, records))
+    trace = tl.open(write_log(tmp_path, 0, records))
     assert trace.recognition
     assert dict(trace.recognition.left_out) == {"summaries of dumps": 2}
     assert any(gap.missing.startswith("9 calls were overwritten") for gap in trace.recognition.gaps)
@@ -179,7 +181,7 @@ def test_damage_costs_its_line(tmp_path: Path) -> None:
 def test_calls_that_cannot_be_are_counted(key: str, value: object, tmp_path: Path) -> None:
     records = inspector.training(0, 3)
     records[1]["coll_perf"][key] = value
-    trace = tl.open(written(tmp_path, 0, records))
+    trace = tl.open(write_log(tmp_path, 0, records))
     assert sum(trace.dropped.values()) == 1
     assert rows_of(trace).height == 5
 
@@ -196,4 +198,4 @@ def test_files_of_others(tmp_path: Path) -> None:
     with pytest.raises(NotATrace, match="does not begin with a line of NCCL Inspector"):
         NcclInspectorReader().read(tmp_path / "a.log")
     with pytest.raises(EmptyTrace):
-        tl.open(written(tmp_path, 0, [inspector.stats(0, 0)]))
+        tl.open(write_log(tmp_path, 0, [inspector.stats(0, 0)]))

@@ -47,13 +47,13 @@ def mutated(content: bytes, seed: int) -> bytes:
 @pytest.mark.parametrize("mutations", few_or_many(30, MUTATIONS))
 def test_changed_bytes_are_read_or_refused(mutations: int, tmp_path: Path) -> None:
     """Both happen, or the changes would show nothing."""
-    whole = training(0, steps=4).write(tmp_path / "whole.sqlite").read_bytes()
+    sound_bytes = training(0, steps=4).write(tmp_path / "whole.sqlite").read_bytes()
     outcomes: dict[str, int] = defaultdict(int)
     for seed in range(mutations):
-        place = tmp_path / "changed.sqlite"
-        place.write_bytes(mutated(whole, seed))
+        file = tmp_path / "changed.sqlite"
+        file.write_bytes(mutated(sound_bytes, seed))
         try:
-            trace = NsightReader().read(place)
+            trace = NsightReader().read(file)
             assert trace.events.collect().height > 0
             outcomes["read"] += 1
         except TraceLensError as error:
@@ -64,15 +64,15 @@ def test_changed_bytes_are_read_or_refused(mutations: int, tmp_path: Path) -> No
 
 def test_views_are_not_read(tmp_path: Path) -> None:
     """A view called as a table of Nsight could run for ever; it counts as missing."""
-    place = training(0, steps=4).write(tmp_path / "a.sqlite")
-    with sqlite3.connect(place) as connection:
+    file = training(0, steps=4).write(tmp_path / "a.sqlite")
+    with sqlite3.connect(file) as connection:
         connection.execute("drop table CUPTI_ACTIVITY_KIND_KERNEL")
         connection.execute(
             "create view CUPTI_ACTIVITY_KIND_KERNEL as with recursive t(start) as "
             "(select 1 union all select start + 1 from t) select start from t"
         )
     connection.close()
-    names = set(NsightReader().read(place).events.collect()["name"].cast(str))
+    names = set(NsightReader().read(file).events.collect()["name"].cast(str))
     assert names == {"forward", "backward", *(f"step {step}" for step in range(4))}
 
 
@@ -88,10 +88,10 @@ def test_work_without_end_is_cut_short(tmp_path: Path) -> None:
 def test_a_file_beyond_the_limit_is_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = training(0, steps=4).write(tmp_path / "a.sqlite")
+    file = training(0, steps=4).write(tmp_path / "a.sqlite")
     monkeypatch.setenv("TRACELENS_LIMITS", "file=1000")
     with pytest.raises(NotATrace, match="--limit file="):
-        NsightReader().read(place)
+        NsightReader().read(file)
 
 
 def test_of_a_folder_the_others_are_read(tmp_path: Path) -> None:

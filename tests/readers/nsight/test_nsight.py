@@ -29,7 +29,7 @@ def on_threads(trace: tl.Trace) -> pl.Expr:
     return pl.col("thread").is_in(named["thread"].to_list())
 
 
-def chosen(path: Path) -> str:
+def reader_chosen(path: Path) -> str:
     return next(reader.name for reader in READERS if reader.sniff(path))
 
 
@@ -69,7 +69,7 @@ def test_saxpy() -> None:
     assert trace.processes["rank"].to_list() == [0]
     ops = ranges["op"].cast(pl.String).value_counts().drop_nulls().rows()
     assert dict(ops) == {"send": 10, "recv": 5}
-    assert chosen(NSIGHT / "saxpy.sqlite") == NsightReader().name
+    assert reader_chosen(NSIGHT / "saxpy.sqlite") == NsightReader().name
 
 
 @needs_files
@@ -93,9 +93,9 @@ def two_processes(tmp_path: Path, *, devices: tuple[int, int]) -> Path:
     """Write one file with the kernels of two processes of torchrun."""
     first, second = (unranked(rank) for rank in (0, 1))
     file = first.write(tmp_path / "both.sqlite")
-    other = second.write(tmp_path / "other")
+    other_file = second.write(tmp_path / "other")
     with sqlite3.connect(file) as database:
-        database.execute("attach ? as other", (str(other),))
+        database.execute("attach ? as other", (str(other_file),))
         for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
             database.execute(f"insert into {table} select * from other.{table}")  # noqa: S608 - names are ours
         for pid, device in zip((100, 101), devices, strict=True):
@@ -103,7 +103,7 @@ def two_processes(tmp_path: Path, *, devices: tuple[int, int]) -> Path:
                 "update CUPTI_ACTIVITY_KIND_KERNEL set deviceId = ? where globalPid = ?",
                 (device, pid << 24),
             )
-    other.unlink()
+    other_file.unlink()
     return file
 
 
@@ -129,7 +129,7 @@ def test_a_launcher_s_variable_says_the_rank(tmp_path: Path) -> None:
     assert tl.open(file).processes["rank"].to_list() == [5]
 
 
-def written(folder: Path, slow: int | None) -> Path:
+def write_exports(folder: Path, slow: int | None) -> Path:
     for rank in range(4):
         export = training(rank, slow=1.4 if rank == slow else 1.0)
         export.write(folder / f"rank{rank}.sqlite")
@@ -138,7 +138,7 @@ def written(folder: Path, slow: int | None) -> Path:
 
 def test_a_folder_of_ranks_names_the_slow_one(tmp_path: Path) -> None:
     """Its device computes longer; the others wait for it in NCCL's kernels."""
-    assert chosen(written(tmp_path, 2)) == NsightReader().name
+    assert reader_chosen(write_exports(tmp_path, 2)) == NsightReader().name
     trace = tl.open(tmp_path)
     assert trace.workers["rank"].to_list() == [0, 1, 2, 3]
     assert trace.steps["step"].n_unique() == 40
@@ -148,7 +148,7 @@ def test_a_folder_of_ranks_names_the_slow_one(tmp_path: Path) -> None:
 
 
 def test_without_a_slow_rank_there_is_no_fault(tmp_path: Path) -> None:
-    report = tl.analyze(tl.open(written(tmp_path, None)))
+    report = tl.analyze(tl.open(write_exports(tmp_path, None)))
     assert [finding for finding in report.findings if finding.category == "fault"] == []
 
 

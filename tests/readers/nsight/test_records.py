@@ -56,18 +56,20 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_cannot_be_is_left_out(case: str, tmp_path: Path) -> None:
     """And the verdict is that of the file without it."""
-    statement, words = CASES[case]
+    statement, sentence = CASES[case]
     for name in ("whole", "wrong"):
         (tmp_path / name).mkdir()
-    whole = analyzed(tmp_path / "whole")
+    sound_report = analyzed(tmp_path / "whole")
     wrong = analyzed(tmp_path / "wrong", statement)
-    assert words in sentences(wrong)
-    assert wrong.verdict.headline == whole.verdict.headline
+    assert sentence in sentences(wrong)
+    assert wrong.verdict.headline == sound_report.verdict.headline
     assert wrong.efficiency
-    assert whole.efficiency
+    assert sound_report.efficiency
     assert wrong.efficiency.devices
-    assert whole.efficiency.devices
-    assert wrong.efficiency.devices.compute == pytest.approx(whole.efficiency.devices.compute)
+    assert sound_report.efficiency.devices
+    assert wrong.efficiency.devices.compute == pytest.approx(
+        sound_report.efficiency.devices.compute
+    )
 
 
 def test_steps_without_kernels_are_not_judged(tmp_path: Path) -> None:

@@ -30,16 +30,16 @@ FILES: Final = ("traces.otf2", "traces.def", "traces/0.evt", "traces/1.def")
 @pytest.mark.parametrize("mutations", few_or_many(3, MUTATIONS // len(FILES)))
 @pytest.mark.parametrize("name", FILES)
 def test_changed_files_are_read_or_refused(name: str, mutations: int, tmp_path: Path) -> None:
-    whole = write(tmp_path / "whole", training(2, 3)).parent
-    place = tmp_path / "changed"
+    archive = write(tmp_path / "whole", training(2, 3)).parent
+    copy = tmp_path / "changed"
     outcomes: Counter[str] = Counter()
     for seed in range(mutations):
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(whole, place)
-        content = (whole / name).read_bytes()
-        (place / name).write_bytes(damaged(content, random.Random(f"{name} {seed}")))
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(archive, copy)
+        content = (archive / name).read_bytes()
+        (copy / name).write_bytes(damaged(content, random.Random(f"{name} {seed}")))
         try:
-            Otf2Reader().read(place / "traces.otf2").events.collect()
+            Otf2Reader().read(copy / "traces.otf2").events.collect()
             outcomes["read"] += 1
         except TraceLensError as error:
             outcomes["refused" if "\n" not in str(error) else f"{seed}: {error}"] += 1

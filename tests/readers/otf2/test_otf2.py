@@ -23,7 +23,7 @@ pytest.importorskip("otf2")
 PING_PONG = PUBLIC / "otf2" / "ping_pong"
 
 
-def chosen(path: Path) -> str:
+def reader_chosen(path: Path) -> str:
     return next(reader.name for reader in READERS if reader.sniff(path))
 
 
@@ -61,10 +61,10 @@ def test_messages_of_ping_pong_are_matched() -> None:
             ("recv", {"from": "peer", "to": "rank"}),
         )
     ]
-    both = sides[0].join(sides[1], on=["from", "to", "key", "seq"], how="inner")
-    assert both.height == 16
-    assert both["bytes"].to_list() == both["bytes_right"].to_list()
-    assert (both["end_ns_right"] > both["start_ns"]).all()
+    matched = sides[0].join(sides[1], on=["from", "to", "key", "seq"], how="inner")
+    assert matched.height == 16
+    assert matched["bytes"].to_list() == matched["bytes_right"].to_list()
+    assert (matched["end_ns_right"] > matched["start_ns"]).all()
 
 
 @needs("otf2")
@@ -77,7 +77,7 @@ def test_what_is_not_known_is_no_health() -> None:
 def test_a_slow_rank_is_named(tmp_path: Path) -> None:
     """Its backprop takes longer, and the others wait for it in MPI_Allreduce."""
     anchor = write(tmp_path / "run", training(slow=2))
-    assert chosen(anchor) == chosen(anchor.parent) == Otf2Reader().name
+    assert reader_chosen(anchor) == reader_chosen(anchor.parent) == Otf2Reader().name
     trace = tl.open(anchor.parent)
     assert trace.workers["rank"].to_list() == [0, 1, 2, 3]
     assert trace.steps["step"].n_unique() == 40
@@ -109,10 +109,10 @@ def test_requests_are_in_flight(tmp_path: Path) -> None:
     trace = Otf2Reader().read(write(tmp_path / "run", [sender, receiver]))
     events = trace.events.collect().sort("rank", "start_ns")
     moved = events.filter(pl.col("op").cast(pl.String).is_in(["send", "recv"]))
-    first = events["start_ns"].min()
+    first_ns = events["start_ns"].min()
     assert moved.select(
         pl.col("op").cast(pl.String),
-        pl.col("start_ns", "end_ns") - first,
+        pl.col("start_ns", "end_ns") - first_ns,
         "bytes",
         "peer",
         "key",
@@ -135,10 +135,10 @@ def test_both_messages_of_a_sendrecv(tmp_path: Path) -> None:
         rank.message(10, "mpi_send", 1 - number, 3, 64)
         rank.message(3 * MS, "mpi_recv", 1 - number, 3, 64)
     events = Otf2Reader().read(write(tmp_path / "run", ranks)).events.collect()
-    found = events.sort("rank", "start_ns").select(
+    messages = events.sort("rank", "start_ns").select(
         pl.col("name", "op").cast(pl.String), "bytes", "peer"
     )
-    assert found.filter(pl.col("peer") == 1).rows() == [
+    assert messages.filter(pl.col("peer") == 1).rows() == [
         ("MPI_Sendrecv", "recv", 64, 1),
         ("MPI send", "send", 64, 1),
     ]

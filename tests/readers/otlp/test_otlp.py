@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FORMAT = "trace of OpenTelemetry"
 
 
-def written(path: Path, content: bytes) -> Path:
+def write_bytes(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
 
@@ -57,7 +57,7 @@ def reader_of(path: Path) -> str | None:
 )
 def test_every_way_to_write_them_is_read_alike(form: str, tmp_path: Path) -> None:
     data = otlp_files.megatron()
-    lines = written(tmp_path / "a.jsonl", otlp_files.as_lines(data))
+    lines = write_bytes(tmp_path / "a.jsonl", otlp_files.as_lines(data))
     match form:
         case "document":
             content = json.dumps(otlp_files.as_json(data), indent=2).encode()
@@ -76,7 +76,7 @@ def test_every_way_to_write_them_is_read_alike(form: str, tmp_path: Path) -> Non
             )
         case _:
             content = otlp_files.framed(data, form)
-    other = written(tmp_path / f"b.{'json' if form == 'document' else 'pb'}", content)
+    other = write_bytes(tmp_path / f"b.{'json' if form == 'document' else 'pb'}", content)
     assert reader_of(lines) == reader_of(other) == FORMAT
     wanted, found = (OtlpReader().read(path) for path in (lines, other))
     assert rows_of(found).equals(rows_of(wanted))
@@ -89,7 +89,7 @@ def test_a_message_that_becomes_too_large_is_refused(
 ) -> None:
     """Before it is taken apart: 64 MiB of blanks are some kilobytes when they are compressed."""
     packed = compress(b'{"resourceSpans":[' + b" " * (64 << 20))
-    file = written(tmp_path / "a.otlp", len(packed).to_bytes(4, "big") + packed)
+    file = write_bytes(tmp_path / "a.otlp", len(packed).to_bytes(4, "big") + packed)
     assert reader_of(file) == FORMAT
     with pytest.raises(NotATrace, match="decompressed"):
         OtlpReader().read(file)
@@ -97,14 +97,14 @@ def test_a_message_that_becomes_too_large_is_refused(
 
 def test_a_message_that_breaks_off_costs_what_is_behind_it(tmp_path: Path) -> None:
     whole = otlp_files.framed(otlp_files.named(3, 8), "lengths", zstd)
-    trace = OtlpReader().read(written(tmp_path / "a.pb", whole[:-40]))
+    trace = OtlpReader().read(write_bytes(tmp_path / "a.pb", whole[:-40]))
     assert [note.kind for note in trace.notes if note.kind == "truncated"]
     assert trace.workers["rank"].to_list()[:2] == [0, 1]
 
 
 def test_names_of_megatron(tmp_path: Path) -> None:
     """Ranks are of the instance's id; spans around steps are no work; the verdict is open."""
-    file = written(tmp_path / "a.jsonl", otlp_files.as_lines(otlp_files.megatron(2, 6)))
+    file = write_bytes(tmp_path / "a.jsonl", otlp_files.as_lines(otlp_files.megatron(2, 6)))
     trace = tl.open(file)
     assert trace.workers.select("rank", "world", "host", "pid").rows() == [
         (0, 2, "node0", 1000),
@@ -134,14 +134,14 @@ def test_names_of_megatron(tmp_path: Path) -> None:
 def test_who_is_late_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where spans say which call they are, by attributes that any program may set."""
     content = otlp_files.framed(otlp_files.named(4, 60, late=2), "lengths")
-    file = written(tmp_path / "a.pb", content)
+    file = write_bytes(tmp_path / "a.pb", content)
     assert main(["analyze", "--no-keep", str(file)]) in {0, 1}
     assert "STRAGGLER rank 2, backprop" in capsys.readouterr().out
 
 
 def test_a_healthy_run_is_not_called_so(tmp_path: Path) -> None:
     """Spans may have been sampled, or left out by ranks."""
-    file = written(tmp_path / "a.pb", otlp_files.framed(otlp_files.named(), "message"))
+    file = write_bytes(tmp_path / "a.pb", otlp_files.framed(otlp_files.named(), "message"))
     report = tl.analyze(tl.open(file))
     assert report.verdict.state == "inconclusive"
     assert not [finding for finding in report.findings if finding.category == "fault"]
@@ -155,7 +155,7 @@ def test_processes_without_ranks(tmp_path: Path) -> None:
             kept = [a for a in resource.resource.attributes if a.key != "service.instance.id"]
             del resource.resource.attributes[:]
             resource.resource.attributes.extend(kept)
-        written(tmp_path / f"{name}.jsonl", otlp_files.as_lines(data))
+        write_bytes(tmp_path / f"{name}.jsonl", otlp_files.as_lines(data))
     trace = OtlpReader().read(tmp_path / "one.jsonl")
     assert trace.recognition
     assert any("does not say of which rank" in gap.missing for gap in trace.recognition.gaps)
@@ -170,7 +170,7 @@ def test_a_span_that_was_cut_off_is_open(tmp_path: Path) -> None:
     data = otlp_files.megatron(1)
     last = data.resource_spans[0].scope_spans[0].spans[-1]
     last.attributes.add(key="nemo.span.truncated").value.bool_value = True
-    trace = OtlpReader().read(written(tmp_path / "a.jsonl", otlp_files.as_lines(data)))
+    trace = OtlpReader().read(write_bytes(tmp_path / "a.jsonl", otlp_files.as_lines(data)))
     assert rows_of(trace, kind="checkpoint")["end_ns"].to_list() == [None]
 
 
@@ -195,14 +195,14 @@ def test_files_of_others_are_left_to_them(tmp_path: Path) -> None:
         "zeros.pb": bytes(4096),
         "text.json": b"\n\n\n",
     }.items():
-        assert not is_otlp(written(tmp_path / name, content)), name
+        assert not is_otlp(write_bytes(tmp_path / name, content)), name
     assert reader_of(tmp_path / "trace.pftrace") == "trace of Perfetto"
 
 
 @pytest.mark.parametrize("framing", ["lengths", "varints"])
 def test_a_message_that_was_cut_off(framing: str, tmp_path: Path) -> None:
     whole = otlp_files.framed(otlp_files.megatron(2), framing)
-    trace = OtlpReader().read(written(tmp_path / "a.pb", whole[:-9]))
+    trace = OtlpReader().read(write_bytes(tmp_path / "a.pb", whole[:-9]))
     assert [note.kind for note in trace.notes if note.kind in {"truncated", "dropped"}]
     assert trace.processes["rank"].to_list() == [0]
 
@@ -210,7 +210,7 @@ def test_a_message_that_was_cut_off(framing: str, tmp_path: Path) -> None:
 def test_a_line_that_was_cut_off_or_damaged(tmp_path: Path) -> None:
     lines = otlp_files.as_lines(otlp_files.megatron(4)).splitlines(keepends=True)
     damaged = [lines[0], b'{"resourceSpans": [nothing\n', b'{"resourceLogs": []}\n', *lines[1:3]]
-    trace = OtlpReader().read(written(tmp_path / "a.jsonl", b"".join(damaged) + lines[3][:-40]))
+    trace = OtlpReader().read(write_bytes(tmp_path / "a.jsonl", b"".join(damaged) + lines[3][:-40]))
     assert trace.processes["rank"].to_list() == [0, 1, 2]
     assert {note.kind for note in trace.notes} >= {"truncated", "dropped"}
     assert trace.recognition
@@ -220,9 +220,9 @@ def test_a_line_that_was_cut_off_or_damaged(tmp_path: Path) -> None:
 def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     begun = b'{"resourceSpans":[{"scopeSpans":[{"spans":[\n{"name":'
     with pytest.raises(NotATrace, match="no whole JSON document"):
-        OtlpReader().read(written(tmp_path / "a.json", begun))
+        OtlpReader().read(write_bytes(tmp_path / "a.json", begun))
     with pytest.raises(EmptyTrace):
-        OtlpReader().read(written(tmp_path / "b.json", b'{"resourceSpans":[]}'))
+        OtlpReader().read(write_bytes(tmp_path / "b.json", b'{"resourceSpans":[]}'))
     assert main(["analyze", "--no-keep", str(tmp_path / "a.json")]) == 3
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -242,7 +242,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_spans_that_cannot_be_are_counted(change: dict[str, object], tmp_path: Path) -> None:
     document = otlp_files.as_json(otlp_files.megatron(1))
     document["resourceSpans"][0]["scopeSpans"][0]["spans"][5] |= change
-    trace = tl.open(written(tmp_path / "a.json", json.dumps(document).encode()))
+    trace = tl.open(write_bytes(tmp_path / "a.json", json.dumps(document).encode()))
     assert sum(trace.dropped.values()) == 1
 
 
@@ -252,13 +252,13 @@ def test_attributes_that_cannot_be_cost_themselves(tmp_path: Path) -> None:
         for key in ("tracelens.kind", "tracelens.op", "tracelens.seq", "tracelens.stream"):
             span.attributes.add(key=key).value.string_value = "9" * 30
         span.attributes.add(key="tracelens.micro_step").value.int_value = -(2**62)
-    trace = tl.open(written(tmp_path / "a.pb", otlp_files.framed(data, "message")))
+    trace = tl.open(write_bytes(tmp_path / "a.pb", otlp_files.framed(data, "message")))
     assert trace.workers["rank"].to_list() == [0, 1]
 
 
 def test_a_document_beyond_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = written(tmp_path / "a.jsonl", otlp_files.as_lines(otlp_files.megatron(1)))
-    packed = written(tmp_path / "a.pb", otlp_files.framed(otlp_files.megatron(1), "lengths"))
+    file = write_bytes(tmp_path / "a.jsonl", otlp_files.as_lines(otlp_files.megatron(1)))
+    packed = write_bytes(tmp_path / "a.pb", otlp_files.framed(otlp_files.megatron(1), "lengths"))
     monkeypatch.setenv("TRACELENS_LIMITS", "")
     gate.raise_limit("document", 500)
     for path in (file, packed):
@@ -271,8 +271,8 @@ def test_without_protobuf_the_extra_is_named(
 ) -> None:
     """JSON needs no library."""
     data = otlp_files.megatron(1)
-    packed = written(tmp_path / "a.pb", otlp_files.framed(data, "message"))
-    lines = written(tmp_path / "a.jsonl", otlp_files.as_lines(data))
+    packed = write_bytes(tmp_path / "a.pb", otlp_files.framed(data, "message"))
+    lines = write_bytes(tmp_path / "a.jsonl", otlp_files.as_lines(data))
     monkeypatch.setitem(sys.modules, "opentelemetry.proto.trace.v1.trace_pb2", None)
     with pytest.raises(MissingExtra, match="otlp"):
         tl.open(packed)
@@ -282,7 +282,7 @@ def test_without_protobuf_the_extra_is_named(
 def test_a_folder_of_a_file_a_rank(tmp_path: Path) -> None:
     for rank, resource in enumerate(otlp_files.named(3, 5).resource_spans):
         data = type(otlp_files.named(1, 1))(resource_spans=[resource])
-        written(tmp_path / f"rank{rank}.jsonl", otlp_files.as_lines(data))
+        write_bytes(tmp_path / f"rank{rank}.jsonl", otlp_files.as_lines(data))
     (tmp_path / "notes.json").write_text("{}")
     trace = tl.open(tmp_path)
     assert trace.workers["rank"].to_list() == [0, 1, 2]
@@ -307,7 +307,7 @@ def test_spans_of_the_sdk(tmp_path: Path) -> None:
             with tracer.start_as_current_span("optimizer.step"):
                 pass
     content = encoder.encode_spans(memory.get_finished_spans()).SerializeToString()
-    trace = tl.open(written(tmp_path / "a.pb", content))
+    trace = tl.open(write_bytes(tmp_path / "a.pb", content))
     assert trace.workers["rank"].to_list() == [5]
     assert trace.steps["step"].to_list() == [0, 1, 2]
     assert rows_of(trace, kind="forward").height == 3

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def written(path: Path, file: rocprof.RocprofFile) -> Path:
+def write_results(path: Path, file: rocprof.RocprofFile) -> Path:
     path.write_bytes(file.written())
     return path
 
@@ -33,7 +33,7 @@ def rows_of(trace: tl.Trace, **which: object) -> pl.DataFrame:
 
 def test_kernels_copies_and_ranges(tmp_path: Path) -> None:
     """Kernels are of the phase that launched them, on streams; collectives are reductions."""
-    file = written(tmp_path / "4711_results.json", rocprof.training(4))
+    file = write_results(tmp_path / "4711_results.json", rocprof.training(4))
     assert next(reader.name for reader in READERS if reader.sniff(file)) == "trace of rocprofv3"
     trace = RocprofReader().read(file)
     assert trace.workers.select("rank", "host", "pid").rows() == [(0, "node0", 4711)]
@@ -56,7 +56,7 @@ def test_ranks_of_several_files_are_given(tmp_path: Path) -> None:
     """Processes of one host share its clock, and the late one is named."""
     for rank in range(3):
         more: dict[str, Any] = {"pid": 100 + rank, "slow_ms": 9.0 * (rank == 1)}
-        written(tmp_path / f"out.{rank}.json", rocprof.training(60, **more))
+        write_results(tmp_path / f"out.{rank}.json", rocprof.training(60, **more))
     with pytest.raises(UnusableInput, match=r"--rank-of out\.0\.json=RANK"):
         tl.open(tmp_path)
     given = {f"out.{rank}.json": rank for rank in range(3)}
@@ -71,18 +71,23 @@ def test_steps_without_kernels_are_not_judged(tmp_path: Path) -> None:
     """Their launches are there, so the profiler lost the kernels."""
     file = rocprof.training(40)
     kernels = file.records["kernel_dispatch"]
-    each = len(kernels) // 40
-    file.records["kernel_dispatch"] = kernels[: 10 * each] + kernels[12 * each :]
-    trace = tl.open(written(tmp_path / "a.json", file))
+    kernels_per_step = len(kernels) // 40
+    file.records["kernel_dispatch"] = (
+        kernels[: 10 * kernels_per_step] + kernels[12 * kernels_per_step :]
+    )
+    trace = tl.open(write_results(tmp_path / "a.json", file))
     sentences = " ".join(note.sentence for note in trace.notes)
-    assert f"{2 * each} of {40 * each} launches (5.0 %) have no kernel" in sentences
+    assert (
+        f"{2 * kernels_per_step} of {40 * kernels_per_step} launches (5.0 %) have no kernel"
+        in sentences
+    )
     assert trace.steps["step"].to_list() == list(range(12, 40))
 
 
 def test_a_kernel_that_outlasts_its_successors_is_left_out(tmp_path: Path) -> None:
     file = rocprof.training(40)
     file.kernel("gemm_kernel", 50, 51, 900)
-    trace = tl.open(written(tmp_path / "a.json", file))
+    trace = tl.open(write_results(tmp_path / "a.json", file))
     sentences = " ".join(note.sentence for note in trace.notes)
     assert "kernels that outlast later ones of their stream, or all else, 1 of" in sentences
 
@@ -97,7 +102,7 @@ def test_calls_of_rccl_count_where_no_kernel_does(tmp_path: Path) -> None:
             at = step * rocprof.STEP_MS
             file.record("rccl_api", "RCCL_API", "ncclAllReduce", at + 5, at + 5.1)
             file.record("rccl_api", "RCCL_API", "ncclGroupStart", at + 5, at + 5.1)
-        trace = RocprofReader().read(written(tmp_path / "a.json", file))
+        trace = RocprofReader().read(write_results(tmp_path / "a.json", file))
         assert trace.recognition
         left_out = dict(trace.recognition.left_out)
         assert left_out["calls of RCCL"] == (6 if with_kernels else 3)
@@ -107,7 +112,9 @@ def test_calls_of_rccl_count_where_no_kernel_does(tmp_path: Path) -> None:
 
 def test_a_file_without_ranges(tmp_path: Path) -> None:
     """Kernels are work of a device of no phase, and what is missing is said."""
-    trace = RocprofReader().read(written(tmp_path / "a.json", rocprof.training(3, ranges=False)))
+    trace = RocprofReader().read(
+        write_results(tmp_path / "a.json", rocprof.training(3, ranges=False))
+    )
     assert set(rows_of(trace)["kind"]) == {"device", "reduction"}
     assert trace.recognition
     assert [gap.missing for gap in trace.recognition.gaps if "ROCTx" in gap.missing]
@@ -118,7 +125,7 @@ def test_streams_of_devices_are_told_apart(tmp_path: Path) -> None:
     file = rocprof.training(1)
     for number, record in enumerate(file.records["kernel_dispatch"]):
         record["dispatch_info"]["agent_id"]["handle"] = number
-    trace = RocprofReader().read(written(tmp_path / "a.json", file))
+    trace = RocprofReader().read(write_results(tmp_path / "a.json", file))
     streams = [name for name in trace.threads["name"] if name.startswith("stream")]
     assert len(streams) == 5
 
@@ -137,15 +144,15 @@ def test_records_that_cannot_be_are_counted(tmp_path: Path) -> None:
         record.update(change)
     file.records["marker_api"][0]["kind"] = 10**9
     file.records["hip_api"].append({"kind": {}, "operation": [1], "thread_id": "x"})
-    trace = tl.open(written(tmp_path / "a.json", file))
+    trace = tl.open(write_results(tmp_path / "a.json", file))
     assert sum(trace.dropped.values()) == len(changes)
 
 
 def test_packed_and_damaged_files(tmp_path: Path) -> None:
-    whole = rocprof.training(3).written()
-    (tmp_path / "a.json.gz").write_bytes(gzip.compress(whole))
+    content = rocprof.training(3).written()
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(content))
     assert rows_of(RocprofReader().read(tmp_path / "a.json.gz")).height > 20
-    (tmp_path / "b.json").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "b.json").write_bytes(content[: len(content) // 2])
     with pytest.raises(NotATrace, match="no whole JSON document"):
         RocprofReader().read(tmp_path / "b.json")
     (tmp_path / "c.json").write_text('{"rocprofiler-sdk-tool": []}')
@@ -161,7 +168,7 @@ def test_packed_and_damaged_files(tmp_path: Path) -> None:
 
 
 def test_a_document_beyond_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = written(tmp_path / "a.json", rocprof.training(2))
+    file = write_results(tmp_path / "a.json", rocprof.training(2))
     monkeypatch.setenv("TRACELENS_LIMITS", "")
     gate.raise_limit("document", 1000)
     with pytest.raises(NotATrace, match="--limit document="):

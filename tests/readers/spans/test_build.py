@@ -21,16 +21,16 @@ OPEN: Final = Gap("ranks 1-7 are missing", "which rank is slow", "Give the files
 
 def rows(slow_ms: int = 0) -> pl.DataFrame:
     """Two ranks with clocks 3 s apart: forward on the host, kernels and a collective on streams."""
-    found = []
+    span_rows = []
     for rank in (0, 1):
-        own: dict[str, object] = {
+        fields: dict[str, object] = {
             "rank": rank,
             "clock": f"clock {rank}",
             "file": f"rank{rank}.json",
             "pid": 70 + rank,
         }
         for step in range(STEPS):
-            at = step * 20 * MS + rank * 3_000 * MS
+            step_begin_ns = step * 20 * MS + rank * 3_000 * MS
             own_ms = 5 + slow_ms * rank
             host: dict[str, object] = {"thread": "main", "step": step}
             spans: list[tuple[str, str, int, int, dict[str, object]]] = [
@@ -39,12 +39,14 @@ def rows(slow_ms: int = 0) -> pl.DataFrame:
                 ("device", "gemm", 1, 4, {"stream": 7}),
                 ("reduction", "all_reduce", own_ms, 19 - own_ms, {"stream": 20, **CALL}),
             ]
-            found += [
-                own | more | {"kind": kind, "name": name, "start_ns": at + begin * MS}
-                | {"end_ns": at + (begin + length) * MS}
+            span_rows += [
+                fields | more | {"kind": kind, "name": name, "start_ns": step_begin_ns + begin * MS}
+                | {"end_ns": step_begin_ns + (begin + length) * MS}
                 for kind, name, begin, length, more in spans
             ]  # fmt: skip
-    return pl.DataFrame(found, infer_schema_length=None).with_columns(pl.col("rank").cast(pl.Int32))
+    return pl.DataFrame(span_rows, infer_schema_length=None).with_columns(
+        pl.col("rank").cast(pl.Int32)
+    )
 
 
 CALL: Final = {"op": "allreduce", "communicator": "dp", "bytes": 1 << 20}
@@ -71,12 +73,12 @@ def test_rows_become_a_trace() -> None:
 def test_a_decisive_gap_leaves_the_verdict_open(gaps: tuple[Gap, ...], state: str) -> None:
     """No run is called healthy of which a reader did not understand what that takes."""
     recognition = Recognition("Some format", gaps=gaps)
-    found = analyze(prepare(build(rows(), Origin("the run", recognition=recognition)))).verdict
-    assert found.state == state
-    assert all(gap.unknown in found.scope for gap in gaps)
+    verdict = analyze(prepare(build(rows(), Origin("the run", recognition=recognition)))).verdict
+    assert verdict.state == state
+    assert all(gap.unknown in verdict.scope for gap in gaps)
     if state == "inconclusive":
-        assert found.headline == "INCONCLUSIVE: ranks 1-7 are missing"
-        assert found.action == "Give the files of all ranks."
+        assert verdict.headline == "INCONCLUSIVE: ranks 1-7 are missing"
+        assert verdict.action == "Give the files of all ranks."
 
 
 def test_a_fault_is_one_whatever_is_missing() -> None:
@@ -87,10 +89,10 @@ def test_a_fault_is_one_whatever_is_missing() -> None:
 
 def test_what_was_recognised_of_several_parts_is_one() -> None:
     """Of recordings of our own there is none."""
-    one = Recognition("A", left_out=(("marks", 2),), gaps=(GAP,))
-    other = replace(one, format="B", gaps=(GAP, OPEN))
-    both = join_recognitions([one, None, other])
-    assert both
-    assert (both.format, both.left_out) == ("A, B", (("marks", 4),))
-    assert both.gaps == (GAP, OPEN)
+    recognition = Recognition("A", left_out=(("marks", 2),), gaps=(GAP,))
+    other = replace(recognition, format="B", gaps=(GAP, OPEN))
+    joined = join_recognitions([recognition, None, other])
+    assert joined
+    assert (joined.format, joined.left_out) == ("A, B", (("marks", 4),))
+    assert joined.gaps == (GAP, OPEN)
     assert join_recognitions([None, None]) is None

@@ -28,7 +28,7 @@ SAMPLES = Path(__file__).parents[3] / "sample_traces"
 PERIOD_NS = stacks.PERIOD_US * 1_000
 
 
-def written(path: Path, content: bytes) -> Path:
+def write_stacks(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
 
@@ -43,7 +43,7 @@ def shares(trace: tl.Trace) -> dict[str, int]:
 @pytest.mark.parametrize("write", [stacks.py_spy, stacks.speedscope])
 def test_spans_and_stacks(tmp_path: Path, write: Callable[[int], bytes]) -> None:
     """A span is the outermost function that is a phase; samples in a row that agree are one."""
-    file = written(tmp_path / "a.json", write(10))
+    file = write_stacks(tmp_path / "a.json", write(10))
     assert next(reader.name for reader in READERS if reader.sniff(file)) == FORMAT
     trace = tl.open(file)
     assert shares(trace) == {"step": 40, "data": 10, "backprop": 20, "update": 10}
@@ -59,7 +59,7 @@ def test_spans_and_stacks(tmp_path: Path, write: Callable[[int], bytes]) -> None
 
 def test_steps_are_not_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two steps of one function in a row look like one, so the verdict is open, and says why."""
-    file = written(tmp_path / "a.json", stacks.py_spy(50))
+    file = write_stacks(tmp_path / "a.json", stacks.py_spy(50))
     assert main(["analyze", "--no-keep", str(file)]) in {0, 1}
     said = capsys.readouterr().out
     assert "INCONCLUSIVE" in said
@@ -70,7 +70,7 @@ def test_times_of_py_spys_speedscope_are_sums(tmp_path: Path) -> None:
     """It leaves out samples of idle threads; other exporters do not."""
     gaps = {}
     for exporter in ("py-spy@0.4.3", "other"):
-        file = written(tmp_path / f"{exporter}.json", stacks.speedscope(5, exporter=exporter))
+        file = write_stacks(tmp_path / f"{exporter}.json", stacks.speedscope(5, exporter=exporter))
         recognition = tl.open(file).recognition
         assert recognition
         gaps[exporter] = [gap.missing for gap in recognition.gaps]
@@ -79,7 +79,7 @@ def test_times_of_py_spys_speedscope_are_sums(tmp_path: Path) -> None:
 
 
 def test_profiles_by_events(tmp_path: Path) -> None:
-    trace = tl.open(written(tmp_path / "a.json", stacks.by_events()))
+    trace = tl.open(write_stacks(tmp_path / "a.json", stacks.by_events()))
     assert trace.samples.select("start_ns", "end_ns").rows() == [
         (0, 10_000),
         (10_000, 60_000),
@@ -88,17 +88,17 @@ def test_profiles_by_events(tmp_path: Path) -> None:
 
 
 def test_what_counts_no_time_is_refused(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.json", stacks.speedscope(5, unit="bytes"))
+    file = write_stacks(tmp_path / "a.json", stacks.speedscope(5, unit="bytes"))
     with pytest.raises(NotATrace, match="no time, such as bytes"):
         tl.open(file)
-    cut = written(tmp_path / "b.json", stacks.speedscope(5)[:-9])
+    cut = write_stacks(tmp_path / "b.json", stacks.speedscope(5)[:-9])
     with pytest.raises(NotATrace, match="no whole JSON"):
         tl.open(cut)
 
 
 def test_ranks_of_several_files_are_given(tmp_path: Path) -> None:
     for rank in range(2):
-        written(tmp_path / f"{rank}.json", stacks.py_spy(5, pid=rank + 1))
+        write_stacks(tmp_path / f"{rank}.json", stacks.py_spy(5, pid=rank + 1))
     with pytest.raises(UnusableInput, match=r"--rank-of 0\.json=RANK"):
         tl.open(tmp_path)
     trace = StacksReader().read(tmp_path, Reading(rank_of={"0.json": 0, "1.json": 1}))
@@ -108,22 +108,25 @@ def test_ranks_of_several_files_are_given(tmp_path: Path) -> None:
 
 def test_our_own_export_comes_back(tmp_path: Path) -> None:
     """With its ranks, as the names of its profiles say them."""
-    place = tmp_path / "a.speedscope.json"
+    file = tmp_path / "a.speedscope.json"
     source = SAMPLES / "mpi-sampled"
-    assert main(["convert", str(source), "--to", "speedscope", "--out", str(place)]) == 0
-    before, after = tl.open(source), tl.open(place)
-    assert after.workers["rank"].to_list() == before.workers["rank"].to_list()
-    assert after.steps["rank"].to_list() == [0, 1]
-    spent = pl.col("end_ns") - pl.col("start_ns")
-    assert after.samples.select(spent.sum()).item() == before.samples.select(spent.sum()).item()
-    assert set(after.samples["frames"].explode()) == set(before.samples["frames"].explode())
+    assert main(["convert", str(source), "--to", "speedscope", "--out", str(file)]) == 0
+    original, read_again = tl.open(source), tl.open(file)
+    assert read_again.workers["rank"].to_list() == original.workers["rank"].to_list()
+    assert read_again.steps["rank"].to_list() == [0, 1]
+    weight = pl.col("end_ns") - pl.col("start_ns")
+    assert (
+        read_again.samples.select(weight.sum()).item()
+        == original.samples.select(weight.sum()).item()
+    )
+    assert set(read_again.samples["frames"].explode()) == set(original.samples["frames"].explode())
 
 
 def test_files_that_say_their_ranks_and_others(tmp_path: Path) -> None:
     """Are of one run, whatever their order; also where a folder has no name that ends in .json."""
     named = stacks.speedscope(5, names=("rank 0: MainThread",), exporter="TraceLens")
-    written(tmp_path / "a.speedscope", named)
-    written(tmp_path / "b.speedscope", stacks.speedscope(5))
+    write_stacks(tmp_path / "a.speedscope", named)
+    write_stacks(tmp_path / "b.speedscope", stacks.speedscope(5))
     assert next(reader.name for reader in READERS if reader.sniff(tmp_path)) == FORMAT
     trace = StacksReader().read(tmp_path, Reading(rank_of={"b.speedscope": 1}))
     assert trace.workers["rank"].to_list() == [0, 1]
@@ -134,13 +137,13 @@ def test_damage_is_counted(tmp_path: Path) -> None:
     """Ends without begins, frames that there are not, weights that are none."""
     events = json.loads(stacks.py_spy(3))
     events += [events[-1], {"ph": "B"}, "no event", {"ph": "i", "name": "mark"}]
-    trace = tl.open(written(tmp_path / "a.json", json.dumps(events).encode()))
+    trace = tl.open(write_stacks(tmp_path / "a.json", json.dumps(events).encode()))
     assert sum(trace.dropped.values()) == 3
     content = json.loads(stacks.speedscope(3))
     content["profiles"][0]["samples"][0] = [999]
     content["profiles"][0]["weights"][1] = "long"
     content["profiles"].append("no profile")
-    trace = tl.open(written(tmp_path / "b.json", json.dumps(content).encode()))
+    trace = tl.open(write_stacks(tmp_path / "b.json", json.dumps(content).encode()))
     assert sum(trace.dropped.values()) == 3
     assert trace.samples.height == 10
 

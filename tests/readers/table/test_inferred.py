@@ -71,12 +71,12 @@ def test_dates_tie_clocks_to_a_millisecond() -> None:
 @pytest.mark.slow
 def test_steps_by_number_rows_or_updates() -> None:
     """Whatever tells the steps, the verdict is the same."""
-    told = Trace.from_table(plain(SLOW))
+    numbered = Trace.from_table(plain(SLOW))
     table = plain(SLOW).drop("step")
     rows = Trace.from_table(table)
     updates = Trace.from_table(table.filter(pl.col("kind") != "step"))
-    assert faults(told) == faults(rows) == faults(updates)
-    assert faults(told) == [("straggler", (2,), "forward", (20, 49))]
+    assert faults(numbered) == faults(rows) == faults(updates)
+    assert faults(numbered) == [("straggler", (2,), "forward", (20, 49))]
     assert "the updates that end them" in sentences(updates)
 
 
@@ -91,15 +91,15 @@ def test_layered_updates_end_one_step() -> None:
 def test_steps_by_collectives(missing: str) -> None:
     """Where updates do not say where steps begin, or not the same for all, the collectives do."""
     table = plain(Scenario(ranks=2, steps=12)).filter(pl.col("kind") != "step").drop("step")
-    update, mine = pl.col("kind") == "update", pl.col("rank") == 1
-    gone = {"updates": update, "one rank's": update & mine}.get(missing)
-    if gone is None:
-        last = table.filter(update & mine)["start_ns"].max()
-        gone = update & mine & (pl.col("start_ns") == last)
-    trace = Trace.from_table(table.filter(~gone))
+    update, of_rank_1 = pl.col("kind") == "update", pl.col("rank") == 1
+    is_missing = {"updates": update, "one rank's": update & of_rank_1}.get(missing)
+    if is_missing is None:
+        last = table.filter(update & of_rank_1)["start_ns"].max()
+        is_missing = update & of_rank_1 & (pl.col("start_ns") == last)
+    trace = Trace.from_table(table.filter(~is_missing))
     assert trace.steps["step"].unique().to_list() == list(range(11))
     assert "the collectives that they repeat (allreduce" in sentences(trace)
-    alone = Trace.from_table(table.filter(~gone & (pl.col("kind") != "reduction") & ~update))
+    alone = Trace.from_table(table.filter(~is_missing & (pl.col("kind") != "reduction") & ~update))
     assert alone.steps["step"].unique().to_list() == [0]
     assert "the whole run counts as one" in sentences(alone)
 
@@ -113,11 +113,11 @@ def test_order_matches_only_equal_counts() -> None:
     assert calls["status"].unique().to_list() == ["estimated"]
     assert "matched by their order" in sentences(trace)
     first = table.with_row_index().filter(pl.col("op") == "allreduce")["index"][0]
-    without = Trace.from_table(
+    trace_without = Trace.from_table(
         table.with_row_index().filter(pl.col("index") != first).drop("index")
     )
-    assert without.arrivals.is_empty()
-    assert "do not make equally many (1 to 2 of 'allreduce' in step 0)" in sentences(without)
+    assert trace_without.arrivals.is_empty()
+    assert "do not make equally many (1 to 2 of 'allreduce' in step 0)" in sentences(trace_without)
 
 
 def test_numbers_that_begin_anew_in_each_step() -> None:
@@ -165,7 +165,7 @@ def test_blocking_calls_without_threads() -> None:
 def test_calls_without_other_work_are_no_overlap() -> None:
     """Nothing but calls and how many samples each step had: the calls are the thread's own."""
     calls = plain(HEALTHY).filter(pl.col("kind") == "reduction").drop("thread")
-    counted = calls.unique(["rank", "step"], keep="last").with_columns(
+    counters = calls.unique(["rank", "step"], keep="last").with_columns(
         type=pl.lit("counter"),
         kind=pl.lit("step"),
         name=pl.lit("samples"),
@@ -175,7 +175,7 @@ def test_calls_without_other_work_are_no_overlap() -> None:
         seq=pl.lit(None, pl.Int64),
     )
     calls = calls.with_columns(type=pl.lit("span"), value=pl.lit(None, pl.Float64))
-    trace = Trace.from_table(pl.concat([calls, counted], how="vertical_relaxed"))
+    trace = Trace.from_table(pl.concat([calls, counters], how="vertical_relaxed"))
     assert "overlaps" not in sentences(trace)
     assert len(trace.threads) == 4
     assert trace.steps["step"].n_unique() == 60
@@ -185,11 +185,13 @@ def test_calls_without_other_work_are_no_overlap() -> None:
 def test_threads_by_name_or_huge_number() -> None:
     """Thread names and system-wide thread numbers serve as well as small ones."""
     table = plain(SLOW)
-    wanted = faults(Trace.from_table(table))
-    named = table.with_columns(thread=pl.format("thread-{}", "thread"))
+    expected_faults = faults(Trace.from_table(table))
+    with_names = table.with_columns(thread=pl.format("thread-{}", "thread"))
     large = table.with_columns(thread=pl.col("thread").cast(pl.Int64) + 139_872_334)
-    assert faults(Trace.from_table(named)) == faults(Trace.from_table(large)) == wanted
-    assert "thread-0" in Trace.from_table(named).threads["name"].to_list()
+    assert (
+        faults(Trace.from_table(with_names)) == faults(Trace.from_table(large)) == expected_faults
+    )
+    assert "thread-0" in Trace.from_table(with_names).threads["name"].to_list()
 
 
 def test_local_ranks_are_refused() -> None:
@@ -217,19 +219,33 @@ def test_messages_without_a_number(received: int, waits: list[int]) -> None:
     """They are counted in order, if sender and receiver have equally many; else none is matched."""
     rows: list[dict[str, Any]] = []
     for turn in range(3):
-        at = 100 * turn
-        both = {"kind": "reduction", "step": turn, "host": "a"}
+        begin_us = 100 * turn
+        fields = {"kind": "reduction", "step": turn, "host": "a"}
         rows += [
-            {"rank": rank, "start_us": at, "end_us": at + 90, "kind": "step", "step": turn}
+            {
+                "rank": rank,
+                "start_us": begin_us,
+                "end_us": begin_us + 90,
+                "kind": "step",
+                "step": turn,
+            }
             | {"host": "a", "op": None, "peer": None}
             for rank in (0, 1)
         ]
         rows.append(
-            {"rank": 0, "start_us": at + 18, "end_us": at + 19, "op": "send", "peer": 1} | both
+            {"rank": 0, "start_us": begin_us + 18, "end_us": begin_us + 19, "op": "send", "peer": 1}
+            | fields
         )
         if turn < received:
             rows.append(
-                {"rank": 1, "start_us": at + 10, "end_us": at + 20, "op": "recv", "peer": 0} | both
+                {
+                    "rank": 1,
+                    "start_us": begin_us + 10,
+                    "end_us": begin_us + 20,
+                    "op": "recv",
+                    "peer": 0,
+                }
+                | fields
             )
     trace = Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
     waited = trace.awaited.select(ns=pl.col("end_ns") - pl.col("start_ns"))

@@ -61,13 +61,13 @@ def tables(draw: st.DrawFn) -> dict[str, list[Any]]:
         "step": small,
         "role": st.sampled_from(["worker", "ps", None]),
     }
-    chosen = {
+    columns_chosen = {
         name: column(entries)
         for name, entries in sound.items()
         if name in ("rank", "start_ns", "end_ns") or draw(st.booleans())
     }
     odd = draw(st.dictionaries(names, st.booleans(), max_size=4))
-    return chosen | {name: column(cells if mixed else small) for name, mixed in odd.items()}
+    return columns_chosen | {name: column(cells if mixed else small) for name, mixed in odd.items()}
 
 
 @pytest.mark.parametrize("examples", few_or_many(12, 40))
@@ -85,10 +85,10 @@ def check_table(table: dict[str, list[Any]], one_clock: bool) -> None:  # noqa: 
         assert said.endswith(".")
         assert "\n" not in said
         return
-    found = analyze(trace)
-    report = json.loads(to_json.render(found))
+    analyzed = analyze(trace)
+    report = json.loads(to_json.render(analyzed))
     assert problems(report) == []
     assert list(negative(report["tables"])) == []
-    if found.ledger:
-        check_ledger(found)
+    if analyzed.ledger:
+        check_ledger(analyzed)
     assert all(note["sentence"].endswith(".") for note in report["notes"])

@@ -26,7 +26,7 @@ QUICK_RUNS = ("alone", "devices", "short", "hot shard")
 ASYNCHRONOUS = ("ps_queue", "exposed_transfer")
 
 
-def told(trace: Trace) -> dict[str, Any]:
+def comparable_report(trace: Trace) -> dict[str, Any]:
     return comparable(to_json.to_object(analyze(trace)))
 
 
@@ -43,21 +43,27 @@ def test_every_sample(name: str, tmp_path: Path) -> None:
     trace = trace.with_(samples=trace.samples.clear())  # of which a table of events has none
     file = tmp_path / "events.parquet"
     table_of(trace).write_parquet(file)
-    found, wanted = told(load.open(file, one_clock=True)), told(trace)
+    read_report, expected = (
+        comparable_report(load.open(file, one_clock=True)),
+        comparable_report(trace),
+    )
     if trace.uncertainty_ns:  # which a table of one clock does not have
         kinds = [
-            [(f["kind"], f["ranks"]) for f in report["findings"]] for report in (found, wanted)
+            [(f["kind"], f["ranks"]) for f in report["findings"]]
+            for report in (read_report, expected)
         ]
         assert kinds[0] == kinds[1]
     else:
-        assert not differing(found, wanted)
+        assert not differing(read_report, expected)
 
 
 @pytest.mark.parametrize("run", mark_slow(RUNS, QUICK_RUNS))
 def test_every_scenario(run: str) -> None:
     """Simulated runs of every kind, from memory."""
     table = table_of(simulated(RUNS[run][0]))
-    assert not differing(told(Trace.from_table(table, one_clock=True)), told_of_simulated(run))
+    assert not differing(
+        comparable_report(Trace.from_table(table, one_clock=True)), told_of_simulated(run)
+    )
 
 
 @pytest.mark.parametrize("run", mark_slow(RUNS, QUICK_RUNS))
@@ -65,19 +71,19 @@ def test_the_named_columns_suffice(run: str) -> None:
     """The contract's columns tell the same faults, and all shares but those of queues and devices."""
     scenario = RUNS[run][0]
     trace = simulated(scenario)
-    plain = told(Trace.from_table(table_of(trace, beyond=False), one_clock=True))
-    wanted = told_of_simulated(run)
+    plain = comparable_report(Trace.from_table(table_of(trace, beyond=False), one_clock=True))
+    expected = told_of_simulated(run)
 
     def faults(report: dict[str, Any]) -> list[Any]:
         keys = ("kind", "ranks", "hosts", "shards", "phase", "steps", "pattern")
         found = [f for f in report["findings"] if f["category"] == "fault"]
         return [[finding[key] for key in keys] for finding in found]
 
-    assert faults(plain) == faults(wanted)
+    assert faults(plain) == faults(expected)
     if scenario.on_device:  # when devices worked is not told
         return
     bars = {bar["cause"]: bar["share"] for bar in plain["efficiency"]["waterfall"]}
-    for bar in wanted["efficiency"]["waterfall"]:
+    for bar in expected["efficiency"]["waterfall"]:
         if bar["cause"] not in ASYNCHRONOUS or not trace.shards.height:
             assert bars[bar["cause"]] == pytest.approx(bar["share"], abs=1e-3)
 
@@ -121,7 +127,7 @@ def test_any_scenario(examples: int, tmp_path: Path) -> None:
             read = load.open(file, one_clock=True)
         else:
             read = Trace.from_table(table, one_clock=True)
-        assert not differing(told(read), told(trace))
+        assert not differing(comparable_report(read), comparable_report(trace))
 
     check(Scenario(ranks=2, steps=1), "csv")
     check_examples(check, examples, scenarios, st.sampled_from(["ns", "csv", "shuffled"]))
@@ -135,4 +141,4 @@ def test_raw_times_are_aligned_as_in_files() -> None:
     native, table = load.prepare(raw), Trace.from_table(table_of(raw))
     assert table.alignment == native.alignment
     assert table.alignment.method == "collective_exits"
-    assert not differing(told(table), told(native))
+    assert not differing(comparable_report(table), comparable_report(native))

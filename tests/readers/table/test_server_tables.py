@@ -17,18 +17,30 @@ def worker_step(rank: int, step: int, begin: int) -> list[Row]:
     """Write one step of a worker in microseconds: work, then a push to and a pull from each shard."""
     lengths = {"fprop": 300, "bwd": 500}
     edges = list(accumulate(lengths.values(), initial=begin))
-    own = [
+    work = [
         {"kind": kind, "start_us": edge, "dur_us": length}
         for (kind, length), edge in zip(lengths.items(), edges, strict=False)
     ]
     traffic = []
     for shard, (size, push, pull) in enumerate([(8_000_000, 900, 700), (1_000_000, 120, 90)]):
-        at = edges[-1]
+        traffic_begin_us = edges[-1]
         traffic += [
-            {"kind": "push", "start_us": at, "dur_us": push, "shard": shard, "bytes": size},
-            {"kind": "pull", "start_us": at + push, "dur_us": pull, "shard": shard, "bytes": size},
+            {
+                "kind": "push",
+                "start_us": traffic_begin_us,
+                "dur_us": push,
+                "shard": shard,
+                "bytes": size,
+            },
+            {
+                "kind": "pull",
+                "start_us": traffic_begin_us + push,
+                "dur_us": pull,
+                "shard": shard,
+                "bytes": size,
+            },
         ]
-    return [row | {"rank": rank, "step": step} for row in own + traffic]
+    return [row | {"rank": rank, "step": step} for row in work + traffic]
 
 
 def service(rank: int, shard: int, step: int, begin: int, length: int) -> Row:
@@ -62,11 +74,11 @@ def test_elastic_averaging() -> None:
     rows: list[Row] = []
     for rank, length in enumerate((1_000, 1_000, 1_300)):
         for step in range(STEPS):
-            begin = length * step
-            own = {"kind": "forward_pass", "start_us": begin, "dur_us": length - 300}
-            update = {"kind": "optimizer", "start_us": begin + length - 300, "dur_us": 100}
-            exchange = {"kind": "elastic", "start_us": begin + length - 200, "dur_us": 200}
-            rows += [row | {"rank": rank} for row in (own, update)]
+            begin_us = length * step
+            work = {"kind": "forward_pass", "start_us": begin_us, "dur_us": length - 300}
+            update = {"kind": "optimizer", "start_us": begin_us + length - 300, "dur_us": 100}
+            exchange = {"kind": "elastic", "start_us": begin_us + length - 200, "dur_us": 200}
+            rows += [row | {"rank": rank} for row in (work, update)]
             if step % 4 == 3:
                 rows.append(exchange | {"rank": rank})
     trace = Trace.from_table(columns(rows), one_clock=True)

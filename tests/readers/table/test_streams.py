@@ -30,10 +30,10 @@ def kernels(rank: int = 0, late: int = 0) -> list[dict[str, Any]]:
     """Write one step of a rank, whose second kernel takes longer by `late` microseconds."""
     rows = []
     for number, (category, name, stream, start, length) in enumerate(KERNELS):
-        begin = start + (late if number > 2 else 0)
-        lasted = length + (late if number == 2 else 0)
+        begin_us = start + (late if number > 2 else 0)
+        lasted_us = length + (late if number == 2 else 0)
         row = {"cat": category, "name": name, "tid": stream, "stream": stream}
-        rows.append({"rank": rank, "host": "a", "ts_us": begin, "dur_us": lasted, **row})
+        rows.append({"rank": rank, "host": "a", "ts_us": begin_us, "dur_us": lasted_us, **row})
     return rows
 
 
@@ -41,7 +41,7 @@ def table(*rows: dict[str, Any], without: tuple[str, ...] = ()) -> pl.DataFrame:
     return pl.DataFrame(rows).drop(without)
 
 
-def spent(trace: Trace) -> dict[str, int]:
+def ns_by_category(trace: Trace) -> dict[str, int]:
     """Return nanoseconds by category."""
     times = phases.run(trace).times
     totals = times.group_by(pl.col("category").cast(pl.String)).agg(pl.col("ns").sum())
@@ -57,7 +57,7 @@ def test_a_table_of_kernels(tmp_path: Path, suffix: str, without: tuple[str, ...
         frame.write_csv(path)
     else:
         frame.write_parquet(path)
-    assert spent(tracelens.open(path)) == {
+    assert ns_by_category(tracelens.open(path)) == {
         "user": WORK_NS,
         "transfer": TRANSFER_NS,
         "uninstrumented": LENGTH_NS - WORK_NS - TRANSFER_NS,
@@ -86,10 +86,10 @@ def test_kernels_beside_the_threads() -> None:
     assert beside == {"1": False, "7": False, "stream 7": True, "40": True}
     own = trace.threads.join(trace.workers, left_on="thread", right_on="training_thread")
     assert own["name"].to_list() == ["1"]
-    found = spent(trace)
-    assert found["user"] == WORK_NS
-    assert set(found) <= {"user", "forward", "backprop", "transfer"}
-    assert sum(found.values()) == LENGTH_NS
+    spent_ns = ns_by_category(trace)
+    assert spent_ns["user"] == WORK_NS
+    assert set(spent_ns) <= {"user", "forward", "backprop", "transfer"}
+    assert sum(spent_ns.values()) == LENGTH_NS
 
 
 def test_a_thread_that_waits_for_its_device() -> None:
@@ -98,16 +98,16 @@ def test_a_thread_that_waits_for_its_device() -> None:
         {"rank": 0, "thread": 0, "start_us": 0, "end_us": 30, "kind": "forward"},
         {"rank": 0, "thread": 0, "start_us": 30, "end_us": 100, "kind": "device"},
     ]
-    assert spent(Trace.from_table(table(*rows))) == {"forward": 30_000, "idle": 70_000}
+    assert ns_by_category(Trace.from_table(table(*rows))) == {"forward": 30_000, "idle": 70_000}
 
 
 def test_device_times_are_left_as_given() -> None:
     """Where a row says when a device did its work, its own times are those of the thread."""
-    given = {"device_start_ns": 5_000, "device_duration_ns": 20_000, "stream": 3}
-    row = {"rank": 0, "thread": 0, "start_us": 0, "end_us": 30, "kind": "forward", **given}
-    (found,) = Trace.from_table(table(row)).events.collect().rows(named=True)
-    assert (found["start_ns"], found["thread"]) == (0, 0)
-    assert {name: found[name] for name in given} == given
+    device_times = {"device_start_ns": 5_000, "device_duration_ns": 20_000, "stream": 3}
+    row = {"rank": 0, "thread": 0, "start_us": 0, "end_us": 30, "kind": "forward", **device_times}
+    (event,) = Trace.from_table(table(row)).events.collect().rows(named=True)
+    assert (event["start_ns"], event["thread"]) == (0, 0)
+    assert {name: event[name] for name in device_times} == device_times
 
 
 def test_an_open_kernel_has_no_device_times() -> None:

@@ -47,12 +47,12 @@ def test_mixed_cells() -> None:
     trace = Trace.from_table(table, one_clock=True)
     assert trace.events.collect().select("rank", "start_ns").rows() == [(0, 1), (1, 4)]
     assert trace.dropped == {"rank unreadable": 2, "no rank": 1, "start unreadable": 1}
-    said = sentences(trace)
-    assert "In column 'rank' 2 cells hold something else than a whole number, first 'zero'" in said
+    notes = sentences(trace)
+    assert "In column 'rank' 2 cells hold something else than a whole number, first 'zero'" in notes
     assert (
-        "In column 'start' 1 cell holds something else than a time, first 'soon' in row 3" in said
+        "In column 'start' 1 cell holds something else than a time, first 'soon' in row 3" in notes
     )
-    assert "In column 'step' 1 cell holds" in said
+    assert "In column 'step' 1 cell holds" in notes
 
 
 @pytest.mark.parametrize("absent", ["", " ", "-1", "nan", "NULL", "None", "NaT", "n/a"])

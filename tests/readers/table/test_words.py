@@ -57,11 +57,11 @@ USUAL_WORDS: list[tuple[str, str, str | None]] = [
 @pytest.mark.parametrize("column", ["kind", "name", "op"])
 def test_usual_words(column: str) -> None:
     """As a kind, as the only thing that a name tells, or as an operation."""
-    found = meaning(read(**{column: [word for word, _, _ in USUAL_WORDS]}))
-    for (word, kind, op), (found_kind, found_op) in zip(USUAL_WORDS, found, strict=True):
-        assert found_kind == kind, word
+    found = meaning(read(**{column: [usual_word for usual_word, _, _ in USUAL_WORDS]}))
+    for (usual_word, kind, op), (found_kind, found_op) in zip(USUAL_WORDS, found, strict=True):
+        assert found_kind == kind, usual_word
         if column != "op" or op:
-            assert found_op == op, word
+            assert found_op == op, usual_word
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -40,7 +40,7 @@ for _ in range(12):
 """
 
 
-def written(path: Path, content: bytes) -> Path:
+def write_bytes(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
 
@@ -52,7 +52,7 @@ def kinds_of(trace: tl.Trace) -> dict[str, str]:
 
 def test_functions_that_are_phases(tmp_path: Path) -> None:
     """Of the user's by their names, of PyTorch's by their files; others are code of the user."""
-    file = written(tmp_path / "result.json", viztracer.trace(6))
+    file = write_bytes(tmp_path / "result.json", viztracer.trace(6))
     assert next(reader.name for reader in READERS if reader.sniff(file)) == "trace of VizTracer"
     trace = tl.open(file)
     assert kinds_of(trace) == {
@@ -71,14 +71,14 @@ def test_functions_that_are_phases(tmp_path: Path) -> None:
 
 
 def test_its_verdict_is_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = written(tmp_path / "result.json", viztracer.trace(40))
+    file = write_bytes(tmp_path / "result.json", viztracer.trace(40))
     assert main(["analyze", "--no-keep", str(file)]) in {0, 1}
     assert "INCONCLUSIVE" in capsys.readouterr().out
 
 
 def test_ranks_of_several_files_are_given(tmp_path: Path) -> None:
     for rank in range(3):
-        written(
+        write_bytes(
             tmp_path / f"{rank}.json", viztracer.trace(30, pid=rank + 9, slow_ms=4 * (rank == 1))
         )
     with pytest.raises(UnusableInput, match=r"--rank-of 0\.json=RANK"):
@@ -92,7 +92,7 @@ def test_processes_of_one_file_are_ranks_as_the_user_says(tmp_path: Path) -> Non
     """Or they are of one rank, if the user names the file alone."""
     first, second = (json.loads(viztracer.trace(12, pid=pid)) for pid in (71, 72))
     first["traceEvents"] += second["traceEvents"]
-    file = written(tmp_path / "both.json", json.dumps(first).encode())
+    file = write_bytes(tmp_path / "both.json", json.dumps(first).encode())
     with pytest.raises(UnusableInput, match=r"--rank-of both\.json:71=0, once for each"):
         tl.open(file)
     trace = tl.open(file, rank_of={"both.json:71": 1, "both.json:72": 0})
@@ -104,7 +104,7 @@ def test_processes_of_one_file_are_ranks_as_the_user_says(tmp_path: Path) -> Non
 
 
 def test_a_full_buffer_is_said(tmp_path: Path) -> None:
-    trace = tl.open(written(tmp_path / "result.json", viztracer.trace(6, overflow=True)))
+    trace = tl.open(write_bytes(tmp_path / "result.json", viztracer.trace(6, overflow=True)))
     assert trace.recognition
     assert "the oldest calls were overwritten" in trace.recognition.gaps[0].missing
 

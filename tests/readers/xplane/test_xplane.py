@@ -89,11 +89,11 @@ def test_ranks_of_several_files_are_given(tmp_path: Path) -> None:
         xplane.write(tmp_path / f"node{rank}.xplane.pb", content)
     with pytest.raises(UnusableInput, match="--rank-of node0"):
         tl.open(tmp_path)
-    given = {f"node{rank}.xplane.pb": rank for rank in range(3)}
-    trace = XPlaneReader().read(tmp_path, Reading(rank_of=given))
+    rank_by_file = {f"node{rank}.xplane.pb": rank for rank in range(3)}
+    trace = XPlaneReader().read(tmp_path, Reading(rank_of=rank_by_file))
     assert trace.workers["rank"].to_list() == [0, 1, 2]
     with pytest.raises(UnusableInput, match="both said to be of rank 0"):
-        XPlaneReader().read(tmp_path, Reading(rank_of=given | {"node1.xplane.pb": 0}))
+        XPlaneReader().read(tmp_path, Reading(rank_of=rank_by_file | {"node1.xplane.pb": 0}))
 
 
 def test_a_damaged_file_is_noted_beside_others(tmp_path: Path) -> None:
@@ -172,12 +172,12 @@ def test_what_cannot_be_is_left_out(
 ) -> None:
     """And what is left is read as without it."""
     content = xplane.training(40)
-    whole = tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
+    sound_trace = tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
     line = content.planes[1].lines[0]
     line.events.add(metadata_id=1, offset_ps=int(begin_ms * 1e9), duration_ps=int(length_ms * 1e9))
     wrong = tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
     assert words in sentences(wrong)
-    assert wrong.events.collect().equals(whole.events.collect())
+    assert wrong.events.collect().equals(sound_trace.events.collect())
 
 
 def test_a_file_that_repeats_another_counts_once(tmp_path: Path) -> None:

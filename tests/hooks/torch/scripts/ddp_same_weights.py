@@ -70,8 +70,8 @@ def train(
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+def are_equal(weights: list[torch.Tensor], other_weights: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(weights, other_weights, strict=True))
 
 
 def main() -> None:
@@ -86,13 +86,15 @@ def main() -> None:
         "static": {"static_graph": True},
     }
     plain = {name: train(**case) for name, case in cases.items()}  # before anything is attached
-    found = {name: same(plain[name], train(**case, attach=True)) for name, case in cases.items()}
-    late = train(hook=compress_before, attach=True, late=True)
-    found |= {
-        "late hook": same(plain["hook"], late),
-        "hooks differ": not same(plain["default"], plain["hook"]),
+    equal_by_case = {
+        name: are_equal(plain[name], train(**case, attach=True)) for name, case in cases.items()
     }
-    sys.stdout.write(json.dumps(found) + "\n")
+    late = train(hook=compress_before, attach=True, late=True)
+    equal_by_case |= {
+        "late hook": are_equal(plain["hook"], late),
+        "hooks differ": not are_equal(plain["default"], plain["hook"]),
+    }
+    sys.stdout.write(json.dumps(equal_by_case) + "\n")
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()

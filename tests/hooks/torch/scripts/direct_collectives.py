@@ -8,18 +8,18 @@ import torch.distributed as dist
 
 def blocking(group: dist.ProcessGroup | None) -> None:
     """All that gloo can do, on 4 floats a rank."""
-    mine = torch.arange(4.0) + dist.get_rank()
-    both = torch.empty(8)
-    dist.all_reduce(mine, group=group)
-    dist.broadcast(mine, src=0, group=group)
-    dist.reduce(mine, dst=0, group=group)
-    dist.all_gather([torch.empty(4), torch.empty(4)], mine, group=group)
-    dist.all_gather_into_tensor(both, mine, group=group)
-    dist.reduce_scatter_tensor(mine, both, group=group)
-    dist.all_to_all_single(both, both.clone(), group=group)
-    parts = [torch.empty(4), torch.empty(4)] if dist.get_rank() == 0 else None
-    dist.gather(mine, parts, dst=0, group=group)
-    dist.scatter(mine, parts, src=0, group=group)
+    tensor = torch.arange(4.0) + dist.get_rank()
+    gathered = torch.empty(8)
+    dist.all_reduce(tensor, group=group)
+    dist.broadcast(tensor, src=0, group=group)
+    dist.reduce(tensor, dst=0, group=group)
+    dist.all_gather([torch.empty(4), torch.empty(4)], tensor, group=group)
+    dist.all_gather_into_tensor(gathered, tensor, group=group)
+    dist.reduce_scatter_tensor(tensor, gathered, group=group)
+    dist.all_to_all_single(gathered, gathered.clone(), group=group)
+    tensors = [torch.empty(4), torch.empty(4)] if dist.get_rank() == 0 else None
+    dist.gather(tensor, tensors, dst=0, group=group)
+    dist.scatter(tensor, tensors, src=0, group=group)
     dist.barrier(group=group)
 
 

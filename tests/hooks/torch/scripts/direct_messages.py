@@ -8,22 +8,22 @@ import torch.distributed as dist
 
 def exchange(group: dist.ProcessGroup | None) -> None:
     """Each way to send and receive once, between ranks 0 and 1."""
-    rank, other = dist.get_rank(), 1 - dist.get_rank()
-    mine, theirs = torch.full((10,), float(rank)), torch.empty(10)
+    rank, peer = dist.get_rank(), 1 - dist.get_rank()
+    sent, received = torch.full((10,), float(rank)), torch.empty(10)
     if rank == 0:
-        dist.send(mine, other, group=group, tag=3)
-        assert dist.recv(theirs, group=group) == other
+        dist.send(sent, peer, group=group, tag=3)
+        assert dist.recv(received, group=group) == peer
     else:
-        assert dist.recv(theirs, other, group=group, tag=3) == other
-        dist.send(mine, other, group=group)
-    assert torch.equal(theirs, torch.full((10,), float(other)))
-    works = [dist.isend(mine[:2], other, group=group), dist.irecv(theirs[:2], other, group=group)]
+        assert dist.recv(received, peer, group=group, tag=3) == peer
+        dist.send(sent, peer, group=group)
+    assert torch.equal(received, torch.full((10,), float(peer)))
+    works = [dist.isend(sent[:2], peer, group=group), dist.irecv(received[:2], peer, group=group)]
     for work in works:
         assert work is not None
         work.wait()
     batch = [
-        dist.P2POp(dist.irecv, theirs, other, group=group),
-        dist.P2POp(dist.isend, mine, other, group=group),
+        dist.P2POp(dist.irecv, received, peer, group=group),
+        dist.P2POp(dist.isend, sent, peer, group=group),
     ]
     for work in dist.batch_isend_irecv(batch):
         work.wait()

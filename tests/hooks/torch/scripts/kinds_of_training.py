@@ -31,11 +31,11 @@ class Setting:
 
     def __init__(self, bucket_mb: float = 0.005) -> None:
         torch.manual_seed(0)
-        parts = nn.Sequential(nn.Linear(32, 64), nn.ReLU()), nn.Linear(64, 4)
-        self.model: Any = DistributedDataParallel(nn.Sequential(*parts), bucket_cap_mb=bucket_mb)
+        modules = nn.Sequential(nn.Linear(32, 64), nn.ReLU()), nn.Linear(64, 4)
+        self.model: Any = DistributedDataParallel(nn.Sequential(*modules), bucket_cap_mb=bucket_mb)
         self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(parts[0].parameters(), lr=0.01),
-            torch.optim.SGD(parts[1].parameters(), lr=0.1),
+            torch.optim.AdamW(modules[0].parameters(), lr=0.01),
+            torch.optim.SGD(modules[1].parameters(), lr=0.1),
         ]
         self._draw = torch.Generator().manual_seed(dist.get_rank())
 

@@ -28,7 +28,7 @@ def segments_of_step(*rows: dict[str, Any]) -> list[tuple[int, int, str, str | N
 
 
 def test_the_device_counts_not_the_queueing() -> None:
-    """The thread queues forward and backprop at once, and waits; the device does them one by one."""
+    """The thread queues forward and backprop together and waits; the device runs them in turn."""
     assert segments_of_step(
         span(0, "forward", 0, 5, **on_device(10, 40)),
         span(0, "backprop", 5, 10, **on_device(40, 90)),
@@ -56,7 +56,7 @@ def test_a_batch_that_loads_beside_the_device_is_free() -> None:
 
 
 def test_communication_beside_nothing_is_exposed() -> None:
-    """A reduction that runs while the device has nothing else is transfer, whatever is being queued."""
+    """A reduction is transfer while the device runs nothing else, even if work is being queued."""
     segments = segments_of_step(
         span(0, "backprop", 0, 10, **on_device(0, 50)),
         call(0, 0, 5, 6, **on_device(30, 80)),

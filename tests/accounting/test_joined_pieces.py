@@ -1,4 +1,4 @@
-"""Questions to the pieces of several workers at once have the answers that each gives alone."""
+"""A query over the pieces of several workers returns what each worker's pieces return alone."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def stages_of(trace: Trace) -> Stages | None:
 
 @pytest.mark.parametrize("by_stage", mark_slow([True, False], quick=[True]))
 def test_the_stages_of_a_pipeline(*, by_stage: bool) -> None:
-    """Known by the communicators of replicas, and by the order of messages where there are none."""
+    """Found by the communicators of replicas, or by the order of messages."""
     stages = stages_of(recording(by_stage=by_stage).trace())
     assert stages is not None
     assert stages.stage.tolist() == [rank * STAGES // RANKS for rank in range(RANKS)]
@@ -61,7 +61,7 @@ def test_a_communicator_of_first_and_last_stage_joins_none() -> None:
 
 
 def exchange(ranks: int, *, together: bool) -> Trace:
-    """Let neighbours exchange borders in each step: all at once, or each after the one before."""
+    """Let neighbours exchange borders in each step: all together, or one after the other."""
     rows = []
     for step in range(4):
         for rank in range(ranks):
@@ -85,7 +85,7 @@ def exchange(ranks: int, *, together: bool) -> Trace:
 
 
 def test_neighbours_that_exchange_borders_are_all_peers() -> None:
-    """All send at once, so that no work is handed on within a step."""
+    """All send at the same time, so no work is handed on within a step."""
     assert stages_of(exchange(6, together=True)) is None
 
 

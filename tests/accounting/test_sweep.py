@@ -57,7 +57,7 @@ def surroundings(draw: st.DrawFn) -> Surroundings:
 
 @st.composite
 def windows(draw: st.DrawFn) -> Ints:
-    """Draw bounds of steps, of which some take no time."""
+    """Draw bounds of steps; some steps take no time."""
     return np.array(
         sorted(draw(st.lists(st.integers(0, LENGTH), min_size=2, max_size=6))), np.int64
     )
@@ -66,7 +66,7 @@ def windows(draw: st.DrawFn) -> Ints:
 @native
 @pytest.mark.parametrize("examples", few_or_many(80, 250))
 def test_both_cut_alike(examples: int) -> None:
-    """Every array is the same, whatever overlaps whatever."""
+    """C and Python return the same arrays for any overlapping spans."""
 
     def check(thread: Spans, around: Surroundings, steps: Ints) -> None:
         in_c = partition(thread, around, steps)

@@ -1,4 +1,4 @@
-"""Per rank and step, the categories sum to the step to the nanosecond, whatever was recorded."""
+"""Per rank and step, the categories sum to the step to the nanosecond in any recording."""
 
 from __future__ import annotations
 

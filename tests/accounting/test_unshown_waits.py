@@ -24,7 +24,7 @@ GAP_MS: Final = 20.0
 
 
 def simulate(ranks: int, transfer_ms: float, *, shows_waits: bool, noise: float = 0.1) -> Trace:
-    """Two buckets a step: 20 ms without a span beside the first one, a wait for the second one."""
+    """Reduce two buckets a step: the first during 20 ms without a span, the second is waited for."""
     luck, rows, ready = Random(3), [], [1_000 * MS] * ranks
     free = number = 0
     for step in range(STEPS):

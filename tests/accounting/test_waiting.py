@@ -147,7 +147,7 @@ def test_elastic() -> None:
 
 
 def test_queue_of_a_shard() -> None:
-    """A push that the shard has but does not serve yet stands in its queue."""
+    """A push that has arrived at the shard but is not served yet is in its queue."""
     on_shard: dict[str, Any] = {"process": 1, "role": "ps", "request": 7}
     rows = [
         span(0, "ps", 10, 90, op="push", request=7),
@@ -162,7 +162,7 @@ def test_queue_of_a_shard() -> None:
 
 
 def test_pull_waits_for_later_pushes() -> None:
-    """A pull that is answered only after others have pushed stands in the queue until then."""
+    """A pull that is answered only after later pushes is in the queue until then."""
     accounted = phases.run(prepare(generate(HOT_SHARD)))
     waiting = accounted.segments.filter(
         pl.col("name") == "wait_pull", pl.col("category") == "ps_queue"
@@ -182,7 +182,7 @@ def test_others_wait_for_the_slow_rank() -> None:
 
 
 def test_hidden_is_what_own_work_covers() -> None:
-    """Communication in flight under own work is counted beside the sum, per step."""
+    """Hidden communication is counted per step, outside of the sum of categories."""
     scenario = Scenario(ranks=2, steps=20, noise=0.0, spread=0.0, exit_skew_us=0.0, buckets=2)
     hidden = phases.run(prepare(generate(scenario))).hidden_rows["ns"]
     assert hidden.to_list() == [1_000_000] * 40  # the first of two buckets, 1 ms each

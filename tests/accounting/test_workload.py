@@ -19,7 +19,7 @@ NS_PER_TOKEN = 20_000
 
 
 def finding_of_kind(tokens: np.ndarray, slow: np.ndarray, kind: str) -> Finding:
-    """Judge a run whose ranks, [step, rank], compute so many tokens, so many times as slowly."""
+    """Analyze a run with these tokens and slowdown factors, both as [step, rank]."""
     rows: list[dict[str, Any]] = []
     begin_ns = 10**12
     for step in range(STEPS):

@@ -129,7 +129,7 @@ def test_broadcast_waits_for_its_root_alone() -> None:
 
 
 def test_children_are_not_matched() -> None:
-    """Only the process that stands for a rank takes part."""
+    """Only the main process of a rank takes part."""
     trace = trace_of([call(0, 0, 10, 20), call(1, 0, 15, 20)], ranks=2, main=[True, False])
     assert collectives.match(trace).arrivals["process"].to_list() == [0]
 

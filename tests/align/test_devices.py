@@ -28,7 +28,7 @@ def device_clock_ns(host_ns: int, rank: int = 0) -> int:
 
 
 def on_device(begin: int, end: int, rank: int = 0) -> dict[str, Any]:
-    """The columns of what ran on the device between two moments of the host."""
+    """Return the device columns of work between two moments of the host's clock."""
     start = device_clock_ns(begin, rank)
     length = device_clock_ns(end, rank) - start
     return {"device_start_ns": start, "device_duration_ns": length, "stream": STREAM}

@@ -50,7 +50,7 @@ def test_results_are_frozen(run: str, analysis: Analysis) -> None:
 
 @pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.name)
 def test_an_analysis_says_which_large_facts_it_needs(analysis: Analysis) -> None:
-    """So that a fact is kept until the last one has run that asks for it, whatever their order is."""
+    """A fact is kept until the last analysis that declares it has run, in any order."""
     used: set[str] = set()
     for scenario, _ in RUNS.values():
         run = trace(scenario)
@@ -108,7 +108,7 @@ def test_progress_is_told_to_the_end() -> None:
 
 
 def test_the_report_holds_every_result() -> None:
-    """Results are found by the names of their analyses, and the partition beside them."""
+    """Results are found by the names of their analyses, next to the partition."""
     results = report(RUNS["healthy"][0]).results
     assert set(results) == {"phases", *(analysis.name for analysis in ANALYSES)}
     assert all("findings" in {field.name for field in fields(r)} for r in results.values())  # type: ignore[arg-type]  # the protocol hides that they are dataclasses

@@ -49,7 +49,7 @@ def test_the_path_is_as_long_as_the_job(run: str) -> None:
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_the_path_goes_through_the_late_rank(*, overlap: bool, hosts: int) -> None:
-    """A rank that all wait for has nearly all of it, whatever the clocks."""
+    """The late rank has nearly all of the path, also with skewed clocks."""
     clocks = random_clocks(hosts) if hosts > 1 else ()
     scenario = replace(QUIET, ranks=4 * hosts, overlap=overlap, clocks=clocks, faults=(LATE,))
     shares = find_path(scenario).shares
@@ -136,7 +136,7 @@ def test_the_longest_pieces_are_the_planted_ones() -> None:
 
 
 def test_neighbouring_steps_of_a_long_run_share_a_cell() -> None:
-    """Nothing gets lost: the sum stays, and each cell says how many steps it stands for."""
+    """The sum is unchanged, and each cell names its number of steps."""
     count = critical_path.MAX_STEPS_OF_CELLS + 501
     rows = [(0, step, "forward", None, 10 * step, 10 * step + 7) for step in range(count)]
     segments = pl.DataFrame(rows, schema=critical_path.PATH_SEGMENT_COLUMNS, orient="row")

@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 def make_hang(*, absent_ended: bool) -> Trace:
-    """Three ranks meet twice; then ranks 0 and 2 stand in a call that rank 1 never enters."""
+    """Let three ranks meet twice; then ranks 0 and 2 are in a call that rank 1 never enters."""
     rows = []
     for rank in range(3):
         for step in range(2):
@@ -62,7 +62,7 @@ def test_a_rank_that_left_in_good_order_hangs_the_others() -> None:
 
 
 def test_a_rank_that_ended_its_loop_had_fewer_batches() -> None:
-    """It made no backprop of the step in which the others wait; who was killed is another matter."""
+    """It has no backprop in the step in which the others wait; a killed rank is a different case."""
     for absent_ended in (True, False):
         trace = make_hang(absent_ended=absent_ended)
         is_extra = (pl.col("rank") == 1) & (pl.col("step") == 2) & (pl.col("kind") == "backprop")
@@ -71,7 +71,7 @@ def test_a_rank_that_ended_its_loop_had_fewer_batches() -> None:
 
 
 def stands_still(*last: dict[str, object]) -> Trace:
-    """Four ranks meet once in the world; then each is in the call that is given, if there is one."""
+    """Let four ranks meet once in the world; then each is in its given call, if any."""
     rows = [call(rank, 0, 0, MS) for rank in range(4)]
     trace = trace_of([*rows, *last], ranks=4)
     pair = trace.communicators.with_columns(

@@ -1,4 +1,4 @@
-"""What is not in a trace comes first: who broke off, whose file is damaged, who is missing."""
+"""Missing data comes first: killed ranks, damaged files, missing ranks."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ STEPS, RANKS = 200, 3
 
 
 def waits(alone: dict[tuple[int, int], float], waited: dict[int, float] | None = None) -> Waits:
-    """Return waits for a rank in a step, ms; others waited so long, or so much in a step in all."""
+    """Return waits for a rank in each step in ms: per waiting rank, or as a sum over all ranks."""
     rows = [(rank, step, ms * MS, (ms * MS) ** 2 * 2 / 9) for (rank, step), ms in alone.items()]
     table = pl.DataFrame(rows, schema=ALONE_COLUMNS, orient="row")
     in_all = np.zeros(STEPS)

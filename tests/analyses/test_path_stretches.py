@@ -22,7 +22,7 @@ def path_of(*rows: tuple[int, int, int]) -> pl.DataFrame:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_short_path_is_kept_whole(run: str) -> None:
-    """Every interval of the walk is there, the first one first."""
+    """Every interval of the walk is kept, in order."""
     found = cast("CriticalPath", report(RUNS[run][0]).results["critical_path"])
     assert found.stretches.equals(found.path.sort("start_ns"))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _find_pauses(
     length: float, paused: npt.NDArray[np.bool_], *, meet: bool = True
 ) -> list[Finding]:
-    """Return what is said of 64 ranks that pause so long, where another is later; do they `meet`?"""
+    """Analyze 64 ranks that pause, where another rank is later; `meet`: all wait for each other."""
     matrices = healthy(0, 64, 60)
     compute_time = own_time(matrices)
     late = STEP_NS * (np.arange(60)[:, None] % 10 != 0) * (np.arange(64) == 0)

@@ -248,7 +248,7 @@ def test_plain_messages_that_take_most_of_the_time_bound_the_run(ranks: int) -> 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_all_ranks_that_become_slower_are_a_fault(ranks: int) -> None:
-    """From step 60 on, forward takes 1.8 times as long on all ranks, for whatever reason."""
+    """From step 60 on, forward takes 1.8 times as long on all ranks."""
     table = Table()
     for number in range(STEPS):
         phases = [("forward", (6.0 if number < 60 else 10.8) + number % 7 / 50), ("backprop", 2.0)]

@@ -48,7 +48,7 @@ def simulate(plant: Callable[[Setting, Work], Label], setting: Setting) -> Case:
 
 
 def find_stages(case: Case) -> list[Finding]:
-    """Return what the report says of stages."""
+    """Return the report's findings on stages."""
     return [one for one in report(case).findings if one.kind == "stage_imbalance"]
 
 
@@ -84,7 +84,7 @@ def test_twenty_steps_tell_the_longest_stage() -> None:
 
 @small_and_large
 def test_equal_stages_have_none(setting: Setting) -> None:
-    """Noise alone makes no stage the longest for good."""
+    """Noise alone makes no stage the longest permanently."""
     assert not find_stages(simulate(kinds_of_ranks.nothing, setting))
 
 

@@ -1,4 +1,4 @@
-"""How far a step must stand out to be a stall: six deviations of what is usual there, not four."""
+"""A stall lies six deviations above the usual step, not four."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOISE = np.resize([-0.10, -0.07, -0.03, 0.0, 0.03, 0.07, 0.10], STEPS)  # of a s
 
 
 def loading(deviations: float) -> ComputeTime:
-    """All ranks load data in half a step, noisily; some steps stand out by so many deviations."""
+    """Let all ranks load data in half of a step; some steps stand out by these deviations."""
     data = (0.5 + NOISE) * STEP_NS
     data[STALLED] = np.inf
     judged = data[WARM_UP:]

@@ -72,7 +72,7 @@ def pool(lengths: list[int], count: int, *more: dict[str, Any], **how: Any) -> T
 
 
 def tasks_of(trace: Trace) -> Tasks:
-    """Return what is known of them."""
+    """Find the tasks of a run."""
     found = measure_tasks(trace, phases.run(trace), find_server(trace))
     assert found
     return found

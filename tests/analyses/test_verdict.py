@@ -21,7 +21,7 @@ MS = 10**6
 
 
 def concluded(*losses: Loss, useful: float = 0.5, findings: tuple[Finding, ...] = ()) -> Verdict:
-    """Return the verdict on a healthy run of which nothing but its losses is known."""
+    """Return the verdict on a healthy run with these losses."""
     run = trace(RUNS["healthy"][0])
     summary = report(RUNS["healthy"][0]).summary
     ledger = Ledger(useful, losses)
@@ -31,7 +31,7 @@ def concluded(*losses: Loss, useful: float = 0.5, findings: tuple[Finding, ...] 
 
 
 def test_a_fault_is_named_with_its_severity() -> None:
-    """By kind, rank and phase, beside its peers in milliseconds, with a page of its own."""
+    """With kind, rank, phase, the difference to its peers in milliseconds, and a page of its own."""
     verdict = report(RUNS["slow rank"][0]).verdict
     assert (verdict.state, verdict.kind) == ("fault", "straggler")
     assert verdict.headline == "STRAGGLER rank 2, forward \N{MIDDLE DOT} moderate"
@@ -177,7 +177,7 @@ def test_what_nothing_explains_is_at_most_a_twentieth(share: float, state: str) 
 
 
 def test_what_is_missing_depends_on_what_is_lost() -> None:
-    """Spans do not tell which server keeps requests waiting."""
+    """Spans do not show which server keeps requests waiting."""
     assert "PS shard" in concluded(Loss("ps_queue", 0.3, "unexplained")).action
     assert "tl.span" in concluded(Loss("wait", 0.3, "unexplained")).action
 

@@ -1,4 +1,4 @@
-"""What holds for verdicts on any run, whatever is wrong with it: by simulation, for 2 to 64 ranks.
+"""Properties of verdicts that hold for any simulated run of 2 to 64 ranks.
 
 Losses are planted into jobs that know nothing of the detectors (`support.runs.planted_losses`). The
 share of the job that a loss takes is measured by simulating the same job without it.
@@ -194,7 +194,7 @@ def analyze_rows(rows: Sequence[dict[str, Any]]) -> Report:
 
 
 def check_changes(case: Case, changes: Sequence[str]) -> None:
-    """Change what says nothing about the run, in several ways at once."""
+    """Change details that say nothing about the run, in several ways."""
     planted = plant(case)
     if planted is None:  # no loss of that shape is as large
         return
@@ -293,7 +293,7 @@ def test_the_verdict_does_not_depend_on_the_order_of_files(tmp_path: Path) -> No
 
 @dataclass(frozen=True)
 class Pauses:
-    """Pauses of a run: in which section of the step, of whom, how many, and how long they are in all."""
+    """Pauses of a run: section of the step, owner, number, and total length."""
 
     part: str
     owner: str  # "one rank", "ranks in turns" or "all ranks"
@@ -301,7 +301,7 @@ class Pauses:
     total_ns: float
 
     def plant(self, count: int) -> Job:
-        """Return the job with so many pauses, at even distances."""
+        """Return the job with these pauses at even distances."""
         setting = self.setting
         steps = np.linspace(0, setting.steps, count + 2).round().astype(int)[1:-1]
         first_rank = self.setting.seed % setting.ranks

@@ -24,7 +24,7 @@ def tracked_files() -> list[Path]:
 
 
 def test_no_path_of_a_machine() -> None:
-    """No absolute path of somebody's machine stands in a tracked file."""
+    """No tracked file contains an absolute path of a machine."""
     this_file = Path(__file__)
     named_paths = [
         f"{path.relative_to(ROOT)}: {line.strip()}"

@@ -48,7 +48,7 @@ def test_each_library_has_its_reason() -> None:
 
 
 def test_the_lock_is_of_this_project() -> None:
-    """`make lock` was run after the last change of what the tests ask for."""
+    """`make lock` was run after the last change of the test requirements."""
     lock = (ROOT / "tests" / "requirements.txt").read_text()
     pinned: dict[str, list[str]] = {}
     for name, version, hashed in PINNED.findall(lock):

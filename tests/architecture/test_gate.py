@@ -1,4 +1,4 @@
-"""Files of traces are opened by the gate alone: whoever opens one past it is listed, with the reason.
+"""Only the gate opens files of traces; every other opening call is listed with its reason.
 
 What a call opens is not known before it runs, so every call that can open a file is looked at, and those
 that open no file of a trace are listed too. `tests/faults/test_every_open.py` watches while traces
@@ -135,7 +135,7 @@ def is_opener(call: ast.Call) -> bool:
 
 
 def is_passed(call: ast.Call) -> bool:
-    """Return whether what it opens is what the gate returns."""
+    """Return True if the call opens a file object that the gate returned."""
     first = ast.unparse(call.args[0]).removeprefix("pa.BufferReader(") if call.args else ""
     return first.startswith(PASSED)
 
@@ -159,7 +159,7 @@ def test_nobody_else_opens_a_file_of_a_trace() -> None:
 
 
 def test_what_would_be_found(tmp_path: Path) -> None:
-    """Each way past the gate is one that is seen."""
+    """Every way past the gate is detected."""
     past = [
         "open(path)",
         "path.open('rb')",

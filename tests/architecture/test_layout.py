@@ -12,7 +12,7 @@ def library() -> dict[str, Module]:
 
 
 def test_privacy_is_said_by_packages(library: dict[str, Module]) -> None:
-    """No underscored module names; the compiled module beside the recorder is no Python file."""
+    """Modules have no underscored names, except the compiled one of the recorder."""
     last = {name: name.rpartition(".")[2] for name in library if name not in PACKAGES}
     assert [n for n, end in last.items() if end.startswith("_") and end != "__main__"] == []
 

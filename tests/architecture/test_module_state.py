@@ -98,7 +98,7 @@ def changing_classes(core: dict[str, Module]) -> set[str]:
 
 
 def state(core: dict[str, Module]) -> set[tuple[str, str]]:
-    """Return what modules hold that changes, by module and name."""
+    """Return the mutable state of modules as pairs of module and name."""
     changed_names = set()
     classes = changing_classes(core)
     everywhere = {

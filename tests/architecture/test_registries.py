@@ -1,4 +1,4 @@
-"""Adding a reader, an analysis, a report, a hook, a command or a page is one line in a visible list."""
+"""A reader, analysis, report, hook, command or page is added by one line in a visible list."""
 
 from __future__ import annotations
 

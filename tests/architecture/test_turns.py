@@ -1,4 +1,4 @@
-"""What is tested in turns is all tested within eight of them, and at once where that is asked for."""
+"""Tests that take turns all run within eight turns, or all in one run on request."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def published() -> dict[str, object]:
 
 
 def test_page_shows_the_published_results(published: dict[str, object]) -> None:
-    """Nobody edits the tables by hand: they are made from the results beside them."""
+    """The tables are generated from the results in the same folder, never edited by hand."""
     page = (DOCS / "accuracy.md").read_text()
     assert with_tables(page, published) == page
 

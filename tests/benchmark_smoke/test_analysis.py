@@ -70,7 +70,7 @@ def test_times_of_kernels_are_theirs(folder: Path) -> None:
 
 
 def test_what_is_converted_is_explained(folder: Path) -> None:
-    """All ranks, steps and kinds of work are there, and every reduction is matched."""
+    """All ranks, steps and kinds of work are present, and every reduction is matched."""
     trace = tl.open(folder / "trace")
     shown = json.loads(report_format("json").render(tl.analyze(trace)))["trace"]
     assert (shown["ranks_seen"], shown["steps"]) == (RANKS, STEPS)

@@ -68,7 +68,7 @@ def test_spans_on_disk_are_counted(kind: type[Recorder], tmp_path: Path) -> None
 
 
 def test_an_error_of_a_child_is_shown() -> None:
-    """The error of a process that fails is shown to whoever measures."""
+    """The error of a failing child process is part of the parent's error."""
     command = [sys.executable, "-c", "raise SystemExit('no room for it')"]
     with pytest.raises(SystemExit, match=r"exit code 1(.|\n)*no room for it"):
         last_line(command, clean_environment())

@@ -26,7 +26,7 @@ TRACE: Final = "TRACE"  # stands for a trace with an index
 
 
 class Smoke(NamedTuple):
-    """A benchmark, its arguments beside `--quick`, and the texts that it must print."""
+    """A benchmark, its arguments after `--quick`, and the texts that it must print."""
 
     script: str
     arguments: str

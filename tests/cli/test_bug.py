@@ -1,4 +1,4 @@
-"""An error that nobody foresaw is one sentence, a traceback to send, and exit code 70."""
+"""An unforeseen error prints one sentence and a traceback, with exit code 70."""
 
 from __future__ import annotations
 

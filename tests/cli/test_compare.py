@@ -31,7 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_slower_run_fails_its_gate(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1, and the reason; a pattern stands for the baselines."""
+    """Exit code 1 and the reason; a pattern selects the baselines."""
     code = main(["compare", f"{runs}/main-*", f"{runs}/slower", "--fail-if", "step_time>+3%"])
     text = capsys.readouterr().out
     assert code == 1

@@ -52,14 +52,14 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_formats_are_those_that_there_are() -> None:
-    """The names stand in the verb, so that its help needs no library."""
+    """The verb lists the names itself, so that its help imports no library."""
     assert list(EXPORTS) == list(convert.FORMATS)
 
 
 def test_ranks_and_steps_are_chosen(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The number of events that is reported is what the file holds; the choice stands in it."""
+    """The reported number of events is that of the file, and the file states the choice."""
     out = tmp_path / "some.json"
     chosen = ["--ranks", "0,2-9", "--steps", "10-12", "--out", str(out)]
     assert main(["convert", str(trace), "--to", "perfetto", *chosen]) == 0
@@ -80,7 +80,7 @@ def test_ranks_and_steps_are_chosen(
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to stand in."""
+    """Change to an empty working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -106,7 +106,7 @@ def test_steps_of_a_trace_folder_are_those_asked_for(trace: Path, tmp_path: Path
 
 
 def test_time_counts_from_the_first_step(trace: Path, tmp_path: Path) -> None:
-    """What touches the window is whole, and nothing else is there."""
+    """Spans that touch the window are whole; the file holds no others."""
     run = tracelens.open(trace)
     begin_ns = run.steps["start_ns"].min()
     assert isinstance(begin_ns, int)

@@ -1,4 +1,4 @@
-"""`tracelens doctor` tries to record, says what stands in the way, and ends with 1 if something does."""
+"""`tracelens doctor` tries to record, names each problem, and ends with 1 if it found one."""
 
 from __future__ import annotations
 

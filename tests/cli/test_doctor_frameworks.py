@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def test_a_framework_with_a_hook_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all installed there is one line for each hook, and none that says that there is no hook."""
+    """With all frameworks installed, each hook has one line, and none says that it has no hook."""
     monkeypatch.setattr(checks, "_find_version", lambda _package: "1.2.3")
     found = list(checks._check_frameworks())
     assert [check.name for check in found] == [hook.name for hook in HOOKS]

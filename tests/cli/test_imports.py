@@ -67,6 +67,6 @@ print(left() is None)
 
 
 def test_what_a_run_left_goes_after_the_next_one_is_opened() -> None:
-    """A server opens one after the other; of the first one only the libraries stay for good."""
+    """A server that opens run after run keeps nothing of the first one but libraries."""
     done = subprocess.run([sys.executable, "-c", CYCLE], check=True, capture_output=True, text=True)
     assert done.stdout == "True\n"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def test_the_index_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second time it is there already: nothing in it changes."""
+    """The second call finds the index and changes nothing in it."""
     trace = recorded(tmp_path / "run")
     assert main(["index", str(trace)]) == 0
     folder = index.find(trace)

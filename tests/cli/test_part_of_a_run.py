@@ -105,7 +105,7 @@ def test_no_straggler_where_none_was_read(run: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 def test_steps_are_all_that_counts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Job time and shares are those of the steps; a straggler outside of them is none."""
+    """Job time and shares are those of the steps; a straggler outside of them is no finding."""
     early, late = (report(capsys, run, "--steps", steps) for steps in ("0-49", "70-"))
     assert not any(f["kind"] == "straggler" for f in early["findings"])
     (finding,) = (f for f in late["findings"] if f["kind"] == "straggler")

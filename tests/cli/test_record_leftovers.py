@@ -63,7 +63,7 @@ def test_what_others_left(tmp_path: Path) -> None:
 
 
 def test_by_one_of_several_ranks_under_a_launcher(tmp_path: Path) -> None:
-    """A folder without a word in it may be one that a rank beside us is making."""
+    """A folder without a note may be one that another rank is creating."""
     segments_folder = tmp_path / "t" / "worker-00001-1.segments"
     segments_folder.mkdir(parents=True)
     done = run_record("--out", tmp_path / "t", *NOTHING, PMI_RANK="1", PMI_SIZE="2")

@@ -32,7 +32,7 @@ def _line(text: str) -> str:
 
 @pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.slow), 7])
 def test_its_exit_code_is_the_commands(code: int, tmp_path: Path) -> None:
-    """The trace is there, also after a failure; the command that is announced can be pasted."""
+    """The trace is written also after a failure; the announced command can be pasted."""
     command = ("--", sys.executable, "-c", TRAINING, code)
     done = run_record("--no-verdict", "--out", "a run", *command, cwd=tmp_path)
     assert done.returncode == code

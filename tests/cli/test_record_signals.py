@@ -70,7 +70,7 @@ def heeded(name: str) -> Iterator[int]:
 
 @pytest.mark.parametrize("name", mark_slow(SIGNALS, ("SIGTERM", "SIGUSR1")))
 def test_the_command_gets_the_signal(heeded: int, tmp_path: Path) -> None:
-    """It ends as it likes, and what it recorded is there."""
+    """It ends by itself, and its recording is complete."""
     number = heeded
     command = [
         "--no-verdict",
@@ -89,7 +89,7 @@ def test_the_command_gets_the_signal(heeded: int, tmp_path: Path) -> None:
 
 
 def test_a_command_killed_by_a_signal_ends_as_in_a_shell(tmp_path: Path) -> None:
-    """Exit code 128 + the signal; the span that it was in is there, open."""
+    """Exit code 128 + the signal; its last span is recorded as open."""
     helpless = OBEDIENT.replace("signal.signal(number", "(lambda *_: None)(number")
     command = ["--no-verdict", "--out", tmp_path / "t", "--", sys.executable, "-c", helpless, 0]
     code, errors = _signalled(signal.SIGTERM, command)

@@ -54,7 +54,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_nothing_is_kept_where_that_is_asked_for(
     verb: list[str], trace: Path, tmp_path: Path
 ) -> None:
-    """Neither in the trace folder nor in the cache, whatever the verb."""
+    """No verb writes into the trace folder or the cache with `--no-keep`."""
     contents_before = contents(trace)
     asked = [word.replace("RUN", str(trace)) for word in verb]
     assert main([*asked, str(trace), "--no-keep", "--format", "json"]) in {0, 2, 3}
@@ -65,7 +65,7 @@ def test_nothing_is_kept_where_that_is_asked_for(
 
 
 def test_a_dashboard_keeps_nothing_where_that_is_asked_for(trace: Path, tmp_path: Path) -> None:
-    """It shows the run from memory, and adds nothing to an index that is there."""
+    """It shows the run from memory, and adds nothing to an existing index."""
     with places.keeping_nothing():
         store = Store.open(trace, lambda: load.open(trace))
         store.refine()
@@ -90,7 +90,7 @@ def test_a_dashboard_keeps_nothing_where_that_is_asked_for(trace: Path, tmp_path
 def test_the_folder_of_another_user_stays_as_it_is(
     verb: list[str], trace: Path, tmp_path: Path
 ) -> None:
-    """What is kept of it is in the cache of whoever reads it, and is found there."""
+    """The reader's own cache keeps the report, and it is found there."""
     os.chown(next(trace.glob("*.arrow")), 12345, -1)
     contents_before = contents(trace)
     asked = [word.replace("RUN", str(trace)) for word in verb]
@@ -116,7 +116,7 @@ def test_an_index_after_a_report(trace: Path, tmp_path: Path) -> None:
 
 
 def test_the_dashboard_after_a_report(trace: Path) -> None:
-    """It opens without an event, and makes the levels beside."""
+    """It opens without reading an event, and only adds the levels."""
     assert main(["analyze", str(trace)]) == 0
     without_events(trace)
     run = opening.indexed(trace)
@@ -143,7 +143,7 @@ def test_a_page_after_a_report(trace: Path, tmp_path: Path) -> None:
 def test_flagged_steps_after_a_report(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is flagged stands in the report: it is not explained again."""
+    """The report names the flagged steps, so the run is not analyzed again."""
     verb = ["convert", str(trace), "--to", "native", "--keep", "flagged", "--out"]
     out = tmp_path / "first", tmp_path / "second"
     assert main([*verb, str(out[0])]) == 0
@@ -185,7 +185,7 @@ def test_a_run_without_devices_is_not_read_for_them(
 
 
 def test_a_full_disk_is_no_reason_for_no_report(trace: Path) -> None:
-    """Neither report nor index is kept, whatever was begun is gone, and the report is printed."""
+    """The report is printed; neither report nor index is kept, and no partial file is left."""
     done = subprocess.run(
         [sys.executable, "-c", ON_A_SMALL_DISK, "512", "analyze", str(trace)],
         capture_output=True,

@@ -26,7 +26,7 @@ SLOW = Scenario(
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> list[Path]:
-    """Write a run, and part it by node; the whole stays beside the parts."""
+    """Write a run, and split a copy of it by node."""
     write(SLOW, tmp_path / "whole")
     folders = [tmp_path / f"node-{node}" for node in range(NODES)]
     for rank, file in enumerate(sorted((tmp_path / "whole").iterdir())):
@@ -45,7 +45,7 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 def test_folders_are_one_run(
     nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The report is that of the whole, in whatever order the folders are named."""
+    """The report is that of the whole run, for any order of the folders."""
     report_of_run = report(capsys, tmp_path / "whole")
     assert report_of_run["findings"][0]["ranks"] == [4]
     assert report(capsys, *nodes) == report_of_run

@@ -210,7 +210,7 @@ def test_threads_at_work_do_no_harm_when_a_verb_ends(stderr: str) -> None:
 
 @pytest.mark.parametrize("verb", ["simulate --help", "record --no-verdict -- true", "info trace"])
 def test_no_child(verb: str, tmp_path: Path) -> None:
-    """What starts programs, reads nothing, or reads the user's recording, is one process."""
+    """Verbs that start programs, read nothing, or read the user's recording run in one process."""
     written(tmp_path / "trace")
     program = "import os; os.fork = None; from tracelens.supervisor import main; main()"
     command = [sys.executable, "-c", program, *verb.split()]

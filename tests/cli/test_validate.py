@@ -85,7 +85,6 @@ def test_damaged_files(name: str, tmp_path: Path, capsys: Output) -> None:
 
 
 def test_torn_file(tmp_path: Path, capsys: Output) -> None:
-    """A file of which the end is missing."""
     victim = written(tmp_path)
     victim.write_bytes(victim.read_bytes()[:-700])
     code, lines = validate_file(tmp_path, capsys)
@@ -94,7 +93,7 @@ def test_torn_file(tmp_path: Path, capsys: Output) -> None:
 
 
 def test_nothing_readable(tmp_path: Path, capsys: Output) -> None:
-    """A folder or file that is no trace is one problem; one that is not there is unusable input."""
+    """A path that is no trace is one problem; a missing path is unusable input."""
     assert validate_file(tmp_path, capsys)[0] == 1
     (tmp_path / "notes.txt").write_text("hello")
     code, lines = validate_file(tmp_path / "notes.txt", capsys)

@@ -62,7 +62,7 @@ def test_all_in_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     [("quicker", "is no edit that is known"), ("rank:7=median", "rank 7 is none of 0 to 1")],
 )
 def test_refusals(edit: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An edit that is none, or has no answer, is a usage error of one sentence."""
+    """An invalid or unanswerable edit is a usage error of one sentence."""
     assert main(["whatif", SAMPLE, "--what", edit]) == 2
     complaint = capsys.readouterr().err
     assert why in complaint
@@ -70,7 +70,7 @@ def test_refusals(edit: str, why: str, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_one_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A table of one span a rank is one step, and is replayed as such."""
+    """A table of one span per rank is replayed as one step."""
     table = tmp_path / "two.csv"
     table.write_text("rank,start_ns,end_ns\n0,0,10\n1,0,12\n")
     assert main(["whatif", str(table), "--what", "rank:1=median"]) == 0

@@ -35,7 +35,7 @@ def compared() -> Comparison:
 
 
 def test_text_fits_a_terminal() -> None:
-    """At most 30 lines of 80 columns, whatever is compared; what is left out is counted."""
+    """At most 30 lines of 80 columns; omitted rows are counted."""
     found = compared()
     lines = COMPARISONS["text"](found, judge(GATES, found)).splitlines()
     assert len(lines) <= 30

@@ -153,7 +153,7 @@ def test_what_cannot_be_judged_does_not_pass() -> None:
     ids=["critical", "moderate", "a limit of the trace", "a hang"],
 )
 def test_a_new_critical_fault_is_the_headline(finding: Finding, said: str) -> None:
-    """Even if the step takes as long as before; what limits the trace is none."""
+    """Even if the step takes as long as before; a limit of the trace is no fault."""
     found = compare((run(seed=1), run(seed=2), run(seed=3)), run(seed=4, a=finding))
     assert verdict(found) == said
     assert ("New: " in headline(found)) == (said == "WORSE")

@@ -1,4 +1,4 @@
-"""An Arrow file that grew over a run is one like any other, to every reader."""
+"""A reader cannot tell an Arrow file that grew over a run from one written in one go."""
 
 from __future__ import annotations
 

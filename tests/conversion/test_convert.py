@@ -106,7 +106,7 @@ def _refusing(number: int, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_to_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no rename leads there the file is copied beside its place first, and nothing is left."""
+    """If a rename is impossible the file is copied first; no temporary file is left."""
     folder = write_folder(tmp_path, [Slot(start_ns=1, end_ns=2)])
     renamed = _refusing(errno.EXDEV, monkeypatch)
     path = convert(folder)

@@ -60,7 +60,7 @@ def test_joined_in_any_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 50])
 def test_each_span_finds_its_own(tmp_path: Path, count: int) -> None:
-    """Of many, whatever their order; one that was never timed has none."""
+    """In any order of the readings; a span that was never timed has none."""
     numbers = list(range(1, count + 1))
     spans = [span(number, 10 * number) for number in [*numbers, count + 1]]
     known = [times(number, 1000 * number, number) for number in numbers]

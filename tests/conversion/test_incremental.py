@@ -101,7 +101,7 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("seed", mark_slow(range(6), (0, 1)))
 def test_the_same_as_in_one_piece(tmp_path: Path, seed: int) -> None:
-    """Every event once, with its end, wherever a conversion stopped and whoever looked meanwhile."""
+    """Every event occurs once, with its end, for any interruption and any reader meanwhile."""
     draw = random.Random(seed)
     live = write_folder(tmp_path / "live", definitions=DEFINITIONS)
     twin = write_folder(tmp_path / "twin", definitions=DEFINITIONS)
@@ -138,7 +138,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("point", ["append", "sync", "save_progress", "_remove_converted"])
 def test_killed_at_each_point(tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before or after each thing that it does, nothing is lost and nothing is there twice."""
+    """A kill before or after any of its operations loses and doubles no event."""
     live = write_folder(tmp_path / "live", definitions=DEFINITIONS)
     recorder = Recorder(live, random.Random(7))
     for _ in range(300):
@@ -249,7 +249,7 @@ def test_spans_that_never_end_do_not_pile_up(
 
 
 def test_it_looks_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk becomes Arrow when so many full segments follow it, not earlier."""
+    """A chunk becomes Arrow only when enough full segments follow it."""
     monkeypatch.setattr(incremental, "AHEAD", 2)
     live = write_folder(tmp_path, definitions=DEFINITIONS)
     recorder = Recorder(live, random.Random(0))

@@ -65,7 +65,7 @@ def test_no_folder(tmp_path: Path) -> None:
 
 
 def test_start_of_a_process() -> None:
-    """It lies before now; there is none for a pid that nobody has."""
+    """The start lies in the past; an unused pid has none."""
     started = process_started_ns(PROCESS.pid)
     assert started is not None
     assert started < time.time_ns()

@@ -40,7 +40,7 @@ def test_one_at_a_time(file: Path) -> None:
 
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_waits(file: Path, *, is_gone: bool) -> None:
-    """For as long as was said, not longer; a file that went meanwhile is none to lock."""
+    """For the given time and no longer; a file that vanished meanwhile cannot be locked."""
     with locked(file):
         began = time.monotonic()
         with pytest.raises(BlockingIOError), locked(file, patience_s=0.1):

@@ -143,7 +143,7 @@ def test_numbers_of_definitions_are_limited() -> None:
 
 @pytest.mark.parametrize(("count", "others"), [(126, 0), (127, 1), (130, 4)])
 def test_more_kinds_than_a_dictionary_holds(count: int, others: int) -> None:
-    """The first of them keep their names, also if more come later; the rest is one."""
+    """The first kinds keep their names; all later ones share one."""
     rows = [Definition(n + 1, "a", f"k{n}") for n in range(count)]
     words = meanings_of(rows).kind.words.to_pylist()
     codes = meanings_of(rows).kind.codes.tolist()[1:]

@@ -129,7 +129,7 @@ CUTS = st.lists(st.integers(len(step(0)), 2 * len(step(0))), max_size=4).map(
 @settings(max_examples=50)
 @given(CUTS, st.booleans())
 def test_however_it_is_cut(cuts: list[int], live: bool) -> None:  # noqa: FBT001 - drawn
-    """Each event that is to be kept is there once, and the others are counted by kind."""
+    """Each kept event occurs once, and the others are counted by kind, for any cut into chunks."""
     done = Converted(EVERY_SECOND)
     (done.live if live else done.afterwards)(SLOTS, cuts)
     assert sorted(done.rows("start_ns", "thread")) == EXPECTED
@@ -150,7 +150,7 @@ def test_depths_however_they_are_cut(
     cuts: list[int],
     live: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    """A depth is that of the whole recording, whatever was converted before."""
+    """A depth is that of the whole recording, for any cut into chunks."""
     in_order = sorted(spans, key=lambda span: (span[1], -span[2]))
     slots = [
         Slot(start, start + length, thread=2 * thread, definition=PIECE)
@@ -282,7 +282,7 @@ def test_a_span_may_begin_at_nought(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [Retention(last=3), EVERY_SECOND, Retention()])
 def test_nothing_recorded_yet(tmp_path: Path, keep: Retention) -> None:
-    """Without a segment there is no event, whatever was to be kept."""
+    """Without a segment the result has no event, for any retention."""
     assert starts(folder_of(tmp_path, retention=keep)) == []
 
 

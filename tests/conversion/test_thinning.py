@@ -110,7 +110,7 @@ def test_the_last_of_each_kind_in_each_step(events: list[Event]) -> None:
 
 @given(FLYING.map(lambda events: in_order(sorted(events, key=lambda event: event.step))))
 def test_the_newest_of_each_kind_waits_once(events: list[Event]) -> None:
-    """More of its step may come; of what waited before no more comes."""
+    """Its step may continue in the next chunk; an event waits for one chunk only."""
     thinning = thinned(events, last=False, continues=True)
     for index, event in enumerate(events):
         summarised = [other if other.step else other._replace(group=9) for other in events]
@@ -183,7 +183,7 @@ def test_deeply_nested() -> None:
 
 
 def test_only_steps_beyond_the_burst_are_summarised() -> None:
-    """In each round of so many steps; what is in no step is kept."""
+    """In each period of steps; events outside of steps are kept."""
     steps = np.arange(-3, 40)
     for period in range(1, 8):
         for burst in range(1, period + 1):
@@ -225,7 +225,7 @@ def test_a_step_that_never_ended(*, continues: bool) -> None:
 
 
 def test_threads_that_are_not_known() -> None:
-    """They are no tracks of what is in flight."""
+    """An unknown thread is not treated as a track of calls in flight."""
     assert kept_flags(*(event._replace(thread=90) for event in INNER)) == [True, False]
 
 

@@ -260,7 +260,7 @@ def test_progress_that_cannot_be_opened(tmp_path: Path) -> None:
     ],
 )
 def test_progress_is_lossless(tmp_path: Path, progress: Progress) -> None:
-    """And without a file there is none."""
+    """Progress is read as written; without a file it is None."""
     assert load_progress(tmp_path) == Progress()
     save_progress(tmp_path, progress)
     assert load_progress(tmp_path) == progress

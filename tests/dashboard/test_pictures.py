@@ -37,7 +37,6 @@ def test_every_page_is_shown(title: str) -> None:
 
 
 def test_no_picture_is_missing_or_unused() -> None:
-    """What is shown is there, and what is there is shown."""
     assert names_of_pictures() == {file.name for file in PICTURES.iterdir()}
 
 

@@ -1,4 +1,4 @@
-"""A report is kept beside its trace, and found as long as neither the trace nor the code changed."""
+"""A report is kept next to its trace, and used while neither the trace nor the code changes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_code_that_changed(
 
 @pytest.mark.parametrize("name", ["report.json", "00-*.arrow"])
 def test_a_damaged_one(trace: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """A report of which a file is damaged is made anew."""
+    """A report with a damaged file is computed again."""
     first_report = report(trace, capsys)
     (folder,) = kept_folders(trace)
     for file in folder.glob(name):
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_written(trace: Path, capsys: pytest.CaptureFixt
 def test_a_report_that_came_with_the_trace(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One that was copied or unpacked is not believed: whoever made it could say anything."""
+    """A copied or unpacked report is not trusted, since anybody could have written it."""
     report(trace, capsys)
     (folder,) = kept_folders(trace)
     (folder / "report.json").write_text(

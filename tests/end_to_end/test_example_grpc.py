@@ -129,7 +129,7 @@ def test_asynchronous_updates_are_one_a_push(trained: Trained) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", select_turn(("sync", "async", "pipelined")))
 def test_a_killed_worker_ends_the_training(mode: str, tmp_path: Path) -> None:
-    """Nobody waits for ever, and what was recorded until then is there.
+    """No process waits for ever, and everything recorded until then is kept.
 
     Where workers do not wait for each other, the other one may not have begun before all was over.
     """

@@ -137,7 +137,7 @@ def test_no_such_executor(spec: str) -> None:
 
 @dataclass(frozen=True)
 class Doing:
-    """Something to be done; whoever is not `parent` dies of it if `deadly`."""
+    """A task for an executor; any other process than `parent` dies of it if `deadly`."""
 
     number: int
     parent: int
@@ -168,7 +168,7 @@ def _inverse(number: int) -> float:
 
 
 class _Program:
-    """A Python module that runs beside the test, and what it says."""
+    """A Python module that runs during the test, and its output."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._process = subprocess.Popen(

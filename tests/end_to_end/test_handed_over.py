@@ -30,7 +30,7 @@ def build_value(count: int) -> dict[str, Any]:
 
 
 class Here(Executor):
-    """Does the work at once, with something before it and after it."""
+    """Run each task immediately, with a callback before it and one after it."""
 
     num_workers = 8
 

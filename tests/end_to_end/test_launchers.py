@@ -1,4 +1,4 @@
-"""What a launcher does to its ranks, it does to recorded ones, too; what they recorded is there."""
+"""A launcher ends recorded ranks as it ends others, and their recordings are kept."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ for _ in range(20):
     ),
 )
 def test_a_training_that_is_ended(number: int, *, everybody: bool, tmp_path: Path) -> None:
-    """By Ctrl-C in the terminal, or by a scheduler: nothing goes on, and all steps are there."""
+    """By Ctrl-C or by a scheduler: no process is left, and all steps are recorded."""
     with subprocess.Popen(
         record_command("--out", tmp_path, "--", *torchrun_command(PROGRAM, 2)),
         env=clean_environment(OMP_NUM_THREADS="1"),

@@ -1,4 +1,4 @@
-"""Real runs whose ranks exchange messages: who is slow is named, however few wait for it."""
+"""Real runs whose ranks exchange messages: the slow rank is named even if few ranks wait for it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def recorded(folder: Path, pattern: str, fault: str, ranks: int = RANKS) -> tl.T
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_slow_rank_is_named(pattern: str, tmp_path: Path) -> None:
-    """Others wait for it down the chain; most of what is lost is put down to it."""
+    """Others wait for it down the chain; most of the loss is attributed to it."""
     trace = recorded(tmp_path / "t", pattern, "work")
     report = tl.analyze(trace)
     faults = [finding for finding in report.findings if finding.category == "fault"]

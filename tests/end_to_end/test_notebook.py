@@ -22,7 +22,7 @@ def cells(path: Path) -> list[dict[str, Any]]:
 
 
 def structure(cell: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """Return the kind of each output, and in which forms it is there."""
+    """Return the kinds and formats of the outputs."""
     return [(one["output_type"], sorted(one.get("data", {}))) for one in cell["outputs"]]
 
 

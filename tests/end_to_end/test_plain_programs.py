@@ -136,7 +136,7 @@ def test_evaluations_of_one_rank_are_no_jitter(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_a_spawned_training_without_a_fault_accuses_nobody(tmp_path: Path) -> None:
-    """The same program, with nothing beside the training."""
+    """The same program without the delay."""
     pytest.importorskip("torch")
     report, _ = explained(tmp_path / "t", [sys.executable, str(SPAWNED), "nothing"])
     assert [f.sentence for f in report.findings if f.kind == "straggler"] == []

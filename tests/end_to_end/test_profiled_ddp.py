@@ -1,4 +1,4 @@
-"""A training that torch.profiler and we record at once: both come to one verdict, and equal times."""
+"""torch.profiler and TraceLens record one training: both give one verdict and equal times."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def trained(folder: Path, slow_ms: float) -> tuple[tl.Trace, tl.Trace]:
 
 
 def shares(trace: tl.Trace, *names: str) -> Floats:
-    """Return what share of a step a rank spends on something in its median step, by rank."""
+    """Return the share of some categories in each rank's median step, by rank."""
     cut = phases.run(trace)
     spent = cut.sum_time(*names) if names else cut.hidden_ns
     lengths = (trace.steps["end_ns"] - trace.steps["start_ns"]).to_numpy()

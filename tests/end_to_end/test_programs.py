@@ -57,7 +57,7 @@ def spawning(*names: str) -> list[str]:
 
 
 def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Return what the ranks of a run that ended well printed, in the order of their texts."""
+    """Return the sorted lines that the ranks of a successful run printed."""
     assert done.returncode == 0, done.stderr
     return sorted(done.stdout.splitlines())
 
@@ -90,7 +90,7 @@ def test_a_compiled_model_comes_to_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_ranks_that_the_program_spawns_into_one_folder_twice(tmp_path: Path) -> None:
-    """By `torch.multiprocessing.spawn`; the second run's files stand beside the first's.
+    """By `torch.multiprocessing.spawn`; the second run adds its files to those of the first.
 
     The second run has a `record` around its own. The inner one records, since it is nearer to the
     program; the outer one says so.

@@ -26,7 +26,7 @@ TORCHRUN = Path(sys.executable).with_name("torchrun")
 
 
 def _run(launcher: Sequence[object], folder: Path, *training: object) -> str:
-    """Start ranks of which each is recorded by a recorder of its own; return what those say."""
+    """Start ranks that are each recorded by a recorder of their own; return the recorders' output."""
     command = [*launcher, *record_command("--out", folder, "--", *training, f"--steps={STEPS}")]
     done = subprocess.run(
         list(map(str, command)),

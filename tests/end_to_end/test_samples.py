@@ -49,7 +49,7 @@ def test_every_folder_is_in_the_manifest() -> None:
 
 @pytest.mark.slow
 def test_an_example_fails_if_its_fault_is_not_found(capfd: pytest.CaptureFixture[str]) -> None:
-    """`make example-NAME` prints the report, and ends well only if what is planted stands in it."""
+    """`make example-NAME` prints the report, and succeeds only if it names the planted fault."""
     (sample,) = (sample for sample in manifest() if sample.name == "ddp-slow-backprop")
     explain(sample, sample.folder)
     assert "rank 1" in capfd.readouterr().out

@@ -33,7 +33,7 @@ CHEAP: Final = [sample for sample in manifest() if sample.cheap]
 
 
 def structure(trace: Trace) -> dict[str, set[tuple[object, ...]]]:
-    """Return who took part, and what each role recorded; collections of garbage come as they like."""
+    """Return the processes and the kinds of spans per role, without garbage collections."""
     roles = trace.processes.select("process", "role", "rank", "world", "shard")
     spans = trace.spans.filter(pl.col("kind") != "gc").join(roles.lazy(), on="process")
     # The samples were recorded before calls said that they pickle.

@@ -1,4 +1,4 @@
-"""`tracelens serve` really listens, and lets in who has the address that it prints."""
+"""`tracelens serve` accepts connections from other hosts that have its printed address."""
 
 from __future__ import annotations
 

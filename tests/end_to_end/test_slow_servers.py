@@ -1,4 +1,4 @@
-"""Real servers over gRPC whose workers meet at a barrier: who is slow, and what fixing it saves."""
+"""Real servers over gRPC whose workers meet at a barrier: the slow shard and the saving by its fix."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def job_ns(report: tl.Report) -> int:
 
 
 def saved_share(faulty: tl.Report, fixed: tl.Report) -> float:
-    """Return what share of a job is saved if it runs as another one."""
+    """Return the saved share of the job's time, 0 to 1."""
     return 1 - job_ns(fixed) / job_ns(faulty)
 
 

@@ -39,7 +39,7 @@ PATTERNS = (
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_who_makes_the_others_wait_is_named(pattern: str, tmp_path: Path) -> None:
-    """Also where a few collectives come beside the messages, or none of either but windows."""
+    """Also with a few collectives among the messages, or with one-sided windows only."""
     fault, culprit = ("apply", 0) if pattern == "server" else ("work", 2)
     report = tl.analyze(recorded(tmp_path / "t", [*launch(MPI, RANKS), pattern, fault]))
     finding = report.findings[0]

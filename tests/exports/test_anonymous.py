@@ -1,4 +1,4 @@
-"""No name of a host, a user, a job or a path is left in any byte of what is written without names."""
+"""An anonymous export contains no name of a host, user, job or path in any byte."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _secrets_in(folder: Path) -> set[str]:
 def test_no_name_is_left(
     to: str, named_trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In any byte, compressed or not; while without the option nearly all of them are there."""
+    """In no byte, compressed or not; without the option nearly all names are in the file."""
     monkeypatch.chdir(tmp_path)
     for options in ([], ["--anonymize"]):
         assert main(["convert", str(named_trace), "--to", to, *options]) == 0

@@ -274,7 +274,7 @@ def test_any_nested_spans(examples: int) -> None:
 
 
 def check_sums(drawn: list[tuple[str, int, int, bool]], touched: set[int]) -> None:
-    """Whatever is nested in whatever: each category keeps its time, and nothing leaves the step."""
+    """Each category keeps its time for any nesting, and nothing leaves the step."""
     rows = [span(0, "step", 0, 100, depth=0, step=0)]
     for number, (kind, start, length, numbered) in enumerate(drawn):
         end = _nested(rows, start, min(start + length, 100))
@@ -307,7 +307,7 @@ def check_sums(drawn: list[tuple[str, int, int, bool]], touched: set[int]) -> No
 
 
 def _nested(rows: list[dict[str, object]], start: int, end: int) -> int:
-    """Cut a span such that it lies within, around or beside all others, as on any thread."""
+    """Cut a span so that it nests with all others, as on one thread."""
     for row in rows:
         begin_ns, until_ns = row["start_ns"], row["end_ns"]
         assert isinstance(begin_ns, int)

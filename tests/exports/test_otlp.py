@@ -55,7 +55,7 @@ def _based(value: Any) -> Any:
     mark_slow_in_turn([sample.name for sample in manifest()], ("ddp-healthy", "easgd-async")),
 )
 def test_every_sample_is_parsed_whole(name: str, tmp_path: Path) -> None:
-    """As many as there are spans and instants; ids differ, parents are there and around them."""
+    """One span for each span and instant, with unique ids, and parents that contain their children."""
     trace = sample_trace(name)
     spans = [span for _, span in parsed(trace, tmp_path / "run.jsonl")]
     main = trace.processes.filter("main")["process"].to_list()

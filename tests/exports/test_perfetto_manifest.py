@@ -37,7 +37,7 @@ def entries(trace: tl.Trace, folder: Path) -> tuple[dict[str, Any], dict[str, di
 
 
 def packets(folder: Path) -> Path:
-    """Write a file a rank, whose clocks were started at other times, and none of which has a date."""
+    """Write a file per rank; their clocks have different origins and no date."""
     folder.mkdir()
     for rank, skew in enumerate(SKEWS_MS):
         file = perfetto_files.PerfettoFile()

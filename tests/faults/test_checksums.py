@@ -33,7 +33,7 @@ NONE = pa.ipc.IpcWriteOptions()
 
 
 def small_batches(folder: Path) -> Path:
-    """Write a run, one file of it in batches of so many rows."""
+    """Write a run, one file of it in batches of `ROWS` rows."""
     victim = written(folder)
     rewritten(victim, lambda table: table, rows=ROWS, compression="zstd")
     return victim
@@ -58,7 +58,7 @@ def test_one_bit(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [0, 1000])
 def test_damage_in_a_file_without_its_end(kept: int, tmp_path: Path) -> None:
-    """Checksums stand beside the batches, so they count in a file that was cut off, too."""
+    """Checksums are stored with the batches, so they protect a file that was cut off as well."""
     victim = small_batches(tmp_path)
     content = bytearray(victim.read_bytes())
     second = footer_of(memoryview(content)).batches[1]
@@ -79,7 +79,7 @@ def test_side_tables_at_the_end(tmp_path: Path) -> None:
 
 
 def with_codes(code: int) -> Callable[[pa.Table], pa.Table]:
-    """Give one row of a column of words a number that stands for none."""
+    """Give one row of a text column a code outside of its dictionary."""
 
     def change(table: pa.Table) -> pa.Table:
         names = cast("pa.DictionaryArray[Any, Any]", table["kind"].combine_chunks())
@@ -148,7 +148,7 @@ def test_values_that_lead_outside(change: Callable[[pa.Table], pa.Table], tmp_pa
 
 @pytest.mark.parametrize("rows", [10**6, 2**40, -1])
 def test_more_rows_than_there_are(rows: int, tmp_path: Path) -> None:
-    """A batch that claims more rows than its buffers hold is refused, whoever signed it."""
+    """A batch that claims more rows than its buffers hold is refused, even with a valid checksum."""
     victim = written(tmp_path)
     with pa.ipc.open_file(str(victim)) as reader:
         table = reader.read_all()
@@ -167,7 +167,7 @@ def test_more_rows_than_there_are(rows: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lie", ["twice", "beyond", "header", "gone"])
 def test_a_footer_that_lies(lie: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Places that a footer names wrongly are not read: then the batches count as they come."""
+    """Wrong positions in a footer are not read; the batches are read in sequence."""
     victim = small_batches(tmp_path)
     sound_table = read_arrow(victim).table
     content = victim.read_bytes()

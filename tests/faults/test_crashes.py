@@ -1,4 +1,4 @@
-"""A file that ends whoever reads it, or takes all memory or time, costs its rank; the verb ends as ever.
+"""A file that crashes its reader or exhausts memory or time costs its rank only; the verb goes on.
 
 Files that pass the gate and still end a reader are not to be had, so the children of these tests have a
 `sitecustomize` that does it where a file of some name is opened.

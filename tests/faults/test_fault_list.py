@@ -1,4 +1,4 @@
-"""Every test that docs/faults.md names is there, so that the list is no hope."""
+"""Every test that docs/faults.md names exists."""
 
 from __future__ import annotations
 

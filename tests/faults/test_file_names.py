@@ -36,7 +36,7 @@ def test_names_that_are_no_text(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """All ranks are there, every verb does what it does, and what it prints can be printed."""
+    """All ranks are read, every verb works, and its output can be printed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     written(tmp_path / "trace")
     trace = rename(tmp_path / "trace")

@@ -79,7 +79,7 @@ def test_samples_that_are_a_pipe(tmp_path: Path) -> None:
 def test_what_the_user_names_is_no_file(
     verb: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A pipe or a device by the name of a trace or a table is refused at once."""
+    """A pipe or a device with the name of a trace or a table is refused immediately."""
     refused = {1, 3} if verb == "validate" else {3}  # to validate, it is a problem of the trace
     os.mkfifo(tmp_path / name)
     assert main([verb, str(tmp_path / name)]) in refused

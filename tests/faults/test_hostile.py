@@ -1,6 +1,6 @@
-"""Hostile files of every format given to a verb: a sentence and an exit code, within limits.
+"""Every verb answers a hostile file of any format with a sentence and an exit code, within limits.
 
-`make fuzz` tries many thousands of inputs; here there is one of each format.
+`make fuzz` tries many thousands of inputs; this file tries one of each format.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_a_failure_would_be_seen(code: int, said: str, failure: str, tmp_path: P
 def test_documents_are_sound_before_they_are_changed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Or all inputs would be refused at once."""
+    """Otherwise every changed input would be refused for the same reason."""
     from tracelens.cli import main  # noqa: PLC0415 - the program under test
 
     monkeypatch.setattr(changes, "change", lambda document, _random: document)

@@ -63,7 +63,7 @@ def run_and_kill(folder: Path) -> None:
 
 @pytest.mark.end_to_end
 def test_killed_rank(tmp_path: Path) -> None:
-    """All its closed spans are there and the one it died in is open; the others are unchanged."""
+    """Its closed spans are complete and its last span is open; the other ranks are unchanged."""
     written(tmp_path)
     sound_trace = load.open(tmp_path)
     run_and_kill(tmp_path)
@@ -122,7 +122,7 @@ def test_running_rank(tmp_path: Path) -> None:
 
 
 def test_folder_that_only_looks_like_segments(tmp_path: Path) -> None:
-    """A segments folder without a side file is one process's problem."""
+    """A segments folder without a side file costs one process."""
     written(tmp_path)
     (tmp_path / "worker-00009-9.segments").mkdir()
     trace = load.open(tmp_path)
@@ -132,14 +132,14 @@ def test_folder_that_only_looks_like_segments(tmp_path: Path) -> None:
 
 
 def test_nothing_but_broken_segments(tmp_path: Path) -> None:
-    """With nothing else there is one sentence for all."""
+    """If all processes are broken, one sentence covers them."""
     (tmp_path / "worker-00009-9.segments").mkdir()
     with pytest.raises(NotATrace, match="None of the 1 recordings"):
         load.open(tmp_path)
 
 
 def left_segments(folder: Path) -> Path:
-    """Return what a killed process of this host left beside two other ranks, as its recorder does."""
+    """Write the segments of a killed process of this host next to two finished ranks."""
     written(folder)
     dead = replace(
         PROCESS, host=host_name(), clock_domain=clock_domain(), pid=2**22 + 1, incarnation=1

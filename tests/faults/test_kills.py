@@ -1,7 +1,7 @@
-"""Whoever is killed while a recording ends, is converted or is indexed, the trace is whole afterwards.
+"""After a kill during the end of a recording, its conversion or its indexing, the trace is whole.
 
 Every event is there, none twice, and nothing is refused. Kills while recording: see
-tests/instrument/storage/test_kill.py, and of converters beside a training: test_converter_kill.py there.
+tests/instrument/storage/test_kill.py, and of converters during a training: test_converter_kill.py there.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Killed:
         self.program, self.flags, self.took_s, self.in_time = program, tmp_path / "flags", 0.2, 0
 
     def __call__(self, *words: object) -> None:
-        """Kill it; whoever is through before was not killed, and tells how long it takes."""
+        """Kill the process; one that ends before the kill tells how long it takes."""
         self.flags.write_bytes(bytes(FLAG.size))
         with self.flags.open("r+b") as file:
             flag = mmap.mmap(file.fileno(), FLAG.size)
@@ -103,7 +103,7 @@ def check(trace: Path) -> None:
 
 
 def through(killed: Killed, once: object) -> None:
-    """Kill until so many kills came in time, which most do."""
+    """Kill until `KILLS` kills came in time; most do."""
     tries = 0
     while killed.in_time < KILLS:
         once(tries)  # type: ignore[operator]  # a function

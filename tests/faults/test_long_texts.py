@@ -72,7 +72,7 @@ def test_a_long_text_is_refused(
 
 
 def test_many_short_lines_are_no_long_text(tmp_path: Path) -> None:
-    """A table is read whatever its size, with breaks and quotes within its cells."""
+    """A table of any size is read, with line breaks and quotes in its cells."""
     row = '0,{},{},"a ""b"" of\ntwo lines"\n'
     lines = [row.format(9 * number, 9 * number + 9) for number in range(LONG // 40)]
     (tmp_path / "t.csv").write_text("rank,start_ns,end_ns,name\n" + "".join(lines))
@@ -116,7 +116,7 @@ def bomb_of_json() -> bytes:
 
 
 def bomb_of_packets() -> bytes:
-    """Return packets of Perfetto, of which each holds a compressed one."""
+    """Return Perfetto packets that each hold a compressed packet."""
     event = b"\x0a\x06\x40\x01\x5a\x02\x48\x01"
     inner = event + b"\x0a\x00" * (1 << 20)
     packed = zlib.compress(inner)
@@ -130,7 +130,7 @@ def bomb_of_packets() -> bytes:
 def test_a_file_that_grows_too_much_is_refused(
     name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is compressed counts by what it becomes, beside the size of its file."""
+    """Compressed content counts by its unpacked size, added to the size of its file."""
     (tmp_path / name).write_bytes(content)
     assert main(["info", str(tmp_path / name), "--rank-of", f"{name}=0"]) == 3
     assert "bytes would become more than" in capsys.readouterr().err

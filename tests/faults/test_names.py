@@ -100,7 +100,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def acting(text: str) -> set[str]:
-    """Return the characters of a text that act on whatever shows it."""
+    """Return the control characters of a text."""
     return {c for c in text if unicodedata.category(c) in {"Cc", "Cf"}} - {"\n"}
 
 
@@ -126,7 +126,7 @@ def test_json(verb: tuple[str, ...], trace: Path, capsys: Output) -> None:
 
 @pytest.mark.parametrize("form", FILES)
 def test_files_for_viewers(form: str, trace: Path, tmp_path: Path) -> None:
-    """Viewers show names as text; a file is text of which nothing acts either."""
+    """Viewers show names as text; a text file contains no control characters either."""
     out = tmp_path / f"out{FILES[form]}"
     assert main(["convert", str(trace), "--to", form, "--out", str(out)]) == 0
     text = out.read_text("utf-8")
@@ -148,7 +148,7 @@ def test_a_table_for_a_spreadsheet(trace: Path, tmp_path: Path) -> None:
 
 
 def is_formula(cell: str) -> bool:
-    """Return whether a spreadsheet would compute with it; numbers may be negative."""
+    """Return True if a spreadsheet would compute the text; numbers may be negative."""
     try:
         float(cell)
     except ValueError:

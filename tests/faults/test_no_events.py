@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_one_rank_without_events(tmp_path: Path) -> None:
-    """The rank is there, without steps; the others' own work is unchanged."""
+    """The rank is listed without steps; the other ranks' times are unchanged."""
     victim = written(tmp_path)
     sound_trace = load.open(tmp_path)
     rewritten(victim, lambda table: table.slice(0, 0))

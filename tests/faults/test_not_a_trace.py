@@ -63,7 +63,7 @@ def test_folder_with_a_files_name(tmp_path: Path) -> None:
 
 
 def test_unreadable_file(tmp_path: Path) -> None:
-    """A dangling link is one file's problem."""
+    """A dangling link costs one file."""
     victim = written(tmp_path)
     victim.unlink()
     victim.symlink_to(tmp_path / "nowhere")
@@ -92,7 +92,7 @@ def test_folder_of_traces(tmp_path: Path) -> None:
 
 
 def test_folder_of_one_trace(tmp_path: Path) -> None:
-    """The folder above a single trace, as profilers write to one, stands for it."""
+    """The folder above a single trace is read as that trace, as profilers write it."""
     inner = tmp_path / "plugins" / "profile" / "monday"
     write(RUN, inner)
     assert load.open(tmp_path).path == inner
@@ -106,7 +106,7 @@ def test_other_file(tmp_path: Path) -> None:
 
 
 def test_nothing_is_readable(tmp_path: Path) -> None:
-    """If no file can be read there is one sentence for all, with the first reason."""
+    """If no file can be read, one sentence gives the first reason."""
     for rank in range(3):
         (tmp_path / f"worker-{rank:05d}-1.arrow").write_text("{}")
     with pytest.raises(NotATrace, match=r"None of the 3 recordings .*worker-00000.*not an Arrow"):

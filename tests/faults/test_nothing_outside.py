@@ -173,7 +173,7 @@ def test_a_note_that_names_segments_of_another_run(
 
 
 def test_a_finished_run_does_not_clear_another(trace: Path, tmp_path: Path) -> None:
-    """A stranger's Arrow file beside such a note is no reason to remove what it was not made of."""
+    """A foreign Arrow file next to such a note does not allow the segments to be removed."""
     other_run = tmp_path / "mine"
     folder = dead_segments(other_run)
     mark(folder, other_run)
@@ -187,7 +187,7 @@ def test_a_finished_run_does_not_clear_another(trace: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["worker-00007-7.arrow", "worker-00007-7.segments"])
 def test_links_out_of_the_trace(trace: Path, tmp_path: Path, name: str) -> None:
-    """What they lead to is not read; a link within the trace is, and so is one that the user names."""
+    """Their targets are not read; a link within the trace is, and one that the user names."""
     file_outside = tmp_path / "outside" / name
     if name.endswith(".arrow"):
         file_outside.parent.mkdir()

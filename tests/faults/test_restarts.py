@@ -1,4 +1,4 @@
-"""Several processes that claim one rank are never merged: one stands for it, and that is said."""
+"""Several processes that claim one rank are never merged: one counts, and a note says so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def claimed(path: Path, copy: Path, **changes: Any) -> None:
 
 
 def test_restarted_rank(tmp_path: Path) -> None:
-    """The later incarnation stands for the rank; the earlier one is kept apart, with a note."""
+    """The later incarnation counts; the earlier one is kept apart, with a note."""
     victim = written(tmp_path)
     earlier = tmp_path / "worker-00001-77.arrow"
     claimed(victim, earlier, pid=77, incarnation=5)
@@ -40,7 +40,7 @@ def test_restarted_rank(tmp_path: Path) -> None:
 
 
 def test_child_of_a_rank(tmp_path: Path) -> None:
-    """A process that a rank spawned never stands for it, even if it is later and busier."""
+    """A process that a rank spawned never counts as the rank, even if it is later and busier."""
     victim = written(tmp_path)
     claimed(
         victim,

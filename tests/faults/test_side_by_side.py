@@ -126,7 +126,7 @@ class Looking:
         self.child.stdin.flush()
 
     def answer(self) -> tuple[int, str] | None:
-        """Return what it found, None if it was killed before."""
+        """Return the reader's result, None if it was killed before."""
         assert self.child.stdout is not None
         line = self.child.stdout.readline()
         if not line:
@@ -173,7 +173,7 @@ def lay_segments(source: Path, trace: Path) -> Path:
 
 
 def assert_once(trace: Path) -> None:
-    """Check that every span is there once, in one file, whatever was killed."""
+    """Check that every span occurs once, in one file."""
     pieces = tl.open(trace).events.collect().filter(name="piece", status="closed")["bytes"]
     assert pieces.sort().to_list() == list(range(SPANS))
     assert len(list(trace.glob(f"*{TRACE_SUFFIX}"))) == 1
@@ -184,7 +184,7 @@ def assert_once(trace: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_all_at_once(killed_trace: Path, tmp_path: Path) -> None:
-    """All look at once at what a killed rank left; at each turn one of them is killed meanwhile."""
+    """All readers open a killed rank's trace together; in each turn one of them is killed."""
     answer_count = killed = 0
     took_s = 0.3
     with all_looking() as looking:
@@ -247,7 +247,7 @@ print(tl.open(sys.argv[1]).events.collect().filter(name="piece", status="closed"
 
 @pytest.mark.end_to_end
 def test_the_lock_goes_with_who_holds_it(killed_trace: Path, tmp_path: Path) -> None:
-    """One stands still in the middle and is killed then; who waited for it converts at once."""
+    """A converter is stopped and then killed; the waiting reader converts immediately."""
     segments_folder = lay_segments(killed_trace, tmp_path / "trace")
     environment = clean_environment(TRACELENS_CONVERTER="0")
     with subprocess.Popen(

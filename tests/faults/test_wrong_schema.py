@@ -67,7 +67,7 @@ def test_no_metadata(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"process":3}', b"\xff\xfe", b"null"])
 def test_damaged_metadata(text: bytes, tmp_path: Path) -> None:
-    """Metadata that makes no sense is refused, whatever is wrong with it."""
+    """Every kind of damaged metadata is refused."""
     rewritten(written(tmp_path), lambda table: table.replace_schema_metadata({METADATA_KEY: text}))
     assert_left_out(tmp_path, "metadata is damaged")
 

@@ -54,7 +54,7 @@ def test_every_gradient_is_reduced_in_every_step(trace: Trace) -> None:
 
 
 def test_reductions_are_handed_in_during_backprop(trace: Trace) -> None:
-    """That is what Horovod is for: the first is under way long before the last gradient is there."""
+    """Horovod's purpose: the first reduction begins long before the last gradient is ready."""
     backprop = trace.spans.filter(pl.col("kind") == "backprop").collect()
     backprop_ends = backprop.group_by("rank", "step").agg(pl.col("end_ns").max())
     first_calls = (

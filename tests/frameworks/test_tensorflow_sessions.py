@@ -91,7 +91,7 @@ def test_workers_number_a_step_alike(trace: Trace) -> None:
 
 
 def test_without_servers_it_is_said_that_nothing_is_recorded(tmp_path: Path) -> None:
-    """What else the program records is there all the same."""
+    """The program's own spans are recorded all the same."""
     program = "import tensorflow, tracelens as tl\nwith tl.span('mine'): tensorflow.constant(1) + 1"
     done = run_record("--out", tmp_path / "t", "--", sys.executable, "-c", program)
     assert "recorded 1 process" in done.stderr

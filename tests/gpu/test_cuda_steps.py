@@ -27,7 +27,7 @@ REDUCE = tl.span("reduce", kind="reduction", op="allreduce", device=True)
 
 
 class Step:
-    """What a data-parallel step queues: compute on one stream, buckets beside it on another."""
+    """A data-parallel step: compute on one stream, buckets on another."""
 
     def __init__(self) -> None:
         self.weights = torch.randn(SIZE, SIZE, device="cuda")
@@ -46,7 +46,7 @@ class Step:
         torch.cuda.current_stream().wait_stream(self.communication)
 
     def reduce(self, number: int) -> None:
-        """Copy a bucket to and fro, beside the computing, as a reduction would."""
+        """Copy a bucket to and fro during the computation, as a reduction would."""
         self.communication.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.communication), REDUCE(bucket=number):
             for _ in range(4):
@@ -161,7 +161,7 @@ def test_the_analyzers_map_holds(trace: Path) -> None:
 
 
 def test_copies_beside_computing_are_seen_to_overlap(trace: Path, step: Step) -> None:
-    """The communication stream runs beside backprop, which the host's spans cannot show."""
+    """The communication stream runs during backprop, which the host's spans cannot show."""
     for number in range(STEPS):
         with tl.step(number):
             step()

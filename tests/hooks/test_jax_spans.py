@@ -19,7 +19,7 @@ def _spans_in(*operations: Operation) -> list[Seen]:
 
 
 def test_collectives_are_counted_by_operation() -> None:
-    """In order of time, whatever order they were read in."""
+    """In order of time, not in the order in which they were read."""
     spans = _spans_in(
         _ran("all-reduce.1", 11_000, 11_200),
         _ran("all-reduce.1", 1_000, 1_200),

@@ -74,7 +74,7 @@ def _times(seen: Seen) -> tuple[int, int]:
 
 
 def test_a_workers_step() -> None:
-    """Phases are its own; requests are in flight beside them, each on a lane of its own."""
+    """Its phases are spans of its thread; requests are in flight, each on a lane of its own."""
     spans_by_op = _spans_by_op(_worker(), "worker", WORKER)
     assert {name: _times(span) for name, span in spans_by_op.items()} == {
         "step": (0, 99),
@@ -131,7 +131,7 @@ def test_another_servers_variables_are_not_served_here() -> None:
 
 
 def test_steps_of_others_are_left_out() -> None:
-    """A function that pulls and pushes nothing is none of training."""
+    """A function without pushes and pulls is no part of training."""
     events = [_executor(0, 50), _operator("Identity:Identity", 10, 20)]
     assert not list(spans_of(events, "worker", WORKER, PLAN))
 

@@ -33,7 +33,7 @@ def test_several_go_at_once_but_never_the_one_in_use() -> None:
 
 
 def test_the_oldest_goes_first() -> None:
-    """Where room is short it is given up whatever it holds."""
+    """If room is short, the oldest segment is dropped."""
     ring = Ring(100)
     for path in (FIRST, SECOND):
         ring.take(path, 0)

@@ -1,4 +1,4 @@
-"""A recording ends once, whole, and whatever goes wrong at its end is not the training's trouble."""
+"""A recording ends once and whole; an error at its end never reaches the training."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_file_that_is_cut_short_does_not_open(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["uint32", "uint64", "bool"])
 def test_matrices_are_read_by_steps(tmp_path: Path, kind: str) -> None:
-    """A column of [step, rank] of which steps are read, also every second; also without ranks."""
+    """Columns of [step, rank] are read for some steps, also every second one; also without ranks."""
     array = (np.arange(60).reshape(12, 5) % 7).astype(kind)
     step_matrices.save_matrices(tmp_path / "some.arrow", {"other": array + 1, "array": array})
     matrix = step_matrices.load_matrices(tmp_path / "some.arrow", 12, 5)["array"]

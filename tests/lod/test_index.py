@@ -152,7 +152,7 @@ def test_the_same_tracelens_installed_again_finds_the_index(trace: Path, tmp_pat
 def test_a_killed_build_leaves_nothing_that_is_found(
     long_trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while it is written: there is none. Killed while refined: those levels are whole."""
+    """Killed while written: no index. Killed while refined: the finished levels are whole."""
     trace = long_trace
     monkeypatch.setattr(index, "COARSE_BINS", 300)
     with monkeypatch.context() as dying:
@@ -185,7 +185,7 @@ def test_a_killed_build_leaves_nothing_that_is_found(
 
 
 def levels_of(trace: Path) -> list[int]:
-    """List the numbers of bins of the levels that are there, each of which can be read whole."""
+    """List the bin counts of the present levels; each must be readable."""
     found = index.find(trace)
     assert found
     return sorted(int(np.load(file).shape[1]) for file in found.glob("level-*.npy"))
@@ -212,7 +212,6 @@ def test_coarse_levels_serve_while_finer_ones_are_made(
 def test_a_read_only_trace_is_indexed_in_the_cache(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing can be written beside the trace, the user's cache keeps the index."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (trace / places.INDEX_FOLDER).write_text("in the way")  # root may write anywhere
     explained(trace)
@@ -261,7 +260,7 @@ def test_an_index_that_lacks_a_file_is_made_anew(trace: Path) -> None:
 
 
 def test_an_index_with_a_file_cut_short_is_made_anew(trace: Path) -> None:
-    """Columns are read much later than they are opened; whether they are whole is known at once."""
+    """Completeness is checked when the index is opened, long before its columns are read."""
     explained(trace)
     found = index.find(trace)
     assert found

@@ -23,7 +23,7 @@ ADVICE = (
 
 
 def test_the_files_are_those_of_the_number() -> None:
-    """Names, types and keys of all files of an index are those written down beside the number."""
+    """Names, types and keys of an index's files are those recorded for the version number."""
     assert index_layout.layout() == index_layout.agreed(), ADVICE
 
 

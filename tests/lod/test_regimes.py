@@ -18,7 +18,7 @@ def noisy(steps: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("steps", [120, 1000, 50_000])
 def test_a_slow_third_is_found(steps: int) -> None:
-    """Three levels, with edges to within a block of steps, whatever single steps take."""
+    """Three levels, with edges to within a block of steps, in spite of outliers."""
     series = noisy(steps, 1)
     first_slow, last_slow = steps // 3, 2 * steps // 3
     series[first_slow:last_slow] *= 1.25

@@ -1,4 +1,4 @@
-"""Of a run of which some steps were asked for, a timeline says where there are others."""
+"""The timeline of selected steps marks the ranges that were not selected."""
 
 from __future__ import annotations
 

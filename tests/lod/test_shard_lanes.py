@@ -24,7 +24,7 @@ def test_received_and_served_are_two_rows() -> None:
 
 
 def test_receptions_that_overlap_are_cut() -> None:
-    """Of three receptions at once, each keeps the part in which no earlier one still ran."""
+    """Of three parallel receptions, each keeps the time after all earlier ones have ended."""
     spans = spans_of([(1, "receive", 0, 10), (1, "receive", 4, 16), (1, "receive", 5, 9)])
     found = lanes.from_shards(spans, [(1, 0)])
     assert list(zip(found.starts[:], found.ends[:], strict=True)) == [(0, 10), (10, 16)]

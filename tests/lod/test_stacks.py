@@ -1,4 +1,4 @@
-"""Stacks are counted over the recorded pieces of a phase, and beside the median peer's."""
+"""Stacks are counted over the recorded pieces of a phase, and compared with the median peer's."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_when_a_frame_was_on_the_stack() -> None:
 
 
 def test_samples_count_only_in_the_pieces() -> None:
-    """And stand for all of them, however little of their time was sampled."""
+    """Few samples are scaled up to the whole time of the pieces."""
     pieces = pl.DataFrame({"start_ns": [0, 8 * SECOND], "end_ns": [2 * SECOND, 10 * SECOND]})
     found = stacks.time_by_stack(samples((1, 8, [MAIN]), (8, 9, [MAIN, LOAD])), pieces)
     assert found == pytest.approx({(MAIN,): 2 * SECOND, (MAIN, LOAD): 2 * SECOND})

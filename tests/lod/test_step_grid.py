@@ -11,7 +11,7 @@ RANKS, STEPS = 300, 700
 
 
 def times(ranks: int = RANKS, steps: int = STEPS) -> Times:
-    """Make times of 1000 ns and some, of which half is waiting; rank 7 comes to step 1000 + 13 alone."""
+    """Return times of about 1000 ns, half of it waiting; rank 7 enters at step 1000 + 13."""
     ns = np.full((2, steps, ranks), 500, np.uint32)
     ns[0] += np.random.default_rng(3).integers(0, 100, (ranks, steps), np.uint32).T
     there = np.ones((steps, ranks), np.bool_)
@@ -51,7 +51,7 @@ def test_it_is_the_maximum_of_all() -> None:
 
 
 def test_who_was_not_there_is_no_cell() -> None:
-    """Cells of nobody are empty; a rank that was there counts, whoever else was missing."""
+    """Cells without a rank are empty; a present rank counts even if others are missing."""
     block = times(4, 6)
     assert isinstance(block.there, np.ndarray)
     block.there[5] = False

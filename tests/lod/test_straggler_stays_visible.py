@@ -45,7 +45,7 @@ def test_one_late_step_survives_more_ranks_and_steps_than_pixels() -> None:
 
 
 def test_worst_rank_stands_for_its_group_when_spans_are_sampled() -> None:
-    """Zoomed in to one step, a row that stands for eight ranks shows the late one's spans."""
+    """Zoomed in to one step, a row of eight ranks shows the late rank's spans."""
     scene = scene_of(1024, 3, {(9, 1): 100})
     plan = viewport.plan(scene.lanes)
     second = Window(15 * 1_000_000, 130 * 1_000_000)

@@ -18,7 +18,7 @@ WHOLE = Window(1_000_000, 91_000_000)
 def test_any_window_is_clamped_into_the_run_and_covered(
     start: int, width: int, columns: int
 ) -> None:
-    """Whatever was asked for, what is seen lies in the run and is covered by whole columns."""
+    """Any requested window ends up in the run and is covered by whole columns."""
     window = Window(start, start + width).clamp(WHOLE)
     assert WHOLE.start_ns <= window.start_ns < window.end_ns <= WHOLE.end_ns
     assert window.width_ns >= SMALLEST_NS

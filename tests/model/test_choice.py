@@ -1,4 +1,4 @@
-"""``--ranks``, ``--steps`` and ``--time`` are read in one way; what cannot be is one sentence."""
+"""``--ranks``, ``--steps`` and ``--time`` have one syntax; an invalid choice is one sentence."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ ranges = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 60)), min_size=1
 
 @given(ranges)
 def test_what_is_written_is_read_again(begins_and_lengths: list[tuple[int, int]]) -> None:
-    """A choice has one spelling, whatever it was made of, and it means the same."""
+    """A choice has one spelling, which gives the same choice when parsed."""
     text = ",".join(
         f"{first_number}-{first_number + further}" for first_number, further in begins_and_lengths
     )

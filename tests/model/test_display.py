@@ -89,7 +89,7 @@ def test_notebooks_show_every_kind_of_run(run: str) -> None:
 
 @pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.name)
 def test_notebooks_show_every_result(analysis: object) -> None:
-    """With its tables, of which the first rows."""
+    """With the first rows of its tables."""
     for run in ("slow rank", "hot shard", "alone"):
         result = report(RUNS[run][0]).results[analysis.name]  # type: ignore[attr-defined]  # an Analysis
         tags = check_part(result._repr_html_())  # type: ignore[attr-defined]  # of `DisplayMixin`

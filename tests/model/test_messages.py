@@ -90,7 +90,7 @@ def test_a_receive_in_flight_is_awaited_in_the_wait_for_it() -> None:
 
 
 def test_a_send_in_flight_waits_for_nobody() -> None:
-    """The thread goes on beside it, whenever it is found to have ended."""
+    """The thread goes on during the send, for any recorded end of it."""
     trace = run(message("send", 0, 1, 20, 90, thread=1), message("recv", 1, 0, 60, 75))
     assert awaited_rows(trace) == []
 

@@ -42,7 +42,7 @@ def columns(draw: st.DrawFn) -> Columns:
 
 
 def are_equal(columns: Columns, other_columns: Columns) -> bool:
-    """Return whether two hold the same numbers in the same types."""
+    """Return True if both hold the same numbers in the same types."""
     return (
         columns.height == other_columns.height
         and columns.numbers.keys() == other_columns.numbers.keys()

@@ -89,7 +89,7 @@ def test_its_reader_reads(report: dict[str, Any], toy_run: Path, tmp_path: Path)
 
 
 def test_its_analysis_finds(report: dict[str, Any], tables: Path) -> None:
-    """Its tables are saved beside the others; the report keeps to its format."""
+    """Its tables are saved with the others; the report's format is unchanged."""
     table = (tables / "longest_steps.csv").read_text().splitlines()
     assert table[0] == "rank,step,ns"
     assert len(table) == 1 + 3

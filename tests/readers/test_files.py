@@ -20,7 +20,7 @@ MAGIC = b"toy"
 
 
 class ToyReader(FilesReader[ReadFile]):
-    """Reads files such as ``toy 5``, of so many spans."""
+    """Reads files such as ``toy 5``, with this number of spans."""
 
     name = "toy"
     suffixes = (".toy", ".txt")
@@ -79,7 +79,7 @@ def test_a_damaged_file_is_noted_where_there_are_others(tmp_path: Path) -> None:
 
 
 def test_files_with_the_surest_suffix_are_looked_at_first(tmp_path: Path) -> None:
-    """Others may be many: what a tool writes beside its traces has names of other tools, too."""
+    """Files of a tool's other outputs may be many, and have names of other tools."""
     for number in range(20):
         (tmp_path / f"a{number}.txt").write_text("nothing")
     assert not ToyReader().sniff(tmp_path)

@@ -40,7 +40,7 @@ LAST = 2**63 - 1
 
 
 def rows_lost() -> Iterator[Case]:
-    """A value beside each bound, and nothing, where that costs the row; with the reason."""
+    """List a value below and above each bound, and null, where it costs the row; with the reason."""
     for name, rule in RULES.items():
         if not rule.nullable:
             yield name, None, f"no {name}"
@@ -54,7 +54,7 @@ def rows_lost() -> Iterator[Case]:
 
 
 def cells_lost() -> Iterator[Case]:
-    """A value beside each bound, where that costs the cell; `communicator` has a test of its own."""
+    """List a value outside of each bound, where it costs the cell; `communicator` has its own test."""
     for name, rule in RULES.items():
         kind = EVENT_SCHEMA.field(name).type
         if rule.finite:

@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 is in the allreduce for 62 us, of which it waits 50 for rank 1, as the page says."""
+    """Rank 0 is in the allreduce for 62 us and waits 50 of them for rank 1, as the page says."""
     (table,), (program,) = blocks("csv"), blocks("python")
     assert "Rank 0 is in the allreduce for 62 µs, and waits 50 of these for rank 1." in PAGE
     (tmp_path / "events.csv").write_text(table)
@@ -35,7 +35,6 @@ def test_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commands_parse() -> None:
-    """Every command line on the page is one."""
     lines = [line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()]
     for line in lines:
         program, *arguments = shlex.split(line)

@@ -22,7 +22,7 @@ SLOW = Scenario(ranks=4, ranks_per_host=2, steps=40, faults=(Fault("backprop", (
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return where copies are kept, which no other test uses."""
+    """Return a folder for copies that no other test uses."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "tracelens" / "remote-v1"
 

@@ -88,7 +88,7 @@ def test_without_the_extra(
 def test_a_protocol_of_another_library(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What fsspec says of what to install is passed on."""
+    """The error repeats the advice of fsspec on the library to install."""
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     assert main(["analyze", "gs://bucket/run"]) == 4
     assert "gcsfs" in capsys.readouterr().err

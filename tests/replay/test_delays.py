@@ -80,7 +80,7 @@ def test_even_shards_save_what_is_said(name: str, link: float) -> None:
 
 @pytest.mark.parametrize("link", mark_slow([0.05, 0.5], quick=[0.5]))
 def test_a_late_worker_of_servers_is_priced_with_the_exchange(link: float) -> None:
-    """Workers that come together stand in each other's way, the more the slower the links are."""
+    """Workers that push together slow each other down, more so on slower links."""
     scenario = Scenario(
         ranks=8,
         steps=60,
@@ -120,7 +120,7 @@ def test_without_waiting_only_the_end_moves() -> None:
 
 
 def test_cost_is_what_the_others_waited() -> None:
-    """Summed waiting over ranks x job; who was not seen waiting is not counted."""
+    """Summed waiting over ranks x job; a rank without recorded waits is not counted."""
     total = np.full((50, 4), 10.0)
     effect = np.zeros_like(total)
     effect[10:20, 1] = 4.0

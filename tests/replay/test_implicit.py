@@ -37,7 +37,7 @@ def span(rank: int, start: float, end: float, **more: Any) -> dict[str, Any]:
 def steps(
     work: Floats, *, together: int, covered: bool, message: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Let groups of so many ranks end their update together, in a span or where none is.
+    """Let groups of ranks end their update together, in a span or in uncovered time.
 
     All ranks meet in an all-reduce at the end of each step. With `message`, each rank has a message in
     flight while it waits.

@@ -32,7 +32,7 @@ def test_saving_is_that_of_the_run_without(name: str, transfer_ms: float) -> Non
 
 @pytest.mark.slow
 def test_what_is_absorbed_is_said() -> None:
-    """A pause while the wire is busy anyway, beside one before anything is reduced."""
+    """A pause while the wire is busy is absorbed; one before any reduction is not."""
     (during,) = report(replace(RUN, transfer_ms=6, faults=(FAULTS["lasting"],))).findings[:1]
     assert during.evidence["absorbed_in_flight"] > 0.75
     assert "reductions in flight absorb 8" in during.sentence

@@ -72,7 +72,7 @@ def find(trace: Trace, kind: str) -> Finding:
 
 
 def join(scenario: Scenario, nbytes: int) -> Scenario:
-    """Return the run with buckets joined up to so many bytes."""
+    """Return the run with buckets joined up to this number of bytes."""
     sizes = [0]
     for size in scenario.bucket_sizes:
         if sizes[-1] and (sizes[-1] >= nbytes or sizes[-1] + size > nbytes):

@@ -78,7 +78,7 @@ QUICK = ("links", "processors", "after compute, links that are not shared")
 
 
 def edits_of(scenario: Scenario) -> dict[str, Scenario]:
-    """Return edits with the scenarios that they stand for."""
+    """Return edits with their scenarios."""
     changes: dict[str, dict[str, Any]] = {
         "placement=greedy": {"placement": "greedy"},
         "placement=largest_first": {"placement": "largest_first"},
@@ -112,7 +112,7 @@ def test_savings_are_the_true_ones(name: str) -> None:
     "edit", ["placement=chunked", "bandwidth*2", "ranks=8", "shards=5", "arrangement=central"]
 )
 def test_links_that_are_not_recorded_are_not_guessed(edit: str) -> None:
-    """Servers that record their own work alone do not tell how long pushes were on their links."""
+    """Servers that record only their own work do not show the time of pushes on links."""
     trace = run(LINKS)
     events = trace.events.filter(pl.col("op").cast(pl.String).ne_missing("receive"))
     with pytest.raises(InvalidArgument, match=r"not recorded: when servers received"):

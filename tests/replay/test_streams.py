@@ -1,4 +1,4 @@
-"""What goes on beside the training thread is replayed like what it does itself."""
+"""Work on other threads and streams is replayed like that of the training thread."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ def span(rank: int, start: int, end: int, **more: Any) -> dict[str, Any]:
 def two_stages(thread: str, noted_later_ns: int) -> Iterator[dict[str, Any]]:
     """Pass an activation to the second stage and a gradient back in each step.
 
-    Receives are on a `thread`, and are noted as over so much after the training thread went on.
+    Receives run on `thread`, and end `noted_later_ns` after the training thread went on.
     """
     for step in range(STEPS):
         begin_ns = step * STEP
-        sent = begin_ns + FORWARD
-        answered = sent + WAY + FORWARD + BACKPROP
+        handed_on_ns = begin_ns + FORWARD
+        answered = handed_on_ns + WAY + FORWARD + BACKPROP
         for rank in (0, 1):
             yield span(rank, begin_ns, begin_ns + STEP, kind="step", step=step, thread="main")
-        yield span(0, begin_ns, sent, kind="forward", thread="main")
-        yield span(1, sent + WAY, sent + WAY + FORWARD, kind="forward", thread="main")
-        yield span(1, sent + WAY + FORWARD, answered, kind="backprop", thread="main")
+        yield span(0, begin_ns, handed_on_ns, kind="forward", thread="main")
+        yield span(
+            1, handed_on_ns + WAY, handed_on_ns + WAY + FORWARD, kind="forward", thread="main"
+        )
+        yield span(1, handed_on_ns + WAY + FORWARD, answered, kind="backprop", thread="main")
         yield span(0, answered + WAY, begin_ns + STEP, kind="backprop", thread="main")
-        for sender, receiver, fields, waits_since in (
-            (0, 1, sent, begin_ns),
-            (1, 0, answered, sent),
+        for sender, receiver, sent_ns, waits_since in (
+            (0, 1, handed_on_ns, begin_ns),
+            (1, 0, answered, handed_on_ns),
         ):
             shared = {"kind": "reduction", "communicator": "pipe", "seq": step}
-            yield span(sender, fields, fields, op="send", peer=receiver, thread="main", **shared)
-            end = fields + WAY + noted_later_ns
+            yield span(sender, sent_ns, sent_ns, op="send", peer=receiver, thread="main", **shared)
+            end = sent_ns + WAY + noted_later_ns
             yield span(receiver, waits_since, end, op="recv", peer=sender, thread=thread, **shared)
 
 
@@ -51,7 +53,7 @@ def two_stages(thread: str, noted_later_ns: int) -> Iterator[dict[str, Any]]:
     ("thread", "noted_later_ns"), [("main", 0), ("receives", 0), ("receives", 2000)]
 )
 def test_a_faster_stage_shortens_the_steps(thread: str, noted_later_ns: int) -> None:
-    """By half of what it computes: while it does, the other one waits."""
+    """By half of its computation: the other stage waits meanwhile."""
     rows = pl.DataFrame(list(two_stages(thread, noted_later_ns)), infer_schema_length=None)
     result = whatif(Trace.from_table(rows, one_clock=True), "rank:1/2")
     assert result.identity.reliable
@@ -63,9 +65,9 @@ LATE = 20 * MS
 
 
 def two_ranks(noted_later_ns: int) -> Iterator[dict[str, Any]]:
-    """Reduce gradients beside the training threads, which then wait; backprop of rank 1 is late.
+    """Reduce gradients on other threads, for which the training threads wait; rank 1's backprop is late.
 
-    In every third step the end of rank 0's reduction is noted so much after the thread went on.
+    In every third step rank 0's reduction ends `noted_later_ns` after the thread went on.
     """
     for step in range(STEPS):
         begin_ns = step * STEP

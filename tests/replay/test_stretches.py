@@ -58,6 +58,6 @@ def test_a_step_ends_when_its_last_rank_does() -> None:
 
 
 def test_whoever_asks_often_builds_the_run_once() -> None:
-    """And is answered as whoever asks once."""
+    """Repeated queries build the run once and return the same answers."""
     once = tl.whatif(sample_trace(SAMPLE), "rank:1=median", "phase:data=0")
     assert replay(SAMPLE).answer("rank:1=median", "phase:data=0") == once

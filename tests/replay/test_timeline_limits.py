@@ -13,7 +13,7 @@ DAY_NS = 86_400 * 10**9
 
 
 def test_many_ranks_far_apart_are_not_replayed() -> None:
-    """Sixty ranks, of which each has one short step, over twenty years."""
+    """Sixty ranks with one short step each, spread over twenty years."""
     rows = [
         {"rank": rank, "step": 0, "kind": kind, "start_ns": begin_ns, "end_ns": begin_ns + 10**6}
         for rank in range(60)

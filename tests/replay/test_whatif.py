@@ -52,7 +52,7 @@ def faulty(scenario: Scenario, phase: str, **how: object) -> Scenario:
 
 
 def scenario_by(algorithm: str, ranks: int, *, overlap: bool = True) -> Scenario:
-    """Return a run of so many ranks whose allreduces send what an algorithm does."""
+    """Return a run whose allreduces send the messages of an algorithm."""
     messages, payloads = transfer(algorithm, ranks)
     sent = {"transfer_ms": payloads * 1.0, "message_ms": messages * 0.05}
     return replace(BASE, ranks=ranks, overlap=overlap, **sent)  # type: ignore[arg-type]
@@ -231,7 +231,7 @@ def times_between(begin_ns: int, first_ms: int, last_ms: int) -> dict[str, int]:
 
 
 def test_a_loss_that_is_averaged_first_stays_where_it_is() -> None:
-    """The two reductions after backprop go beside it: the first one's 10 ms are hidden."""
+    """The two reductions after backprop run in parallel: the first one's 10 ms are hidden."""
     (answer,) = whatif(blocking_steps("backprop"), "overlap=on").answers
     assert answer.saving * 100 == pytest.approx(10, abs=1)
 
@@ -325,7 +325,7 @@ def test_a_refusal_says_what_is_in_the_way() -> None:
 
 
 def test_equal_sizes_tell_no_bandwidth() -> None:
-    """Calls of one size do not tell latency from bandwidth, and nothing is made up."""
+    """Calls of one size do not separate latency from bandwidth, so none is assumed."""
     with pytest.raises(InvalidArgument, match="at least two sizes"):
         whatif(run(Scenario(ranks=3, steps=20)), "bandwidth*2")
 

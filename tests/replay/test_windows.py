@@ -31,7 +31,7 @@ LONG = Scenario(ranks=4, steps=600, buckets=8, backprop_ms=16, transfer_ms=3, no
 
 
 def measure(fault: Fault, max_pieces: int) -> tuple[Floats, Floats]:
-    """Return what each step saves without a fault, and the fault itself, ns."""
+    """Return the true saving of each step and the estimated one, in ns."""
     scenario = Scenario(**{**vars(LONG), "faults": (fault,)})
     trace = run(scenario)
     partition = phases.run(trace)

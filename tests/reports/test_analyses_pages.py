@@ -31,7 +31,7 @@ def report(folder: str) -> dict[str, Any]:
 
 
 def differences(on_page: Any, computed: Any, where: str = "report") -> list[str]:
-    """Return what a page shows that the report does not say; a list may show some rows only."""
+    """List the values of a page that differ from the report; a list may show some rows only."""
     if isinstance(on_page, dict):
         expected = computed if isinstance(computed, dict) else {}
         return [

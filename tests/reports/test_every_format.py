@@ -18,7 +18,7 @@ HOSTILE = "\x1b[2J\x07\u202egnp.exe\x00 <img src=x onerror=alert(1)>"
 @formats
 @pytest.mark.parametrize("run", RUNS)
 def test_every_run_is_rendered_with_its_findings(name: str, run: str) -> None:
-    """No kind of run is too odd, and every finding is there."""
+    """Every kind of run is rendered with all its findings."""
     found = report(RUNS[run][0])
     text = " ".join(report_format(name).render(found).split())
     for finding in found.findings:

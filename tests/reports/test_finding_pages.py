@@ -29,7 +29,7 @@ def text(path: Path) -> str:
 
 
 def in_code(page: Path) -> list[str]:
-    """Return what a page has in code font, and each line of its blocks."""
+    """Return the page's texts in code font, and each line of its code blocks."""
     blocks = text(page).split("```")
     inline = [
         " ".join(code.split()) for block in blocks[::2] for code in re.findall(r"`([^`]+)`", block)
@@ -91,7 +91,7 @@ def anchors(page: Path) -> set[str]:
 
 @pages
 def test_commands_exist(page: Path) -> None:
-    """Every command of TraceLens parses; a verb alone is one of those there are."""
+    """Every command of TraceLens parses, and a verb alone exists."""
     for code in in_code(page):
         command = re.search(r"(?:^|\s)tracelens (.+)", code)
         if command is None:

@@ -20,7 +20,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 def parsed(found: Report) -> dict[tuple[str, Labels], float]:
-    """Return all samples by name and labels; each is there once."""
+    """Parse all samples by name and labels; each occurs once."""
     families = list(text_string_to_metric_families(to_prometheus.render(found)))
     assert all(family.type == "gauge" and family.documentation for family in families)
     samples = [sample for family in families for sample in family.samples]

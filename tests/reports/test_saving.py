@@ -71,7 +71,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("run", mark_slow(RUNS, quick=("slow rank", "hot shard", "alone")))
 def test_tables_are_csv(run: str, tmp_path: Path) -> None:
-    """Each with its rows and columns, whatever the run; findings among them."""
+    """Each table of any run with its rows and columns; findings among them."""
     run_report = report(RUNS[run][0])
     names = run_report.save_tables(tmp_path / "tables")
     assert names == [f"{name}.csv" for name in frames(run_report)]

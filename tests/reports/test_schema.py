@@ -122,7 +122,7 @@ def test_a_pipeline() -> None:
 @pytest.mark.parametrize("phase", mark_slow(PHASES, quick=("backprop", "gc", "aggregate")))
 @pytest.mark.parametrize("hosts", mark_slow([1, 2], quick=[2]))
 def test_faults(phase: Any, hosts: int) -> None:
-    """A fault in each phase, for good and now and then, of one rank and of all, on skewed clocks."""
+    """A fault in each phase, permanent and intermittent, of one rank and of all, on skewed clocks."""
     faults = (
         Fault(phase, (1,), factor=1.5, extra_ms=9.0),
         Fault(phase, (), steps=(20, 30), extra_ms=9.0, every=3),

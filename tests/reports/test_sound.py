@@ -67,7 +67,7 @@ def test_of_simulated_runs(name: str) -> None:
 
 @pytest.mark.parametrize("runs", few_or_many(4, 25))
 def test_of_any_run(runs: int) -> None:
-    """Whatever happens in it, and whatever clocks say."""
+    """For any scenario and any clocks."""
 
     def check(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn
         clocks = random_clocks(scenario.hosts) if skewed else ()

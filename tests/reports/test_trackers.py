@@ -103,7 +103,7 @@ def read_records(file: Path, messages: Any) -> list[Any]:
 
 
 def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offline: what would be sent lies in a file, in W&B's own messages."""
+    """Offline, the messages are written to a file in W&B's own format."""
     wandb = pytest.importorskip("wandb", reason="make test-trackers installs it")
     messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
     monkeypatch.setitem(os.environ, "WANDB_SILENT", "true")

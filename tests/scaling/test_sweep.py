@@ -23,7 +23,7 @@ def cell(*values: str, throughput: float, workers: int = 1, shards: int = 0) -> 
 
 
 def test_every_combination() -> None:
-    """The last axis is the fastest; short names stand for entries of a scenario."""
+    """The last axis varies fastest; short names are aliases of scenario entries."""
     cells = cells_of(NT3, [parsed("workers=2,4"), parsed("network.latency_us=5,50")])
     assert [values for values, _ in cells] == [("2", "5"), ("2", "50"), ("4", "5"), ("4", "50")]
     assert [(made.ranks, made.latency_us) for _, made in cells[1:3]] == [(2, 50), (4, 5)]
@@ -68,7 +68,7 @@ def test_maps() -> None:
 
 
 def test_the_smallest_that_does_nearly_as_much() -> None:
-    """It is named beside the best."""
+    """It is named next to the best."""
     axes = [Axis("workers", ("8", "32"))]
     cells = [cell("8", throughput=97, workers=8), cell("32", throughput=100, workers=32)]
     assert heat_maps.headline(cells, axes).endswith("workers 8 does 97 % of it.")

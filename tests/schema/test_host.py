@@ -135,7 +135,7 @@ def test_no_note(tmp_path: Path, content: str) -> None:
 
 @pytest.mark.parametrize(("size", "read"), [(1 << 16, True), ((1 << 16) + 1, False)])
 def test_a_note_has_an_end(tmp_path: Path, size: int, *, read: bool) -> None:
-    """Of 64 KiB and no more: what follows is no part of it."""
+    """A note is 64 KiB at most; the rest is ignored."""
     note, text = tmp_path / "note", json.dumps({"host": "a", "path": "b"})
     note.write_text(" " * (size - len(text)) + text)
     if read:

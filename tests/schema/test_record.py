@@ -1,4 +1,4 @@
-"""The live record's layout is what the documentation says: whoever reads segments stands on it."""
+"""The live record's layout is the documented one, on which readers of segments depend."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ ONE = SideTables(
 
 @given(CONVERTED, st.sampled_from([1, SCHEMA_VERSION]))
 def test_metadata_is_lossless(side: SideTables, version: int) -> None:
-    """All but the definitions, which stand in the columns; in each version that is written."""
+    """All tables but the definitions, which are columns, in each version that is written."""
     side = replace(side, process=replace(side.process, schema=version))
     assert SideTables.from_metadata(side.to_metadata()) == side
 
@@ -211,7 +211,7 @@ SPARSE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_what_a_row_does_not_say(
     table: str, stated: dict[str, Any], otherwise: dict[str, Any]
 ) -> None:
-    """It has no such thing; a job of which nothing is said is one worker."""
+    """Missing fields get their defaults; a job without a world is one worker."""
     line = json.dumps({"table": table, "of a later version": 1, **stated}).encode()
     found = getattr(from_lines([to_line("process", Process()), line]), table)
     (row,) = found if isinstance(found, tuple) else [found]

@@ -1,4 +1,4 @@
-"""Servers whose transfers go on beside compute: what follows from the causes, by hand."""
+"""Servers whose transfers overlap compute: times computed by hand from the causes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_gradients_are_pushed_as_backprop_makes_them() -> None:
 
 
 def test_all_wait_for_the_token() -> None:
-    """The step ends when everything is applied, for all at once."""
+    """The step ends for all workers when every update is applied."""
     assert spans(PLAIN, name="wait_token", rank=0) == [(39.5, 47.5)]
     slow = replace(PLAIN, faults=(Fault("backprop", (1,), extra_ms=30),))
     ends = events(slow, kind="step", type="span")["end_ns"].to_list()
@@ -84,7 +84,7 @@ def test_links_that_are_not_shared_go_by_turns() -> None:
 
 
 def test_incast_slows_both_directions() -> None:
-    """Two messages at once get two thirds of the link's work done."""
+    """Two parallel messages get two thirds of the link's throughput."""
     slower = replace(PLAIN, incast=0.5)
     assert spans(slower, op="pull", rank=0) == [(0, 12), (0, 18)]
 

@@ -63,7 +63,7 @@ def test_chunks_spread_the_load() -> None:
 
 
 def test_incast_is_a_switch_of_its_own() -> None:
-    """The same bytes take longer the more workers send at once."""
+    """The same bytes take longer the more workers send in parallel."""
     sizes = ("run.workers=32", "servers.shards=8")
     without = step_s(quiet_scenario("resnet50", *sizes))
     assert step_s(quiet_scenario("resnet50", *sizes, "servers.incast=0.05")) > 1.3 * without

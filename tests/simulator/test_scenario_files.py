@@ -29,7 +29,7 @@ def test_an_empty_file_is_the_usual_scenario(tmp_path: Path) -> None:
 
 
 def test_all_tables_are_read(tmp_path: Path) -> None:
-    """Names of files become those of scenarios; shared links and transfers beside compute are usual."""
+    """Names of files become those of scenarios; links are shared and transfers overlap by default."""
     text = """
         [run]
         workers = 8

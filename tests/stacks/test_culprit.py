@@ -1,4 +1,4 @@
-"""A late rank is told the path of calls that its excess is in; what all do alike is none of it."""
+"""A late rank's finding names the call path that holds its excess, without what all ranks do alike."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_an_excess_that_is_spread_is_told_where_it_parts() -> None:
 
 
 def test_a_function_is_one_whatever_its_line() -> None:
-    """It was seen on many lines, none of which holds much; told is that with most of the excess."""
+    """It was sampled on many lines with little time each; the line with most of the excess is named."""
     lines = [f"decode_image (c.py:{number})" for number in range(6)]
     trace = _run(
         _load_ms,
@@ -190,7 +190,7 @@ def test_missed_samples_cost_no_time() -> None:
 
 
 def test_what_the_samples_do_not_show_is_not_told() -> None:
-    """All ranks were seen in the same code for the same time, whatever the spans say."""
+    """All ranks were sampled in the same code for the same time, in contrast to their spans."""
     trace = _run(lambda *_: 10, lambda *_: [(10, (ROOT, LOAD, READ))])
     assert _culprit(trace, 20) is None
 
@@ -239,7 +239,7 @@ def test_where_all_always_load_it_is_what_loading_takes() -> None:
 
 
 def test_other_threads_do_not_count() -> None:
-    """What all of a thread is in says nothing, however much other threads do beside it."""
+    """A frame that contains a whole thread says nothing, even if other threads differ."""
     others: dict[Stack, float] = {(f"worker (w.py:{number})",): 100.0 for number in range(9)}
     peer: dict[Stack, float] = {(ROOT, TRAIN): 90.0, (ROOT, LOAD): 10.0, **others}
     late: dict[Stack, float] = {(ROOT, TRAIN): 90.0, (ROOT, LOAD): 40.0, **others}
@@ -259,7 +259,7 @@ def test_a_long_path_is_shortened_in_its_middle(length: int) -> None:
 
 
 def test_recursion_is_printed_once() -> None:
-    """However deep it is, it is one function."""
+    """A recursive function is one entry at any depth."""
     path = ("load (b.py:2)", *["walk (c.py:3)"] * 9, "parse (d.py:4)")
     assert sampled_code.path_text(path) == "load > walk > parse (d.py:4)"
 

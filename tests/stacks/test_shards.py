@@ -60,7 +60,7 @@ def test_the_code_of_a_slow_shard_is_in_its_finding() -> None:
 
 
 def test_a_shard_that_does_no_more_than_others_has_none() -> None:
-    """Nor has one of which no stacks were sampled, nor one without others to compare with."""
+    """Nor has a shard without samples, or one without other shards."""
     run = sampled(SLOW)
     assert sampled_code.find_in_shards(run, (0,)) is None
     assert sampled_code.find_in_shards(sampled(SLOW, (0, 2)), (1,)) is None
@@ -69,7 +69,7 @@ def test_a_shard_that_does_no_more_than_others_has_none() -> None:
 
 
 def test_of_all_shards_it_is_what_serving_takes() -> None:
-    """There are none to compare with."""
+    """All shards are affected, so none can be compared with another."""
     found = sampled_code.find_in_shards(sampled(SERVERS), (0, 1, 2))
     assert found
     assert found.path == (SERVE, FRAMES["reply"][-1])

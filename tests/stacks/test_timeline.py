@@ -36,7 +36,7 @@ def _opening(thread: dict[str, int], moment: float, number: int, name: str) -> l
 
 
 def test_a_run_lasts_until_the_stack_changes(tmp_path: Path) -> None:
-    """Frames are told outermost first, with file and line; py-spy's own are none."""
+    """Frames are listed outermost first, with file and line, without those of py-spy."""
     runs = _timeline(
         tmp_path,
         *_opening(MAIN, 0, 1234, "MainThread"),

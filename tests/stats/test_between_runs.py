@@ -15,7 +15,7 @@ def level(value: float) -> Level:
 
 
 def error_rate(sigma: float, baselines: int, runs: int) -> float:
-    """Return how often equal runs seem to differ upwards at 5 %."""
+    """Return the share of equal runs that seem to differ upwards at 5 %."""
     random = np.random.default_rng(1)
     drawn = 100 * (1 + sigma * random.standard_normal((runs, baselines + 1)))
     changes = [

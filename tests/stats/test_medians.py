@@ -39,7 +39,7 @@ def test_medians_in_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_deviation_of_nothing_is_unknown() -> None:
-    """So is that of values of which one is missing; a single step does not deviate from itself."""
+    """A missing value or a single step has no deviation."""
     assert np.isnan(measure_deviation(np.array([])))
     assert np.isnan(measure_deviation(np.array([1.0, np.nan])))
     assert measure_step_deviation(np.array([1.0])) == 0.0

@@ -15,7 +15,7 @@ GAINS = st.lists(st.integers(-4, 4), min_size=1, max_size=9)
 
 
 def worth(gains: list[int], inside: tuple[bool, ...], price: float) -> float:
-    """Return what runs gain, less their edges within the series."""
+    """Return the gain of runs, less their edges within the series."""
     edges = sum(a != b for a, b in pairwise(inside))
     return sum(gain for gain, late in zip(gains, inside, strict=True) if late) - price * edges
 

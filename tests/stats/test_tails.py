@@ -30,7 +30,7 @@ def test_student_tail_of_two_degrees() -> None:
 
 @pytest.mark.parametrize("freedom", [0.5, 2.1, 60.0, 1e5, 1e6, np.inf])
 def test_student_tail_is_that_of_scipy(freedom: float) -> None:
-    """Also of so many degrees of freedom that rounding matters, and of infinitely many."""
+    """Also for degrees of freedom at which rounding matters, and for infinitely many."""
     t = np.append(np.linspace(-40, 40, 1601), 1e-9)
     expected = special.stdtr(freedom, -t)
     assert student_tail(t, freedom) == pytest.approx(expected, rel=1e-8, abs=1e-300)

@@ -159,7 +159,7 @@ def test_what_recorded_runs_say(made_study: Study) -> None:
 
 
 def test_several_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each is asked, under its name; what is hidden beside computing is no loss."""
+    """Each run is studied under its name; hidden communication is no loss."""
     paths = [str(SAMPLES / name) for name in ("easgd-original", "easgd-async")]
     assert main(["study", "easgd", "--format", "json", *(f"--trace={path}" for path in paths)]) == 0
     *_, original, asynchronous = json.loads(capsys.readouterr().out)["sections"]

@@ -48,7 +48,7 @@ def find_scripts() -> dict[str, Path]:
 
 
 def compare_scripts(ranks: int, names: Sequence[str]) -> Suite:
-    """Run some scripts in so many processes, without and under `tracelens record`."""
+    """Run some scripts in `ranks` processes, without and under `tracelens record`."""
 
     def run_scripts(chosen: Sequence[str], recorded: bool) -> Outcome:  # noqa: FBT001 - as `Run` says
         def command(outcomes: Path) -> list[str]:

@@ -96,7 +96,7 @@ def run(
     *,
     recorded: bool,
 ) -> Outcome:
-    """Run a command that writes outcomes into a folder, of which so many files come to an end."""
+    """Run a command that writes outcomes into a folder; `ends` of its processes must end."""
     with tempfile.TemporaryDirectory() as place:
         trace, outcomes = Path(place) / "trace", Path(place) / "outcomes"
         outcomes.mkdir()
@@ -126,7 +126,7 @@ def _lines(outcomes: Path) -> Iterator[tuple[str, str]]:
 
 
 def _errors(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
-    """Return what a command writes to its standard error; None if it does not end by itself."""
+    """Return the standard error of a command, None if it does not end by itself."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
     with subprocess.Popen(
         command,
@@ -185,6 +185,6 @@ def conclude(
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line immediately."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

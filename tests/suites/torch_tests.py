@@ -92,7 +92,7 @@ class ParameterServer(Forked, ParameterServerTest, _Rpc, MultiProcessTestCase):
 
 
 class Fsdp(Forked, FSDPTestMixin, MultiProcessTestCase):
-    """FSDP trains as DDP does, whatever its options."""
+    """FSDP trains as DDP does, with all its options."""
 
     process_group = property(lambda _self: dist.distributed_c10d._get_default_group())
     destroy_pg_upon_exit = property(lambda _self: False)

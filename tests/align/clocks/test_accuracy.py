@@ -1,4 +1,4 @@
-"""Clocks are aligned to within microseconds, whoever is slow, drifts or jumps."""
+"""Clocks are aligned to within microseconds in runs with slow ranks, drift and jumps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL_RUN = replace(LARGE_RUN, ranks=16, ranks_per_host=2)
 
 @pytest.fixture(params=mark_slow([SMALL_RUN, LARGE_RUN], quick=[SMALL_RUN]), ids=["16", "32"])
 def run(request: pytest.FixtureRequest) -> Scenario:
-    """Return a run on eight hosts, with so many ranks."""
+    """Simulate a run on eight hosts."""
     scenario: Scenario = request.param
     return scenario
 
@@ -41,7 +41,7 @@ def ranks_of_host(run: Scenario, host: int) -> tuple[int, ...]:
 def errors_us(
     scenario: Scenario, change: Callable[[pl.LazyFrame], pl.LazyFrame] | None = None
 ) -> npt.NDArray[np.float64]:
-    """Return how far every event of the aligned trace is from the true time, microseconds.
+    """Return each aligned event's distance from its true time, in microseconds.
 
     `change` is done to the recorded events before they are aligned.
     """
@@ -79,7 +79,7 @@ def test_slow_host_is_not_absorbed(run: Scenario) -> None:
 
 
 def test_two_hosts(run: Scenario) -> None:
-    """Two clocks, of which nobody can say which is right, are brought onto the first."""
+    """Of two clocks neither is known to be right; both are mapped onto the first."""
     pair = replace(run, ranks=2 * run.ranks_per_host, clocks=random_clocks(2, seed=5))
     assert np.quantile(errors_us(pair), 0.99) <= 1.5
 
@@ -96,7 +96,7 @@ def test_jump(run: Scenario) -> None:
 
 
 def test_collectives_that_do_not_synchronise(run: Scenario) -> None:
-    """Three in ten collectives that let every rank leave at once do not mislead the fit."""
+    """The fit holds if three in ten collectives let every rank leave early."""
 
     def early(events: pl.LazyFrame) -> pl.LazyFrame:
         loose = (pl.col("kind") == "reduction") & (pl.col("seq") % 10 < 3)
@@ -146,7 +146,7 @@ def test_first_host_is_unchanged(run: Scenario) -> None:
 
 
 def test_one_clock_changes_nothing(run: Scenario) -> None:
-    """Processes that share a clock are left alone, whatever their collectives look like."""
+    """Processes that share a clock are not moved."""
     raw = generate(replace(run, clocks=()))
     aligned = common.align(raw)
     assert aligned.alignment.method == "same_clock"
@@ -155,7 +155,7 @@ def test_one_clock_changes_nothing(run: Scenario) -> None:
 
 
 def left_later(scenario: Scenario, later_ns: list[int]) -> Alignment:
-    """Align a run in which each rank leaves collectives so much later."""
+    """Align a run in which each rank leaves collectives later by its own delay."""
     trace = generate(scenario)
     extra = pl.col("process").replace_strict(dict(enumerate(later_ns)), return_dtype=pl.Int64)
     ends = pl.when(pl.col("kind") == "reduction").then(pl.col("end_ns") + extra)

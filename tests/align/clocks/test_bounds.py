@@ -70,7 +70,7 @@ def overlapping_groups() -> Iterator[dict[str, Any]]:
 
 
 def largest_error_ns(trace: Trace) -> int:
-    """Return how far a step's begin on the common clock is from the truth, at most."""
+    """Return the largest distance of a step's begin on the common clock from the truth."""
     steps = trace.steps.sort("step", "rank")
     true = 10**12 + LEADS[0] + steps["step"].cast(pl.Int64) * STEP
     error = (steps["start_ns"] - true).abs().max()

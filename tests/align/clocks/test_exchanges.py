@@ -1,4 +1,4 @@
-"""Windows by requests: whoever asked, the other clock was where they say, and what cannot be is said."""
+"""A request bounds a clock difference; impossible bounds are reported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def error_ns(mapped: ClockMap | None, true_ns: int) -> int:
     ways=st.lists(st.tuples(st.integers(1, 10**5), st.integers(1, 10**5)), min_size=1, max_size=5)
 )
 def test_either_side_may_be_tied(clock: int, ways: list[tuple[int, int]]) -> None:
-    """To within half of what the narrowest window leaves, and what is known of the other."""
+    """To within half of the narrowest window plus the uncertainty of the other clock."""
     rows = [exchange(n * MS, there_ns, back_ns) for n, (there_ns, back_ns) in enumerate(ways)]
     maps = {1 - clock: MAPPED}
     mapped = map_by_requests(table(*(as_shown(row, clock) for row in rows)), clock, maps, None)

@@ -31,7 +31,7 @@ def test_noise_is_no_lag() -> None:
 
 
 def test_unlike_sizes_are_not_compared() -> None:
-    """A large collective lasts longer for everybody, whoever comes last into it."""
+    """A large collective lasts longer for every rank, also for the last to arrive."""
     times = lasted(400)
     sizes = np.arange(400) // len(LAGS) % 2
     times[sizes == 1] += 50e6
@@ -59,7 +59,7 @@ def test_never_last_is_unknown() -> None:
 
 
 def test_who_came_last_is_clear_however_much_earlier_the_others_came() -> None:
-    """It waited for less than half as long as they did; where two come at once, none is last."""
+    """It waited less than half as long as the others; if two arrive together, none is last."""
     times = np.full((4 * MIN_CALLS_FOR_LAG, len(LAGS)), 2.05e6)
     rows = np.arange(len(times))
     times[rows, rows % len(LAGS)] = 1e6

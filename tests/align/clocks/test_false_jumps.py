@@ -17,7 +17,7 @@ RUN = Scenario(ranks=HOSTS, ranks_per_host=1, exit_skew_us=1.0)
 
 
 def jumps_of(scenario: Scenario, apart_us: float = 0.0) -> list[int]:
-    """Return how many jumps are found of each clock; exits of ranks are `apart_us` from each other."""
+    """Return the number of jumps found per clock; exits of ranks are `apart_us` from each other."""
     raw = generate(scenario)
     later = (pl.col("process") * apart_us * 1_000).cast(pl.Int64)
     left = pl.when(pl.col("kind") == "reduction").then(pl.col("end_ns") + later).otherwise("end_ns")

@@ -46,7 +46,7 @@ TRUTHS = {
 
 
 def fitted(truth: Truth, count: int, loose: float = 0.0) -> tuple[Floats, Floats, list[Correction]]:
-    """Fit exits of which one clock does so; of some collectives ranks leave when they like."""
+    """Fit exits of four clocks, the third of which follows `truth`; a share `loose` leaves early."""
     draw = np.random.default_rng(count)
     t = np.arange(count, dtype=np.float64) * SPACING
     exits = np.asarray(t[:, None] + draw.normal(0, NOISE, (count, CLOCKS)), np.float64)
@@ -95,7 +95,7 @@ def test_scatter_and_doubt(name: str, count: int) -> None:
 
 
 def test_a_jump_within_a_block_of_collectives() -> None:
-    """Half of it is before the block's level, half after it; yet it lies between two collectives.
+    """Its begin is found between two collectives, although the block's level averages over it.
 
     Of so many clocks one that jumps is no reason to leave a collective out.
     """

@@ -95,7 +95,7 @@ def test_theil_sen_ignores_outliers() -> None:
 
 
 def test_few_points_are_level() -> None:
-    """With 15 points a slope would be noise; with 16 there is one."""
+    """15 points give a constant, since a slope would be noise; 16 points give a slope."""
     x = np.arange(16.0)
     assert fit_theil_sen(x[:15], 2 * x[:15]) == Line(14.0, 0.0)
     assert fit_theil_sen(x, 2 * x).slope == pytest.approx(2.0)

@@ -49,7 +49,7 @@ def read_clock(
 
 
 def rounded(shown: np.ndarray) -> np.ndarray:
-    """Tell times as they come: the time since the last reading is a 32-bit float of milliseconds."""
+    """Round times as a profiler stores them: each step since the last one is a 32-bit float of ms."""
     rounded_ns = [int(shown[0])]
     for one, two in pairwise(shown.tolist()):
         rounded_ns.append(rounded_ns[-1] + round(float(np.float32((two - one) / 1e6)) * 1e6))
@@ -110,7 +110,7 @@ def test_sharp_windows_make_a_sharp_map() -> None:
 
 
 def test_all_windows_together_are_sharper_than_each() -> None:
-    """Clocks keep their pace, so many wide windows leave a narrow way."""
+    """Many wide windows together bound the clock tightly, since it keeps its pace."""
     truth = Truth(drift_ppm=-8.0, wander_ppm=0.0, period_s=600, ahead_ns=0)
     draw = np.random.default_rng(5)
     places = draw.uniform(0, 1, 300)

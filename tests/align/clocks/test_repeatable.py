@@ -27,7 +27,7 @@ SEED = 3_000_001
 
 
 def reports(folder: Path, threads: int, times: int) -> list[str]:
-    """Return what a process says of a run that it opens so many times."""
+    """Open a run several times in one process and return the reports."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, folder, str(times)],
         env=os.environ | {"POLARS_MAX_THREADS": str(threads)},
@@ -51,7 +51,7 @@ def reports(folder: Path, threads: int, times: int) -> list[str]:
     ],
 )
 def test_requests_that_tell_as_much(tmp_path: Path, name: str, steps: int, times: int) -> None:
-    """Clocks hang on the most telling requests, of which several may leave as little room."""
+    """Clocks are tied by the tightest requests, also if several are equally tight."""
     (kind,) = (kind for kind in KINDS if kind.name == name)
     run = replace(setting(8, "harsh", "lognormal", SEED), steps=steps)
     kind.make(run).recording.write(tmp_path)

@@ -1,4 +1,4 @@
-"""Requests to parameter servers tie clocks, and what is said of them holds whatever the network does."""
+"""Requests to parameter servers tie clocks; the stated uncertainty holds for any delays."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def exchanged(
     more: list[dict[str, Any]] | None = None,
     hosts: int = 2,
 ) -> Trace:
-    """Write a push and a pull every 100 ms, of so long ways there and back, on two hosts' clocks."""
+    """Write a push and a pull every 100 ms with these delays there and back, on two hosts' clocks."""
 
     def shows(true: int) -> int:
         return true + ahead + round((true - START) * drift_ppm * 1e-6)
@@ -135,7 +135,7 @@ def test_uncertainty_covers_the_error(examples: int) -> None:
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_pushes_that_nobody_waits_for(*, waits: bool) -> None:
-    """A push may be over for the worker before it is there; pulls tell, and then speak alone."""
+    """A push may end for the worker before it arrives; then only pulls count."""
     draw = np.random.default_rng(3)
     ways = draw.integers(20_000, 400_000, (200, 2)).tolist()
     aligned = common.align(exchanged(ways, -7 * MS, 12.0, waits=waits))

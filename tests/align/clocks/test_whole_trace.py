@@ -1,4 +1,4 @@
-"""All times of a trace are moved alike: events, calls, processes and samples, in whatever order."""
+"""Events, calls, processes and samples of a trace are all moved by the same clock maps."""
 
 from __future__ import annotations
 

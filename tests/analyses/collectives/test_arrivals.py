@@ -68,7 +68,7 @@ def test_noise_alone_names_nobody() -> None:
 
 
 def test_every_call_is_counted_once() -> None:
-    """The spread holds all calls; each bin's example lies in it."""
+    """The bins of the spread hold each call, and each bin's example is in the bin."""
     spread = measure(RUN).spread
     calls = trace(RUN).arrivals.select("communicator", "seq").n_unique()
     assert spread["count"].sum() == calls

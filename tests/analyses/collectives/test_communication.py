@@ -30,7 +30,7 @@ def measure(scenario: Scenario) -> Communication:
 
 
 def small(scenario: Scenario) -> list[Finding]:
-    """Return what is said of small messages."""
+    """Return the findings on small messages."""
     return [found for found in report(scenario).findings if found.kind == "small_messages"]
 
 
@@ -46,7 +46,7 @@ def small(scenario: Scenario) -> list[Finding]:
     ids=["overlapped", "blocking", "skewed clocks", "a late rank", "noisy"],
 )
 def test_the_line_is_the_planted_one(scenario: Scenario) -> None:
-    """Latency and bandwidth come out whatever else happens, and their intervals hold the truth."""
+    """Latency and bandwidth are recovered under noise, and their intervals hold the truth."""
     (line,) = measure(scenario).lines.to_dicts()
     per_byte = 0.2e6 / (sum(SIZES) / 16)
     factor = bus_factor("allreduce", scenario.ranks)
@@ -111,7 +111,7 @@ def test_the_saving_is_that_of_the_joined_run(overlap: bool) -> None:  # noqa: F
     ids=["quick messages", "hidden messages", "one size", "healthy", "servers", "alone"],
 )
 def test_nothing_is_said_without_gain(scenario: Scenario) -> None:
-    """Cheap or hidden messages are no loss, and one size alone does not tell latency from bandwidth."""
+    """Cheap or hidden messages are no loss; one size alone does not separate latency from bandwidth."""
     assert small(scenario) == []
 
 

@@ -1,4 +1,4 @@
-"""Congestion costs what it truly does, whenever it is, whoever it hits, however strong it is."""
+"""The cost of congestion is its true cost, at any time, for any rank and any strength."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Run:
         self.now, self.numbers, self.luck = 1_000_000 * US, dict[str, int](), Random(5)
 
     def add(self, kind: str, length_us: float, step: int | None, **more: Any) -> None:
-        """All ranks do something for so long."""
+        """Let each rank work for its duration."""
         length = int(length_us * US * self.luck.gauss(1, 0.03))
         about = {"kind": kind, "start_ns": self.now, "end_ns": self.now + length, "step": step}
         for rank in range(self.ranks):

@@ -27,7 +27,7 @@ Message: TypeAlias = tuple[int, int, int]  # sender, receiver, bytes
 
 @dataclass(eq=False)
 class Exchange:
-    """Ranks compute and then exchange messages, of which those over `slow` links take 12 times as long.
+    """Ranks compute and then exchange messages; those over `slow` links take 12 times as long.
 
     `end_calls` is one of the functions below: when calls of a step end, [message, side].
     """

@@ -130,7 +130,7 @@ INSIDE = ((0, 1), (2, 3))
 def messages(
     links: dict[tuple[int, int], float], hosts: str = "aabb", seed: int = 0
 ) -> tuple[Trace, int]:
-    """Let messages go at once, so many times as slowly, and all ranks meet; how long that takes."""
+    """Send the messages together, some slower by a factor; return when all ranks have met."""
     noise, now_ns = random.Random(seed), 0
     rows: list[dict[str, Any]] = []
     for step in range(80):
@@ -153,7 +153,7 @@ def messages(
 
 
 def _side(op: str, step: int, times: tuple[int, int], rank: int, peer: int) -> dict[str, Any]:
-    """Write one side of a message, beside the training thread."""
+    """Write one side of a message on a thread of its own."""
     return span(
         rank,
         "reduction",

@@ -1,4 +1,4 @@
-"""A message takes from when both ends are there to when it is through, whatever its calls wait for."""
+"""A message lasts from when both sides are ready to when it is received, not as long as its calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _end(op: str, rank: int, start_ns: int, end_ns: int) -> dict[str, Any]:
 
 
 def _measure_transfer(sent: tuple[int, int], received: tuple[int, int]) -> list[int]:
-    """Return how long a message from rank 0 to rank 1 took, by the begin and end of its two calls."""
+    """Return the duration of a message from rank 0 to rank 1, given begin and end of its two calls."""
     steps = [span(rank, "step", 0, 10**6, step=0) for rank in range(2)]
     rows = [*steps, _end("send", 0, *sent), _end("recv", 1, *received)]
     return transfers.list_messages(divide_into_steps(trace_of(rows, 2)))["ns"].to_list()

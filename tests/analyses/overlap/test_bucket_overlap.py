@@ -52,7 +52,7 @@ def test_hidden_is_own_work_within_the_calls(scenario: Scenario) -> None:
 
 
 def test_blocking_calls_hide_nothing() -> None:
-    """On the training thread a call is exposed for all its time; beside backprop it is not."""
+    """A call on the training thread is exposed; a call on another thread during backprop is hidden."""
     assert measure(BLOCKING).by_bucket["hidden_ns"].sum() == 0
     hidden = measure(OVERLAPPED).by_bucket["hidden_ns"]
     assert cast("float", hidden.max()) > 0

@@ -66,7 +66,7 @@ def two_optimizers(late: int | None, gap_ms: float = 0.0) -> Report:
 
 
 def decorated(late: int | None) -> Report:
-    """Load data once, then train with functions of which only the update is of a known kind."""
+    """Load data once, then train with functions of which only the update has a known kind."""
     clock = Clock()
     clock.spend("data", 3)
     for _ in range(STEPS):
@@ -81,7 +81,7 @@ def kinds(report: Report) -> set[str]:
 
 @pytest.mark.parametrize("late", [None, 1], ids=["healthy", "a late rank"])
 def test_what_a_second_optimizer_needs_is_no_gap(late: int | None) -> None:
-    """Its forward and backprop are work, whoever waits for whom in them."""
+    """Its forward and backprop count as work."""
     report = two_optimizers(late)
     assert "update_gap" not in kinds(report)
     gaps = cast("Interleaving", report.results["interleaving"]).gaps

@@ -1,4 +1,4 @@
-"""Asynchronous training: who is stale, who is served how often, and what waiting for a turn costs."""
+"""Asynchronous training: staleness, shares of service, and the cost of waiting for a turn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _span(
 
 
 def _async_run(lengths: list[float], until: float) -> list[dict[str, Any]]:
-    """Simulate workers with steps of these lengths, which push to one server that serves at once."""
+    """Simulate workers with these step lengths that push to one server; it serves immediately."""
     rows = [_span("ps", 0, "step", 0, 0.1, step=0, shard=0)]
     begin_ms = [0.0] * len(lengths)
     seen_version = [0] * len(lengths)
@@ -77,7 +77,7 @@ def test_a_slow_worker_is_stale() -> None:
 
 
 def test_why_it_is_stale_and_what_that_delays_are_told_with_it() -> None:
-    """All have 100 steps to do, which take it three times as long; it is no straggler beside that."""
+    """It takes three times as long for its 100 steps, and is not accused as a straggler as well."""
     rows = _async_run([10, 10.3, 32], until=3400)
     found = analyze(_trace([row for row in rows if row["step"] < 100])).findings
     (finding,) = [one for one in found if one.category == "fault"]

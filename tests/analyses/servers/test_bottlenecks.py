@@ -29,7 +29,7 @@ KINDS = ("ps_cpu_bound", "ps_network_bound", "ps_incast")
 
 
 def measure(scenario: Scenario) -> Shards:
-    """Return what is known of the shards."""
+    """Measure the shards of a run."""
     return cast("Shards", report(scenario).results["shards"])
 
 
@@ -59,7 +59,7 @@ def test_a_shard_with_a_slow_processor_is_a_fault(noise: float) -> None:
 
 @pytest.mark.slow
 def test_a_slow_processor_is_told_though_pushes_come_far_apart() -> None:
-    """Workers that differ so much leave no shard busy for a window; one still is slower than others."""
+    """One shard is slower although no shard is busy for a whole window."""
     slow = Fault("aggregate", (1,), factor=10.0)
     scenario = replace(SERVERS, ranks=16, noise=0.4, faults=(slow,))
     found = only(scenario)
@@ -107,7 +107,7 @@ def test_slow_links_of_all_are_an_opportunity() -> None:
 @pytest.mark.parametrize("noise", [0.02, 0.2])
 @pytest.mark.parametrize("ranks", mark_slow([8, 16], quick=[8]))
 def test_incast_is_a_fault(noise: float, ranks: int) -> None:
-    """The link gets less through the more push at once; without that, the run is as short as said."""
+    """The link's throughput falls with the number of pushes; the run without it is as short as said."""
     scenario = replace(INCAST, noise=noise, ranks=ranks)
     finding = only(scenario)
     assert (finding.kind, finding.category, finding.shards) == ("ps_incast", "fault", (0, 1, 2))
@@ -125,7 +125,7 @@ def test_a_fair_link_has_one_goodput() -> None:
 
 
 def test_goodput_follows_the_number_of_messages() -> None:
-    """Single messages are its equations: here 4 bytes/ns for one alone, 1 for four at once."""
+    """Its equations are single messages: here 4 bytes/ns for one alone, 1 for four together."""
     alone = [{"start_ns": 10_000 * n, "end_ns": 10_000 * n + 1_000} for n in range(80)]
     four = [
         {"start_ns": 10**7 + 10_000 * n, "end_ns": 10**7 + 10_000 * n + 4_000 * 4}
@@ -142,7 +142,7 @@ def test_goodput_follows_the_number_of_messages() -> None:
 
 @pytest.mark.parametrize(("reply_ns", "best"), [(1_000, 4.0), (40_000, 1.0)])
 def test_what_a_link_sends_it_could_receive(reply_ns: int, best: float) -> None:
-    """Four pushes always come at once, 4 x 4 kB in 16 us; only replies tell if more gets through."""
+    """Pushes always arrive in fours, so only replies show whether the link could carry more."""
     at = range(0, 10**7, 100_000)
     pushes = [
         {"start_ns": n, "end_ns": n + 16_000, "request": n + row} for n in at for row in range(4)

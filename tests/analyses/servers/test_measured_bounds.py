@@ -96,7 +96,7 @@ def test_queues_of_busy_processors_are_no_communication() -> None:
 
 
 def test_handlers_at_work_at_once_are_one_processor() -> None:
-    """Two threads add up pushes of two steps at once: all the time, not twice the time."""
+    """Two threads that add up pushes in parallel are busy for the time, not for twice the time."""
     rows = [
         {"shard": 0, "step": step, "op": "aggregate", "bytes": 8}
         | {"start_ns": 100 * step, "end_ns": 100 * step + 200}

@@ -27,7 +27,7 @@ HOT = replace(SERVERS, shard_bytes=(4 * MIB, 40 * MIB))
 
 
 def queues(found: Report) -> Queues:
-    """Return what is known of queues."""
+    """Measure the queues of a run."""
     return cast("Shards", found.results["shards"]).queues
 
 
@@ -110,7 +110,7 @@ def test_a_barrier_is_for_the_last_push_and_then_for_the_update() -> None:
 
 
 def test_a_shard_holds_what_it_has_and_does_not_serve() -> None:
-    """The update begins 20 ms after all is there, and no span says why."""
+    """The update begins 20 ms after the last push arrived, and no span covers the delay."""
     rows = [*at_a_barrier(0, 10, ()), *at_a_barrier(1, 60, (84, 90))]
     found = queues(analyze(prepare(trace_of(rows, ranks=2, shards=1))))
     assert found.held_ns == {0: pytest.approx((20 + 19) * MS)}

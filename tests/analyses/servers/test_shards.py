@@ -55,7 +55,7 @@ def test_a_hidden_shard_is_harmless() -> None:
 
 
 def test_a_run_without_servers_has_no_shards() -> None:
-    """The table is there, and empty."""
+    """The table of shards is empty."""
     shards = cast("Shards", report(Scenario()).results["shards"])
     assert shards.loads.is_empty()
     assert shards.findings == ()

@@ -78,7 +78,7 @@ def test_without_keys_only_chunks_are_advised() -> None:
 
 
 def test_one_shard_has_nothing_to_even_out() -> None:
-    """Nothing is advised where there is one place only."""
+    """With one shard the analysis gives no advice."""
     alone = Scenario(ranks=4, steps=40, shards=1)
     assert placements(alone)["chunked"]["saving"] == 0
     assert [one.kind for one in report(alone).findings if one.kind == "ps_hot_shard"] == []

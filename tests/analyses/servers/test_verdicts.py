@@ -1,4 +1,4 @@
-"""A run that loses nine tenths of its time to servers is not healthy, whatever they lose it by."""
+"""A run that loses nine tenths of its time to servers is not healthy, for any cause."""
 
 from __future__ import annotations
 

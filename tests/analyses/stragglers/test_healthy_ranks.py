@@ -33,7 +33,7 @@ def test_very_noisy_ranks_are_not_accused(ranks: int, runs: int) -> None:
 @pytest.mark.parametrize("runs", few_or_many(2, 5))
 @pytest.mark.parametrize("ranks", [4, 16])
 def test_uneven_devices_are_not_stragglers(ranks: int, runs: int) -> None:
-    """Where all ranks differ for good by a few percent, differing is normal."""
+    """If all ranks differ by a few percent, a difference is normal."""
     for seed in range(runs):
         matrices = healthy(seed, ranks, 100)
         for column in range(ranks):

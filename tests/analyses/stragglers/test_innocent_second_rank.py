@@ -15,7 +15,7 @@ RATE = 0.0002
 
 
 def test_many_certain_findings_make_no_room_for_a_doubtful_one() -> None:
-    """What is doubtful alone stays so beside ranks that are late for sure."""
+    """A doubtful rank stays doubtful in a run with clear stragglers."""
     certain, doubtful = np.full(8, 1e-20), np.array([1.5e-3])
     innocent = np.full(7, 0.5)
     holds = find_discoveries(np.concatenate([certain, doubtful, innocent]), 0.003)
@@ -25,7 +25,7 @@ def test_many_certain_findings_make_no_room_for_a_doubtful_one() -> None:
 
 @pytest.mark.parametrize("runs", few_or_many(2, 8))
 def test_a_rank_late_in_every_phase_is_alone(runs: int) -> None:
-    """Noise that lasts for steps accuses no rank beside the rank that is slow in all it does."""
+    """Noise that lasts for steps accuses no other rank than the slow one."""
     for seed in range(runs):
         matrices = healthy(seed, 16, 120, noise=0.04, memory=0.8)
         for values in matrices:

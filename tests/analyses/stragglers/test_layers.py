@@ -18,7 +18,7 @@ USUAL_MS = 10
 
 
 def judge(slow: dict[int, float]) -> Finding:
-    """Judge rank 2 of 4, whose backprop takes so many times as long in some layers."""
+    """Analyze a run whose rank 2 of 4 is slower by a factor in the backprop of some layers."""
     rows: list[dict[str, Any]] = []
     begin_ns = 10**12
     for step in range(60):

@@ -1,4 +1,4 @@
-"""A lateness that wanders from rank to rank is one finding, and only that."""
+"""A delay that moves from rank to rank is one finding, and no other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_turns_are_one_finding(ranks: int) -> None:
 
 
 def test_ranks_late_together_do_not_wander() -> None:
-    """Four ranks that are late all the time are late for good, though somebody always is late."""
+    """Four ranks that are always late are permanent stragglers."""
     matrices = healthy(0, 16, 160)
     matrices[2][:, 4:8] += 0.3
     found = detection.find_episodes(own_time(matrices))
@@ -50,7 +50,7 @@ def test_noise_does_not_wander(*, spiky: bool) -> None:
 
 
 def test_it_is_told_where_others_disturbances_hide_it() -> None:
-    """Spikes of hundreds of ranks are longer in every step, but noise never stays so far out."""
+    """Spikes of hundreds of ranks are longer in every step, but never last this long."""
     matrices, visited = turns(healthy(0, 256, 160), 0.4)
     draw = np.random.default_rng(0)
     matrices[2] += (draw.random((160, 256)) < 0.03) * 1.5
@@ -69,7 +69,7 @@ def test_noise_that_lasts_for_some_steps_does_not_wander() -> None:
 
 
 def test_it_is_told_in_noise_that_does_not_last() -> None:
-    """Single steps are far out among many, but never so many in a row."""
+    """Outliers of many ranks are single steps, never this many in a row."""
     matrices, visited = turns(healthy(0, 256, 160, 0.12, 0.0), 0.4)
     (late,) = detection.find_episodes(own_time(matrices))
     assert (set(late.ranks), late.pattern) == (visited, "migrating")

@@ -89,7 +89,7 @@ def test_regular_stalls_are_sparse() -> None:
 @pytest.mark.parametrize("seed", mark_slow(range(4), quick=[0]))
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_stalls_for_a_while_are_those_of_a_rank(ranks: int, seed: int) -> None:
-    """Stopped now and then, in whatever it does: the rank and the while, not any phase alone."""
+    """The rank and the range of steps are named, not a phase, if it stops in any phase."""
     matrices, draw = healthy(seed, ranks, 300), np.random.default_rng(seed)
     hit = 60 + np.flatnonzero(draw.random(80) < 0.4)
     for row in hit:
@@ -117,7 +117,7 @@ def test_the_slower_of_two_is_named() -> None:
 
 
 def test_a_rank_that_lacks_steps_does_not_disturb() -> None:
-    """A rank cut off in the middle of the run neither is late nor hides who is."""
+    """A rank whose recording ends early is not late and hides no straggler."""
     matrices = healthy(0, 6, 100)
     matrices[2][50:, 1] += 0.2
     for matrix in matrices:

@@ -34,7 +34,7 @@ def on_hosts(matrices: list[Floats], per_host: int) -> ComputeTime:
 
 
 def find_late(own: ComputeTime) -> list[Episode]:
-    """Return who is told to be late."""
+    """Return the hosts and ranks that the analysis accuses."""
     return [late for late, _ in episodes.price_episodes(own, float(own.total.max(axis=1).sum()))]
 
 
@@ -99,7 +99,7 @@ def test_equal_hosts_are_not_accused(per_host: int, ranks: int, runs: int, *, sp
 
 @pytest.mark.parametrize("seed", mark_slow([0, 2], quick=[0]))
 def test_one_late_rank_of_two_is_no_slow_host(seed: int) -> None:
-    """In noise that lasts and spikes, the other one is late by chance while its peer is for good."""
+    """In lasting noise the second rank is late by chance, the first one permanently."""
     case = synchronous(partial(persistent, by=0.1))(setting(8, "harsh", "lognormal", seed))
     (found,) = (one for one in report(case).findings if one.category == "fault")
     assert (found.kind, found.ranks) == ("straggler", case.label.ranks)

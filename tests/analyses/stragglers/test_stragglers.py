@@ -1,4 +1,4 @@
-"""A straggler's finding says who, where, when, how much, who waits, and what it costs."""
+"""A straggler's finding names rank, phase, steps, delay, waiting ranks and cost."""
 
 from __future__ import annotations
 

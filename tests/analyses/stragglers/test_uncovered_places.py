@@ -18,9 +18,9 @@ STEPS, RANKS, DELAY_MS = 40, 3, 20
 
 
 def _run(*, in_flight: bool) -> Trace:
-    """Rank 1 is late between a reduction and the update.
+    """Let rank 1 be late between a reduction and the update.
 
-    The reduction begins beside backprop and is waited for at its end, or begins as a call after it.
+    The reduction begins during backprop and is waited for at its end, or begins as a call after it.
     """
     rows, begin_ns = [], 0
     for step in range(STEPS):

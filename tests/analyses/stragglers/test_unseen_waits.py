@@ -1,4 +1,4 @@
-"""What a straggler costs where no wait was recorded: how it is known is told, or nothing claimed."""
+"""The cost of a straggler in a run without recorded waits: with its evidence, or not claimed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def straggler(visibility: str, *, meet: bool = True) -> Finding:
 
 
 def test_waits_that_were_seen_are_told() -> None:
-    """Calls that are matched show who waits, and for how long."""
+    """Matched calls show the waiting ranks and their waits."""
     finding = straggler("matched")
     assert "; 3 ranks wait for it." in finding.sentence
     assert finding.saving == pytest.approx(DELAY_MS / 26, rel=0.05)

@@ -120,7 +120,7 @@ def test_a_verdict_has_the_colour_of_what_it_names(app: Dash, folder: Path) -> N
 
 
 def test_runs_are_found_by_name_and_by_verdict(app: Dash) -> None:
-    """What one types is looked for in both, whatever its case."""
+    """The search ignores case and looks in both."""
     assert listed_names(app, "HEALTH") == ["healthy"]
     assert listed_names(app, "straggler rank 1") == ["late"]
     assert listed_names(app, "nothing is called so") == []

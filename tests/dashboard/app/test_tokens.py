@@ -68,7 +68,7 @@ def test_the_first_visit_leaves_a_strict_cookie(visitor: FlaskClient) -> None:
 
 @pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example", "/%22><script>"])
 def test_the_token_opens_no_other_page(visitor: FlaskClient, path: str) -> None:
-    """Where one goes on after the first visit is a path of this server, whatever was asked."""
+    """After the first visit the server redirects only to paths of its own."""
     text = visitor.get(f"{path}?token={TOKEN}", headers=HERE).text
     target = re.search(r'url=([^"]*)"', text)
     assert target

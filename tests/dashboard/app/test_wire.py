@@ -36,7 +36,7 @@ def get(client: FlaskClient, path: str, headers: dict[str, str] | None = None) -
 
 
 def scripts(page: str) -> list[str]:
-    """List the addresses of what a page loads before it draws."""
+    """List the addresses that a page loads before it draws."""
     return re.findall(r'(?:src|href|data-address)="(/[^"]+)"', page)
 
 
@@ -99,7 +99,7 @@ def test_an_answer_is_compressed_anew() -> None:
 
 
 def test_what_a_browser_has_is_not_sent_again(client: FlaskClient) -> None:
-    """An asset has a tag by which it is known, whatever it is compressed with."""
+    """An asset has an entity tag, with any compression."""
     tag = get(client, "/assets/app.css", headers=GZIP).headers["ETag"]
     again = get(client, "/assets/app.css", headers=GZIP | {"If-None-Match": tag})
     assert (again.status_code, again.data) == (304, b"")

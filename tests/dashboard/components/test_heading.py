@@ -46,7 +46,7 @@ def walked(tree: Any) -> list[dict[str, Any]]:
 
 
 def test_explanations_are_a_sentence_or_two() -> None:
-    """What is longer stands in the documentation."""
+    """Longer explanations belong into the documentation."""
     explained = {card.title: card.explanation for page in PAGES for card in page.CARDS}
     assert len(explained) > 30
     for title, sentence in explained.items():

@@ -34,7 +34,7 @@ def frame_with(*known: Note, t0: int = 100_000_000, t1: int = 300_000_000) -> Fr
 
 
 def test_a_note_is_put_at_the_mouse_the_selected_span_or_the_middle() -> None:
-    """In this order; beside the run it is put at its end."""
+    """In this order; outside of the run it is put at the run's end."""
     store, view = slow_rank(), {"t0": 0, "t1": 4000}
     chosen = {"lane": 0, "at": 77}
     assert notes.choose_time(store, {"xvals": [0.25], "yvals": [3]}, chosen, view) == 250_000_000
@@ -149,7 +149,7 @@ def test_a_note_is_a_line_and_over_time_a_band() -> None:
 
 
 def test_texts_keep_out_of_each_others_way() -> None:
-    """One ends before the next begins; where there is no room, a sign stands for it."""
+    """A text ends before the next one begins; a sign replaces it if it has no room."""
     long = "a text of fifty letters, of which some are left out"
     frame = frame_with(Note(AT, None, long), Note(AT + 10_000_000, None, long))
     first, last = [label["text"] for label in overlays.note_labels(frame, LIGHT)]

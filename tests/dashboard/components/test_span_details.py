@@ -102,7 +102,7 @@ def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
 
 
 def reduction(store: Store, rank: int, step: int) -> tuple[Position, dict[str, Any]]:
-    """Return where the last reduction of a step is drawn in a rank's tracks, and its event."""
+    """Find the last reduction of a step: its position in a rank's tracks, and its event."""
     spans = store.spans_of(rank).filter(step=step, kind="reduction").sort("seq")
     event = spans.row(-1, named=True)
     lanes = store.opened(rank).scene.lanes
@@ -122,7 +122,7 @@ def text_of(part: Component) -> str:
 
 
 def spans_led_to(page: Component) -> list[dict[str, int]]:
-    """Return what the buttons of a panel select, from the top on."""
+    """List the selections of a panel's buttons, from top to bottom."""
     found = parts_of(page, html.Button)
     given = [getattr(one, "data-span", None) for one in found]
     return [json.loads(text) for text in given if text]
@@ -214,7 +214,7 @@ def test_the_critical_path_before_and_after_a_span() -> None:
 
 
 def sharded_without_path() -> Store:
-    """Return a run of which no critical path is known."""
+    """Return a run without a known critical path."""
     store = open_run(SLOW_RANK)
     tables = {name: one for name, one in store.run.tables.items() if "critical" not in name}
     return Store(replace(store.run, tables=tables), store.source)
@@ -222,5 +222,5 @@ def sharded_without_path() -> Store:
 
 @pytest.mark.parametrize("span", [{}, {"row": 99, "at": 1, "until": 2}, {"row": "x", "at": []}])
 def test_what_leads_nowhere_selects_nothing(span: dict[str, Any]) -> None:
-    """The browser may send anything in place of what a button holds."""
+    """The browser may send anything as a button's value."""
     assert finding.hit_of(slow_rank(), span, inside=True) is None

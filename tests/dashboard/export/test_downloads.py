@@ -31,12 +31,12 @@ def browser() -> FlaskClient:
 
 
 def spans(text: str) -> list[dict[str, Any]]:
-    """Return what is drawn of a Perfetto file."""
+    """Return the spans of a Perfetto file."""
     return [event for event in json.loads(text)["traceEvents"] if event["ph"] != "M"]
 
 
 def offered(search: str) -> str:
-    """Return what the dialog says for an address."""
+    """Return the text of the dialog for an address."""
     app = create_app(slow_rank())
     return call(app, "export-offer.children", {"export-address.data": {"search": search}}).text
 

@@ -52,7 +52,7 @@ def figures(page: str) -> list[dict[str, Any]]:
 
 @EVERY_RUN
 def test_every_run_has_a_report(run: Callable[[], Store]) -> None:
-    """Findings and charts are there, each in both schemes, in less than 8 MB."""
+    """With findings and charts, in light and dark, in less than 8 MB."""
     store = run()
     page = exporting.render(store)
     assert len(page.encode()) < exporting.LARGEST

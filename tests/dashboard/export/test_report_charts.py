@@ -57,7 +57,7 @@ def test_a_healthy_run_shows_the_whole_of_it() -> None:
 
 
 def test_charts_of_the_dearest_finding_come_first() -> None:
-    """Of two findings, each has its charts, in the order of what they cost."""
+    """Two findings each have their charts, ordered by cost."""
     late, exposed = LATE, replace(LATE, kind="exposed_communication", category="opportunity")
     titles_if_late_is_dearest = titles(found_in(RUN, late, exposed))
     titles_if_exposed_is_dearest = titles(found_in(RUN, exposed, late))

@@ -36,7 +36,7 @@ def store() -> Store:
 
 
 def points(drawing: Drawing) -> list[dict[str, Any]]:
-    """Return what a click on each mark of a figure would tell."""
+    """Return the click data of each mark of a figure."""
     traces = json.loads(json.dumps(drawing.figure.data, cls=PlotlyJSONEncoder))
     return [
         {"customdata": custom, "x": x}
@@ -157,7 +157,7 @@ def test_a_link_is_red_where_a_finding_names_it() -> None:
 
 @pytest.mark.slow
 def test_marks_lead_to_the_call(store: Store) -> None:
-    """Each mark of skew, of who was last and of the spread opens the timeline, its call selected."""
+    """Each mark of skew, last arrivals and spread opens the timeline with its call selected."""
     drawings = (
         arrival_skew.over_run(store.table("arrivals_by_step"), LIGHT),
         arrival_skew.last_arrivals(store.table("arrivals_last"), LIGHT),

@@ -115,7 +115,7 @@ def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
 
 
 def test_an_area_over_a_closed_group_holds_its_ranks() -> None:
-    """The table of what is marked has the ranks of the group."""
+    """The table of the marked area has the ranks of the group."""
     frame = grouped_frame()
     second = frame.plan.section("workers")[1]
     whole = two_hosts().whole.width_ns / 1e9

@@ -54,7 +54,7 @@ def strokes(frame: Frame) -> list[tuple[float, float, float]]:
 
 
 def test_it_is_drawn_when_asked_for() -> None:
-    """Without the switch, or of nonsense, there is none."""
+    """Not without the switch, and not for an invalid value."""
     store = slow_rank()
     for path in (False, None, "1", 7):
         assert not lines(viewport.frame(store, Controls(WHOLE, [], "rank", path=path)))
@@ -165,6 +165,6 @@ def test_a_run_without_a_path_offers_none() -> None:
 
 
 def state_of(switch: Component) -> tuple[bool, bool]:
-    """Return whether a switch is on, and whether it cannot be used."""
+    """Return whether a switch is on and whether it is disabled."""
     props = json.loads(json.dumps(switch, cls=PlotlyJSONEncoder))["props"]
     return props["checked"], props["disabled"]

@@ -1,4 +1,4 @@
-"""Steps are drawn as long as they were, whatever the run's size, and lead to where they are longest."""
+"""Step figures show true lengths for any size of run, and marks lead to the longest step."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_spread_counts_every_step_once() -> None:
 
 @pytest.mark.parametrize("name", ["nonsense", None, steps.COMPUTE_TIME, "backprop"])
 def test_a_choice_is_always_something(name: str | None) -> None:
-    """Whatever a browser sends stands for categories that are there."""
+    """Any value that a browser sends selects categories that exist."""
     store = slow_rank()
     assert set(steps.select_categories(store, name)) <= set(store.times.categories)
     assert steps.select_categories(store, name)

@@ -80,7 +80,7 @@ def test_a_run_without_lateness_says_so() -> None:
 
 
 def test_a_run_without_steps_says_so() -> None:
-    """No step, no map: one sentence stands in its place."""
+    """A run without steps shows a sentence instead of the map."""
     run = run_of(2, 1)
     late = residuals.measure(times_of(run.times.clear(), range(2)))
     assert stragglers.by_rank(late, LIGHT).summary == "No steps recorded."

@@ -185,7 +185,7 @@ def test_a_comparison_is_in_the_address() -> None:
     ("low", "high"), [(0.97, 1.02), (0.6, 1.4), (0.25, 35.0), (1e-3, 1e4), (1.0, 1.0)]
 )
 def test_ratios_are_on_an_axis_that_holds_one(low: float, high: float) -> None:
-    """With few ticks, one of them at 1, whatever its width."""
+    """With few ticks, one of them at 1, at any width."""
     axis = compare.ratio_axis(low, high)
     assert 10 ** axis["range"][0] < min(low, 1)
     assert 10 ** axis["range"][1] > max(high, 1)

@@ -1,4 +1,4 @@
-"""The page of the critical path: who carries it, of what it consists, and marks that lead to it."""
+"""The critical path's page: its ranks, its categories, and marks that lead to it."""
 
 from __future__ import annotations
 

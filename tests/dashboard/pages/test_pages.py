@@ -69,7 +69,7 @@ def as_json(component: Any) -> str:
 @EVERY_PAGE
 @EVERY_RUN
 def test_every_page_opens_for_every_run(page: Page, run: Callable[[], Store]) -> None:
-    """A layout is built and can be sent, whatever the run holds and whatever is asked of it."""
+    """The layout is built and serialised for every run and every address."""
     asked = ViewState(start_ns=5, end_ns=10**17, pins=(2, 999), steps=(1, 10**6), shard=77)
     for view in (ViewState(), asked):
         assert as_json(page.layout(run(), view))
@@ -134,7 +134,7 @@ def test_no_table_holds_a_number_as_text(run: Callable[[], Store]) -> None:
 
 
 def rows_of(answer: Any) -> list[dict[str, Any]]:
-    """Find the rows of whatever tables are in an answer."""
+    """Find the rows of all tables in an answer."""
     if isinstance(answer, dict):
         own = answer.get("rowData", [])
         return [*own, *(row for value in answer.values() for row in rows_of(value))]

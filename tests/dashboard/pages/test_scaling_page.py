@@ -46,7 +46,7 @@ def app(runs: Runs) -> Dash:
 
 
 def values_sent(runs: Runs, **values: Any) -> dict[str, Any]:
-    """Return what the browser sends: all runs, unless a choice is given."""
+    """Return the values that the browser sends: all runs, unless chosen otherwise."""
     first_run = next(iter(runs.look()))
     controls = {"chosen": page.CHOSEN, "by": page.BY, "kind": page.KIND, "ahead": page.AHEAD}
     chosen = {"chosen": [entry.id for entry in runs.look()]} | values

@@ -1,4 +1,4 @@
-"""What a shard holds, where it could lie, who is stale; marks on the page lead to requests."""
+"""The page of shards: contents, placement and staleness; marks lead to requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORKERS = pl.DataFrame(
 
 @cache
 def dealt() -> Store:
-    """Return a run whose requests tell their variables, the first of which is larger than a shard."""
+    """Return a run whose requests name their variables; the first is larger than a shard."""
     return open_run(DEALT)
 
 
@@ -112,7 +112,7 @@ def test_the_stalest_worker_is_named() -> None:
 
 
 def test_a_tensor_leads_to_its_longest_request() -> None:
-    """Its worker is pinned, and the request lies in the view."""
+    """Its worker is pinned, and the request is in view."""
     view = led(dealt(), "shard-tensors", {"customdata": [0, 1]})
     row = dealt().table("tensors").filter(shard=0).row(1, named=True)
     assert view is not None

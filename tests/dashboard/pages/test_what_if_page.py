@@ -38,7 +38,7 @@ def as_json(component: Any) -> str:
 
 
 def answered(store: Store, *edits: str) -> str:
-    """Return what the page says to some edits."""
+    """Return the page's text for some edits."""
     given = {f"{page.EDITS}.data": list(edits)}
     answer = call(create_app(store), f"{page.ANSWER}.children", given)
     assert answer.status_code == 200

@@ -100,7 +100,7 @@ def test_steps_without_a_fault_have_none(runs: Runs) -> None:
 
 
 def test_a_part_that_is_not_there_says_so(runs: Runs) -> None:
-    """In the sentence that stands in the page's place."""
+    """A sentence replaces the page."""
     run = runs.look()[0].id
     entry = runs.entry(f"{run}~s70-80")
     assert entry

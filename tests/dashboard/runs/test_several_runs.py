@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_runs_are_found_in_a_folder(folder: Path) -> None:
-    """Trace folders are found also further down; a folder that is one itself is that run."""
+    """At any depth; a trace folder itself is one run."""
     assert [run.name for run in load.runs_in(folder)] == ["broken", "second", "first"]
     assert load.runs_in(folder / "first") == [folder / "first"]
 
@@ -152,7 +152,7 @@ def test_callbacks_are_about_the_run_they_name(folder: Path) -> None:
 
 
 def test_a_run_that_is_not_shown_any_more_is_closed(tmp_path: Path) -> None:
-    """With its mapped files, at once: a server that opens others for days runs out of descriptors."""
+    """Its mapped files are closed immediately, or a server would run out of descriptors."""
     explained(recorded(tmp_path, Scenario(ranks=2, steps=8)))  # no other test has it open
     gc.disable()  # what holds itself would stay until then
     try:

@@ -22,7 +22,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_they_are_kept_for_the_next_server(tmp_path: Path, file: Path) -> None:
-    """In alphabetical order, each once; nothing is written beside the run."""
+    """Sorted and without duplicates; the trace folder is not written to."""
     run = tmp_path / "run"
     run.mkdir()
     stored_tags = Tags(file)
@@ -88,7 +88,7 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 
 def test_servers_beside_each_other_lose_nothing(file: Path, tmp_path: Path) -> None:
-    """Each changes what is there, not what it has seen before."""
+    """Each changes the stored tags, not those that it read earlier."""
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: Tags(file).add([tmp_path / str(n)], "same"), range(40)))
     assert len(json.loads(file.read_text())["runs"]) == 40

@@ -1,4 +1,4 @@
-"""A link restores a view; whatever else stands in the address bar is ignored, never an error."""
+"""A link restores a view; unknown parts of the address are ignored, never an error."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_the_browser_tells_an_address_with_its_question_mark() -> None:
 
 
 def test_notes_that_make_no_sense_are_left_out_and_counted() -> None:
-    """Those beside them are kept; of too many the first."""
+    """The other notes are kept; of too many, the first ones."""
     view = parse({"note": "5:one;7-6:backwards;;8-9:two;-1:x;10"})
     assert view.notes == (Note(5, None, "one"), Note(8, 9, "two"), Note(10))
     assert view.notes_left_out == 3
@@ -168,7 +168,7 @@ def test_notes_that_make_no_sense_are_left_out_and_counted() -> None:
 
 
 def test_a_link_with_all_notes_is_read_whole() -> None:
-    """Whatever `fits` accepts stands in an address that servers take, signs of three bytes included."""
+    """An address that `fits` accepts passes through servers, with signs of three bytes."""
     notes = [Note(10**17 - 1, 10**17, "\N{CJK UNIFIED IDEOGRAPH-4E00}" * LONGEST_TEXT)]
     while fits([*notes, notes[0]]):
         notes.append(notes[0])

@@ -84,7 +84,7 @@ def test_ranks_that_are_not_in_the_trace_are_left_out() -> None:
 
 
 def test_titles_say_who_what_and_where() -> None:
-    """The headline needs no sentence beside it."""
+    """The headline is clear without its sentence."""
     assert finding_card.title(LATE) == "Straggler: rank 2, backprop, steps 20\N{EN DASH}39"
     assert finding_card.title(HOT) == "Hot shard: PS shard 0"
     nobody = replace(LATE, kind="exposed_communication", ranks=(), phase=None, steps=None)
@@ -92,7 +92,7 @@ def test_titles_say_who_what_and_where() -> None:
 
 
 def test_of_several_runs_links_name_theirs() -> None:
-    """Where several runs are served, every link says of which run it is."""
+    """A server of several runs names the run in every link."""
     store = Store(slow_rank().run, traced(SLOW_RANK), "0123456789ab")
     ways = [
         links.to_timeline(store, LATE),

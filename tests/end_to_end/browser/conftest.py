@@ -40,7 +40,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def slow_rank_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve 4 ranks of 120 steps, of which rank 2 is slow in backprop of steps 40-79."""
+    """Serve 4 ranks of 120 steps; rank 2 is slow in backprop of steps 40-79."""
     folder = tmp_path_factory.mktemp("traces") / "run"
     write(Scenario(ranks=4, steps=120, faults=(SLOW,)), folder)
     with served(folder) as address:

@@ -44,7 +44,7 @@ def wait_until_drawn(page: Page) -> None:
 
 
 def read_as_tables(page: Page) -> None:
-    """Turn every switch, and wait until each chart's table stands in its place.
+    """Turn every switch, and wait until each chart is replaced by its table.
 
     By keyboard: a table that comes moves the switches below it, away under a mouse.
     """

@@ -86,7 +86,7 @@ def await_timeline(page: Page) -> None:
 
 
 def announced_events(page: Page, selection: str) -> int:
-    """Return how many events the export dialog announces for a selection, once it does."""
+    """Return the number of events that the export dialog announces for a selection."""
     counts: list[str] = []
 
     def is_announced() -> bool:

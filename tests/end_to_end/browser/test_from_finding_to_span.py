@@ -37,7 +37,7 @@ def follow_first_finding(page: Page) -> None:
 
 
 def plot_box(page: Page) -> tuple[float, float, float, float]:
-    """Return where the timeline's plot is: x, y, width, height."""
+    """Return the box of the timeline's plot: x, y, width, height in pixels."""
     box = box_of(page.locator("#timeline .nsewdrag").first)
     return box["x"], box["y"], box["width"], box["height"]
 

@@ -1,4 +1,4 @@
-"""In a real browser: the panel beside the timeline, its links to other spans, and how it is closed."""
+"""In a real browser: the panel next to the timeline, its links to other spans, and closing it."""
 
 from __future__ import annotations
 

@@ -64,14 +64,14 @@ def training(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
 
 
 def make_steps(training: subprocess.Popen[str], steps: int) -> None:
-    """Let so many steps be made."""
+    """Let the training make some steps."""
     assert training.stdin
     training.stdin.write("\n" * steps)
     training.stdin.flush()
 
 
 def count_steps_shown(page: Page) -> int:
-    """Return how many steps the header says there are."""
+    """Return the number of steps in the header."""
     header = re.search(r"(\d+) steps?", page.locator("#run").inner_text())
     return int(header[1]) if header else 0
 

@@ -51,7 +51,7 @@ def url() -> Iterator[str]:
 
 
 def test_the_one_late_step_is_seen(url: str) -> None:
-    """At full zoom-out its colour stands in its row, at its place, whatever the window's width."""
+    """At full zoom-out its row shows its colour at its position, at any width of the window."""
     with chromium() as browser, opened(browser, url + "timeline") as page:
         expect(page.locator("#timeline image").first).to_be_attached()
         for width in (1440, 1000, 600, 420):

@@ -64,7 +64,7 @@ def await_chart(page: Page, chart: str) -> Locator:
 
 
 def click(page: Page, graph: Locator, mark: str, height: float | None = None) -> None:
-    """Click the middle of a mark, once its tooltip is there; until then the page may still move it.
+    """Click the middle of a mark once its tooltip is shown; until then the page may still move it.
 
     `height` is in pixels below the mark's upper edge; the middle without.
     """

@@ -1,4 +1,4 @@
-"""In a real browser: notes are put, edited, deleted, and travel with the link, whatever their text."""
+"""In a real browser: notes are put, edited, deleted, and travel with the link."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def at_plot(page: Page, share: float) -> tuple[float, float]:
 
 
 def note_of(page: Page) -> str:
-    """Return what the address says of notes."""
+    """Return the address's part about notes."""
     return "".join(parse_qs(urlsplit(page.url).query).get("note", []))
 
 

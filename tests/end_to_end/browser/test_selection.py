@@ -25,7 +25,7 @@ RUN = Scenario(ranks=4, ranks_per_host=2, steps=120, faults=(SLOW,))
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Serve a run alone, and beside another one."""
+    """Serve a run alone, and together with another one."""
     folder = tmp_path_factory.mktemp("selected")
     for name in ("one", "other"):
         explained(recorded(folder / name, RUN))

@@ -67,7 +67,7 @@ def middle_of(page: Page, label: str) -> float:
 
 
 def place_coloured(page: Page, height: float, category: str) -> tuple[float, float]:
-    """Return where a row shows most of a category, as an eye would find it."""
+    """Find the point of a row with most of a category's colour, as an eye would."""
     shades = [CODES[category] + shade * SHADE for shade in range(SHADES)]
     colours = [theme.palette("light")[code] for code in shades]
     row = plot(page) | {"y": height, "height": 1}

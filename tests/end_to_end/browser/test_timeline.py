@@ -125,7 +125,7 @@ def test_time_is_measured_with_shift(browser: Browser, url: str) -> None:
 
 
 def toggle(page: Page, name: str) -> None:
-    """Press the button beside a row."""
+    """Press the button of a row."""
     page.get_by_role("button", name=f"tracks of {name}", exact=True).first.click()
 
 

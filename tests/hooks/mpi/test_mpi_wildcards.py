@@ -76,5 +76,5 @@ def _numbers(recorded: Recorded) -> list[tuple[int, int, int]]:
 
 
 def _calls(recorded: Recorded) -> list[dict[str, Any]]:
-    """Return what was recorded, without waiting."""
+    """Return the recorded calls, without waits."""
     return [event for event in recorded.events if event["kind"] != "wait"]

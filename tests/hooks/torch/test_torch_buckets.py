@@ -1,4 +1,4 @@
-"""Buckets are recorded whatever communication hook a program has, and a hook in the way is no harm."""
+"""Buckets are recorded with any communication hook, and an unsuitable hook does no harm."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_built_in_hook_is_kept_and_seen(trace: Path) -> None:
 
 
 def test_two_models_share_a_backward_pass(trace: Path) -> None:
-    """Computing goes on after the first model's bucket; only after the last is there waiting."""
+    """Computing goes on after the first model's bucket; waiting begins after the last one."""
     first, second = (tl.attach(parallel.DistributedDataParallel(network())) for _ in range(2))
     inputs = torch.ones(2, 8)
     (first(inputs) + second(inputs)).sum().backward()

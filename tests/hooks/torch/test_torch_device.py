@@ -180,7 +180,7 @@ def test_pytorch_has_what_the_cuda_layer_uses() -> None:
 
 
 def test_without_cuda_no_device_is_found() -> None:
-    """PyTorch being loaded does not make a device, nor is one woken up."""
+    """Importing PyTorch neither finds a device nor initialises one."""
     assert torch.cuda.is_initialized() is False
     assert timebase.find() is None
     assert torch.cuda.is_initialized() is False

@@ -1,4 +1,4 @@
-"""Batches are recorded from whatever loader is attached, and only where the training fetches them."""
+"""Batches of any attached loader are recorded, but only where the training fetches them."""
 
 from __future__ import annotations
 

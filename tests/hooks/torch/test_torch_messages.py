@@ -53,7 +53,7 @@ def test_each_is_recorded_once_at_both_ends(ranks: list[Recorded], rank: int) ->
 
 
 def test_they_end_when_they_have_come(ranks: list[Recorded]) -> None:
-    """On a track beside the thread, which waits for them; no message comes before it was sent."""
+    """On a track of their own, while the thread waits; none is received before it is sent."""
     names = ("communicator", "key", "seq")
     for sender, receiver in (ranks, ranks[::-1]):
         flights = {thread.index: thread.in_flight for thread in sender.side.threads}

@@ -76,7 +76,7 @@ def test_a_compiled_model_compiles_whole() -> None:
 
 
 def test_a_compiled_part_is_one(trace: Path) -> None:
-    """It computes what it did, and the operators around it are there."""
+    """Its result is unchanged, and the operators around it are recorded."""
     outer_part, inner = (
         network(),
         torch.nn.Sequential(torch.nn.Linear(1, 8), classes.OwnOperators()),

@@ -115,7 +115,7 @@ def test_reductions_match_across_ranks(ranks: list[Recorded]) -> None:
 
 
 def test_gradient_accumulation(events_of: Callable[[str], list[Events]]) -> None:
-    """Three passes a step, of which the last one reduces, and waits."""
+    """Of three passes in a step, only the last one reduces and waits."""
     for events in events_of("accumulated"):
         _check(events, passes=3 * STEPS)
 
@@ -150,14 +150,14 @@ def test_a_compiled_model(fork_server: ForkServer, tmp_path: Path) -> None:
 
 
 def test_the_users_hook(events_of: Callable[[str], list[Events]]) -> None:
-    """What its reductions consist of is not counted beside the bucket."""
+    """The hook's own reductions are not counted in addition to the bucket."""
     for events in events_of("own hook"):
         _check(events)
         assert "all_reduce" not in _count(events, "reduction")
 
 
 def test_a_collective_of_its_own_between(events_of: Callable[[str], list[Events]]) -> None:
-    """It is recorded beside the buckets, and in every step."""
+    """It is recorded in every step, next to the buckets."""
     for events in events_of("clipped"):
         _check(events)
         gathered = [e["step"] for e in events if e["name"] == "all_gather" and e["bytes"] == 4]

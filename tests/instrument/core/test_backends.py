@@ -125,7 +125,7 @@ def test_the_choice_is_told(native: str, expected: str) -> None:
 
 
 def test_free_threaded_python() -> None:
-    """There the recorder in Python serves, whatever is asked for."""
+    """It uses the recorder written in Python, even if the native one is requested."""
     code = """
         import sys
         flags, sys.abiflags = sys.abiflags, "t"

@@ -108,7 +108,7 @@ def test_round_trips_bound_the_offset(ahead: int, delays: list[tuple[int, int]])
 
 
 def test_readings_of_hooks_are_kept(trace: Path) -> None:
-    """What a hook found out stands beside the recorder's own pairs at start and end."""
+    """A hook's reading is stored next to the recorder's own pairs at start and end."""
     reading = ClockReading("ping_pong", 5, 100, peer=1, offset_ns=-7)
     recorder.clock_reading(reading)
     tl.stop()

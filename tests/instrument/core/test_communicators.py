@@ -60,7 +60,7 @@ def test_equal_handles_share_a_definition() -> None:
 
 
 def test_threads_that_name_at_once() -> None:
-    """Every definition has a number of its own, and equal ones the same, whoever comes first."""
+    """Different definitions have different numbers, equal ones the same, for any order of threads."""
     registry = Registry()
     lines: list[bytes] = []
     registry.listen(lines.append, "")

@@ -49,7 +49,7 @@ def test_first_event_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_any_use_opens(tmp_path: Path, use: str) -> None:
-    """In a program that never calls start, whatever it uses first."""
+    """The first use of any function starts the recording if the program never calls start."""
     run_child(f"import tracelens as tl\n{use}", TRACELENS_DIR=str(tmp_path / "t"), RANK="3")
     recorded = read_one(tmp_path / "t")
     assert len(recorded.events) == 1

@@ -58,7 +58,7 @@ def threads_of(recorded: Recorded) -> list[Thread]:
 
 
 def test_callbacks_of_one_thread(trace: Path) -> None:
-    """All its spans are there, in one row, however often it leaves Python and comes back."""
+    """All its spans are in one row, although it leaves and enters Python repeatedly."""
     outer, inner = tl.span("outer"), tl.span("inner")
 
     def work(number: int) -> None:

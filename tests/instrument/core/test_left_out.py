@@ -32,7 +32,7 @@ def train(folder: Path, marked: int | None = None, **options: Any) -> None:
 
 
 def printed_json(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> dict[str, Any]:
-    """Return what a verb prints as JSON."""
+    """Run a verb and parse its JSON output."""
     assert main([verb, str(folder), "--format", "json"]) == 0
     content: dict[str, Any] = json.loads(capsys.readouterr().out)
     return content
@@ -48,7 +48,7 @@ def notes_of(folder: Path) -> list[str]:
 
 
 def test_detail_of_some_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Steps between bursts are no gaps: all are there, with their phases, and counted exactly."""
+    """Steps between bursts are no gaps: their phases are kept, and counts are exact."""
     train(tmp_path, keep="every:10:2")
     trace = tl.open(tmp_path)
     assert trace.steps["step"].to_list() == list(range(STEPS))

@@ -45,7 +45,7 @@ def test_step_stamps_events_of_all_threads(trace: Path) -> None:
 
 
 def test_work_is_recorded_as_counters(trace: Path) -> None:
-    """Samples and tokens stand beside the step, if the step was completed."""
+    """A completed step has its samples and tokens as counters."""
     with tl.step(1, samples=32, tokens=2048):
         pass
     with tl.step(2, samples=16):

@@ -1,4 +1,4 @@
-"""Threads record at the same time: nothing is lost or torn, and each stands in its own row."""
+"""Threads record in parallel: nothing is lost or torn, and each has its own row."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_slots_are_shared_without_the_gil(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_token_ends_in_another_thread(trace: Path) -> None:
-    """A span belongs to the thread that began it, whoever ends it."""
+    """A span belongs to the thread that began it, even if another one ends it."""
     token = tl.span("piece").begin()
     thread = threading.Thread(target=token.end, name="ender")
     thread.start()

@@ -52,7 +52,7 @@ def test_value_arrives_alone(trace: Path, name: str, form: str) -> None:
 
 
 def test_constants_of_a_handle_arrive(trace: Path) -> None:
-    """What a handle was made with stands in every event of it."""
+    """The values of a handle are part of each of its events."""
     group = recorder.communicator([0, 2], "pair")
     span = tl.span(
         "sum", kind="reduction", op="allreduce", algorithm="ring", communicator=group, shard=3

@@ -20,7 +20,7 @@ ROUNDING_NS = 500
 
 
 def anchored(device: SimulatedDevice, seconds: list[float]) -> tuple[Anchors, list[ClockReading]]:
-    """Cast anchors after so many seconds each."""
+    """Take anchors with these pauses between them, in seconds."""
     readings: list[ClockReading] = []
     anchors = Anchors(device, readings.append, device.now)
     for pause in seconds:

@@ -82,7 +82,7 @@ def run(program: str, folder: Path) -> int:
 
 
 def test_a_kill_loses_no_times_that_were_known(tmp_path: Path) -> None:
-    """What the device had told is there; what it had not is null, and its spans are there."""
+    """Known device times are kept; unknown ones are null, and their spans are kept."""
     assert run(KILLED, tmp_path) == -9
     events = read_one(tmp_path).named("work")
     assert [event["step"] for event in events] == list(range(120))

@@ -66,7 +66,7 @@ CAUSES = {
 def test_what_finds_no_segment_is_counted(
     trace: Path, monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
-    """What was recorded before is kept; the next segment cannot be had, for whatever reason."""
+    """Earlier events are kept; the next segment cannot be created."""
     span = tl.span("piece")
     where, name, error = CAUSES[cause]
     monkeypatch.setattr(where, name, failing(error))

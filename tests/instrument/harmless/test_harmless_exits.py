@@ -1,4 +1,4 @@
-"""However a training ends, it ends as without the recorder, and what it recorded is there."""
+"""A training ends as it does without the recorder, for every kind of exit, and is recorded."""
 
 from __future__ import annotations
 

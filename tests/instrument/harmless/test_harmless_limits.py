@@ -74,7 +74,7 @@ def test_one_warning_for_each_limit(tmp_path: Path, recorder: str, first: str) -
 @both_recorders
 @pytest.mark.limits_memory
 def test_one_warning_where_memory_ends(tmp_path: Path, recorder: str) -> None:
-    """At the most, since what is there may do; and what is not kept is counted."""
+    """At most one, since the present segments may suffice; lost events are counted."""
     check(OF_MEMORY, tmp_path, recorder)
 
 
@@ -91,7 +91,7 @@ def check(cases: dict[str, str], folder: Path, recorder: str, first: str = "") -
 
 
 def told_of(trace: Path) -> list[int]:
-    """Return how many events a recording has kept and counted; none where none could be made."""
+    """Return the number of events that a recording kept or counted; none without a recording."""
     return [len(one.events) + sum(one.side.dropped.values()) for one in read_all(trace)]
 
 
@@ -113,7 +113,7 @@ resource.setrlimit(resource.RLIMIT_AS, (MIB << 20, MIB << 20))
 @pytest.mark.limits_memory
 @pytest.mark.parametrize("mebibytes", [pytest.param(120, marks=pytest.mark.slow), 200])
 def test_little_memory_at_the_end(tmp_path: Path, recorder: str, mebibytes: int) -> None:
-    """Turning records into Arrow needs memory: where there is none they stay, whole and readable."""
+    """If memory does not suffice for Arrow, the records stay whole and readable."""
     harmless(AT_THE_END.replace("MIB", str(mebibytes)), tmp_path, recorder)
     (recorded,) = read_all(tmp_path / "trace")
     assert len(recorded.named("compute")) == 120

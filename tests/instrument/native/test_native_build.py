@@ -70,7 +70,7 @@ def test_without_a_compiler(
 
 @pytest.mark.slow
 def test_with_a_compiler(hook: ModuleType, root: Path) -> None:
-    """The library lies beside its source when that is edited, and only in the wheel otherwise."""
+    """An editable install has the library next to its source, a wheel only inside."""
     libraries = [hook.library_of(root / source) for source in hook.SOURCES]
     if shutil.which("cc") is None:
         pytest.skip("there is no compiler here")
@@ -92,7 +92,7 @@ def test_free_threaded_python(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """There nothing is compiled, and the wheel is one for any Python."""
+    """It compiles nothing, and the wheel fits any Python."""
     monkeypatch.setattr(sysconfig, "get_config_var", lambda _name: 1)
     assert build(hook, root, "standard") == {"force_include": {}}
     assert "GIL" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The native recorder's clock follows the kernel's, whatever happens to the processor's counter."""
+"""The native recorder's clock follows the kernel's for any behaviour of the processor's counter."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_steps_that_are_as_ever(lengths: list[int]) -> None:
 
 
 def test_request_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever touches the file has the steps kept that are there, again with each touch."""
+    """Touching the file keeps the present steps, each time anew."""
     monkeypatch.setattr(last_steps, "_LOOK_EVERY_NS", 0)
     request = tmp_path / last_steps.REQUEST_FILE
     request.touch()  # an older one is none

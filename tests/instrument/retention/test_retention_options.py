@@ -34,7 +34,7 @@ ALL = Retention(detail="phase")
     ],
 )
 def test_keep(keep: str | None, found: Retention) -> None:
-    """Each way to keep less than all, and what stands in between is the same again."""
+    """Every form of the option is parsed, and its text gives the same retention again."""
     assert policy.parse(keep) == found
 
 

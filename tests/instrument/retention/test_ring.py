@@ -34,7 +34,7 @@ def train(first: int, end: int) -> None:
 
 
 def check_whole(recorded: Recorded, steps: list[int], *, total: int) -> None:
-    """All of these steps is there, nothing else, and nothing but these is counted as left out."""
+    """Check that exactly these steps are kept, and all others are counted as left out."""
     assert [event["step"] for event in recorded.named("step")] == steps
     assert [event["step"] for event in recorded.named("piece")] == [
         step for step in steps for _ in range(SPANS)
@@ -86,7 +86,7 @@ def test_short_run_is_kept_whole(tmp_path: Path) -> None:
 
 
 def test_asked_to_keep(tmp_path: Path) -> None:
-    """The steps before each call stay, and the last ones beside them."""
+    """The steps before each call are kept, and the last ones in addition."""
     tl.start(tmp_path, keep="last:5")
     train(0, 300)
     tl.keep()
@@ -112,7 +112,7 @@ def test_asked_to_keep_within_a_step(tmp_path: Path) -> None:
 
 
 def test_asked_again_and_again(tmp_path: Path) -> None:
-    """Steps that are asked for twice are there once."""
+    """A step that is requested twice is kept once."""
     tl.start(tmp_path, keep="last:5")
     for first in range(0, 300, 2):
         tl.keep()
@@ -154,7 +154,7 @@ def test_discarded_spans_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_budget_of_a_ring(tmp_path: Path) -> None:
-    """Where so many steps do not fit, the oldest give way, and recording goes on."""
+    """If the requested steps do not fit, the oldest ones are dropped and recording goes on."""
     budget = 2_000_000
     tl.start(tmp_path, keep="last:100000", budget=budget)
     for number in range(0, 1000, 10):
@@ -189,7 +189,7 @@ for number in range(301):
 
 @pytest.mark.end_to_end
 def test_killed(tmp_path: Path) -> None:
-    """The last whole steps are there, and the one that it died in."""
+    """The last whole steps are kept, and the one in which it died."""
     run_child(
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', '''{KILLED}''', sys.argv[1]])",
         tmp_path,

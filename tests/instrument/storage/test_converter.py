@@ -46,7 +46,7 @@ def folder_of(trace: Path) -> Path:
 
 
 def check_whole(trace: Path, steps: int) -> None:
-    """Every span is there, once."""
+    """Check that every span occurs once."""
     frame = read_one(trace).frame
     pieces = frame.filter(name="piece")["bytes"]
     assert pieces.to_list() == list(range(steps * SPANS))
@@ -69,7 +69,7 @@ def converter(trace: Path) -> Iterator[int]:
 @pytest.mark.usefixtures("converter")
 @pytest.mark.slow
 def test_segments_go_while_it_records(trace: Path) -> None:
-    """However long it records there are few files, and in the end there is one, with all in it."""
+    """A long recording has few files at any time, and one complete file at the end."""
     for first in range(STEPS, 3 * STEPS, STEPS):
         train(first)
         until(lambda: len(list(folder_of(trace).iterdir())) < 45)
@@ -102,7 +102,7 @@ def test_it_stands_apart(converter: int) -> None:
 @pytest.mark.slow
 @pytest.mark.end_to_end
 def test_second_converter_is_refused(converter: int, trace: Path) -> None:
-    """There is one a recording: another finds the lock taken, and ends."""
+    """A second converter finds the lock taken, and ends."""
     recording = under_way()
     assert recording is not None
     line = conversion._start_converter(recording.readable_path)
@@ -130,7 +130,7 @@ def test_killed_ones_are_replaced(converter: int, trace: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.end_to_end
 def test_stop_returns_with_the_file(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long that takes: here the patience of an exit is over at once."""
+    """Even if the conversion takes longer than an exit would wait."""
     monkeypatch.setattr(conversion, "_PATIENCE_MS", 0)
     train(steps=2 * STEPS)
     assert list(folder_of(trace).glob("*.seg"))
@@ -144,7 +144,7 @@ def test_stop_returns_with_the_file(trace: Path, monkeypatch: pytest.MonkeyPatch
 def test_one_that_stands_still_is_given_up(
     converter: int, trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a sentence; all is there, and becomes the file when the converter goes on."""
+    """With a sentence; the segments are complete and become the file when the converter goes on."""
     for name, value in (("_PATIENCE_MS", 0), ("_LOOK_EVERY_MS", 1), ("_STILL", 3)):
         monkeypatch.setattr(conversion, name, value)
     os.kill(converter, signal.SIGSTOP)
@@ -238,7 +238,7 @@ train(range(500, 1000))
 def test_not_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], switch: str
 ) -> None:
-    """It can be switched off; of a recording of the last steps, and of a small one, there is none."""
+    """It can be switched off; a ring recording or a small one starts none."""
     monkeypatch.setenv(conversion.SWITCH, switch)
     monkeypatch.setattr(conversion, "_start_converter", pytest.fail)
     tl.start(tmp_path, **options)
@@ -259,7 +259,7 @@ def test_it_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 @pytest.mark.end_to_end
 def test_launcher_does_not_wait_for_it(tmp_path: Path) -> None:
-    """Who reads the output of a training sees its end when the training ends, by whatever means."""
+    """A reader of the training's output sees its end when the training ends."""
     code = """
 import os, signal, sys
 import tracelens as tl

@@ -1,4 +1,4 @@
-"""Whoever is killed, and whenever, every closed span is there exactly once in the end."""
+"""Every closed span is kept exactly once after a kill of any process at any time."""
 
 from __future__ import annotations
 

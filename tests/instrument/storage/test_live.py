@@ -37,7 +37,7 @@ def test_reading_does_not_disturb(trace: Path) -> None:
 
 
 def test_what_is_there_before_the_first_event(trace: Path) -> None:
-    """Who it is and how its clock stands are known at once."""
+    """The process row and its clock readings are written at the start."""
     recorded = read_one(trace)
     assert recorded.events == []
     assert recorded.side.process.pid == os.getpid()

@@ -96,7 +96,7 @@ def test_types(kinds: str, network: bool) -> None:  # noqa: FBT001 - the expecta
 
 @pytest.fixture
 def network_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of which the table of mounts says that it is on NFS."""
+    """A folder that the table of mounts lists as NFS."""
     folder, local = tmp_path / "shared", tmp_path / "local"
     folder.mkdir()
     local.mkdir()
@@ -171,7 +171,7 @@ def test_rank_that_is_known_late(network_folder: Path) -> None:
 
 
 def test_place_of_the_users_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`TRACELENS_LOCAL_DIR` counts whatever the trace folder is on, and is made if need be."""
+    """`TRACELENS_LOCAL_DIR` is used for any trace folder, and created if it is missing."""
     monkeypatch.setenv("TRACELENS_LOCAL_DIR", str(tmp_path / "scratch" / "me"))
     tl.start(tmp_path / "trace")
     assert len(list((tmp_path / "scratch" / "me").glob(f"{OURS}/*.segments/000000.seg"))) == 1

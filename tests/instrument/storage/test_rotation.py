@@ -42,7 +42,7 @@ def test_nothing_is_lost_at_the_seam(trace: Path) -> None:
 
 
 def test_one_segment_is_always_ahead(trace: Path) -> None:
-    """A full segment is followed by one that is there already; unused ones leave nothing behind."""
+    """A full segment is followed by a prepared one; unused segments are removed."""
     span = tl.span("piece")
     for used in range(1, 4):
         with span:
@@ -65,7 +65,7 @@ def in_hand() -> list[Segment]:
 
 @pytest.mark.usefixtures("trace")
 def test_next_segment_is_made_between_steps() -> None:
-    """What a step takes is there before it begins, pages and all, and one more."""
+    """The segments of a step are prepared and touched before it begins, and one more."""
     span = tl.span("piece")
     for number, segments in enumerate((0, 2, 2, 1)):
         segments_before = in_hand()
@@ -89,7 +89,7 @@ def test_small_steps_have_one_segment_ahead() -> None:
 
 
 def test_full_segments_leave_the_memory(trace: Path) -> None:
-    """A day of training maps no more than a few: the kernel allows a process so many and no more."""
+    """A day of training maps few segments, since the kernel limits the number of mappings."""
     span = tl.span("piece")
     for _ in range(30 * SLOTS):
         with span:
@@ -101,6 +101,6 @@ def test_full_segments_leave_the_memory(trace: Path) -> None:
 
 
 def mapped(trace: Path) -> int:
-    """Count this trace's segments in memory: what other tests left is none of its business."""
+    """Count this trace's segments in memory, not those of other tests."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return sum(f"{trace}/" in line and line.endswith(".seg") for line in lines)

@@ -21,7 +21,7 @@ RANK = Lane(0, "worker", 0)
 
 
 def events() -> pl.DataFrame:
-    """Record a step with nested layers, and two reductions beside it that overlap."""
+    """Record a step with nested layers, and two overlapping reductions."""
     recorded = [
         span(0, "step", 0, 90_000, step=7),
         span(0, "forward", 1_000, 40_000, depth=1),
@@ -118,7 +118,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), min_size=1
 @given(spans=SPANS)
 @settings(max_examples=60)
 def test_no_two_calls_of_a_lane_overlap(spans: list[tuple[int, int]]) -> None:
-    """Whatever overlaps, all is drawn as it was recorded, in as many lanes as were in flight at once."""
+    """All calls are drawn as recorded, in as many lanes as calls were in flight together."""
     rows = [
         call(0, seq, begin_ns, begin_ns + duration_ns)
         for seq, (begin_ns, duration_ns) in enumerate(sorted(spans))
@@ -137,7 +137,7 @@ def test_no_two_calls_of_a_lane_overlap(spans: list[tuple[int, int]]) -> None:
 
 
 def test_what_has_no_lane_is_counted() -> None:
-    """Of more calls at once than there are lanes, those left out are counted."""
+    """If more calls are in flight than lanes exist, the others are counted."""
     rows = [call(0, seq, 10, 50) for seq in range(MOST_LEVELS + 2)]
     found = group_of(trace_of(rows).events.collect(), RANK, NAMES, None, run_window=WHOLE)
     assert len(found.scene.lanes) == MOST_LEVELS

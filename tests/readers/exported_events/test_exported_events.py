@@ -52,7 +52,7 @@ def test_our_file_is_told_from_those_of_others(tmp_path: Path) -> None:
 
 
 def test_a_part_that_the_dashboard_wrote(tmp_path: Path) -> None:
-    """It does not say how many ranks there are; those that are there, and their hosts, come back."""
+    """Its file does not state the number of ranks; the present ranks and hosts are read."""
     trace = sample_trace("mpi-late-rank")
     selection = replace(perfetto.selection_of(of_trace(trace)), facts={})
     file = tmp_path / "part.json"

@@ -179,7 +179,7 @@ print(json.dumps(outcomes))
 
 
 def test_changed_bytes_are_read_or_refused(tmp_path: Path) -> None:
-    """What is loaded is translated, each entry counted; `TRACELENS_MUTATIONS=20000` changes so many."""
+    """A dump that loads is translated, each entry counted; `TRACELENS_MUTATIONS` sets the number."""
     place = tmp_path / "trace_rank_0"
     place.write_bytes(pickle.dumps(dump([call(seq) for seq in range(1, 9)])))
     command = [sys.executable, "-c", MUTATE, str(place), str(MUTATIONS)]

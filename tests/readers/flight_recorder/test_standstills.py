@@ -76,7 +76,7 @@ def test_a_rank_that_waits_in_another_group_is_a_victim(tmp_path: Path) -> None:
 
 
 def test_a_dump_without_a_call_entered_nothing(tmp_path: Path) -> None:
-    """The world is that of the files: 16 of them, of which two hold no call, lack nobody."""
+    """The world has 16 files; two of them hold no call, and no rank is missing."""
     silent = (9, 14)
     ranks = [[] if rank in silent else [inside(1)] for rank in range(16)]
     report = report_of(write_dumps(tmp_path, ranks))
@@ -109,7 +109,7 @@ def test_gathers_tell_the_size_of_the_world(tmp_path: Path) -> None:
 
 
 def test_the_rank_that_makes_another_call_is_the_root(tmp_path: Path) -> None:
-    """All ranks are in call 2, of which one is another: no hang is told beside it."""
+    """All ranks are in call 2, but one calls another operation: no hang is reported as well."""
     ranks = [[call(1), inside(2)] for _ in range(4)]
     ranks[2] = [call(1), call(2, "nccl:broadcast"), inside(3)]
     report = report_of(write_dumps(tmp_path, ranks))
@@ -118,7 +118,7 @@ def test_the_rank_that_makes_another_call_is_the_root(tmp_path: Path) -> None:
 
 
 def test_sizes_that_must_be_equal_are_compared(tmp_path: Path) -> None:
-    """Of what each rank gives to a reduction or a gathering, and of what a root gives to all."""
+    """The inputs of a reduction or a gathering, and the root's outputs."""
     for seq, name in enumerate(
         ("all_reduce", "_all_gather_base", "reduce_scatter", "broadcast"), 1
     ):

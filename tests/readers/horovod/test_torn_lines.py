@@ -54,7 +54,7 @@ def lines() -> tuple[str, ...]:
 
 
 def saving(path: Path, written: Sequence[str]) -> float:
-    """Return what making rank 2 as fast as the others is said to save."""
+    """Return the stated saving of making rank 2 as fast as the others."""
     path.write_text("[\n" + ",\n".join(written))
     finding = next(one for one in tl.analyze(tl.open(path)).findings if one.kind == "straggler")
     assert finding.ranks == (2,)

@@ -1,4 +1,4 @@
-"""What devices did is one split: as computed from the raw files, in info and in the verdict."""
+"""The split of device time is equal in the raw files, in `info` and in the verdict."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def with_process_names(content: dict[str, Any], names: dict[int, str]) -> dict[s
 
 
 def busy(trace: tl.Trace) -> list[int]:
-    """Return how long the device of each rank computed."""
+    """Return the compute time of each rank's device in ns."""
     return [one.compute_ns for one in sorted(measure_device_time(trace), key=lambda one: one.rank)]
 
 

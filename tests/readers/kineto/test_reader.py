@@ -155,7 +155,7 @@ def assumed(file: Path) -> str:
 
 
 def test_why_a_rank_is_not_known_is_what_stands_in_the_file(tmp_path: Path) -> None:
-    """Damage in front of the events is no profile without distributedInfo, nor is one without a rank."""
+    """A profile damaged before its events is told apart from one without distributedInfo or rank."""
     text = json.dumps(profile())
     file = tmp_path / "a.json"
     file.write_text(text.replace('"distributedInfo": {', '"distributedInfo": {oops', 1))
@@ -165,7 +165,7 @@ def test_why_a_rank_is_not_known_is_what_stands_in_the_file(tmp_path: Path) -> N
 
 
 def test_rank_1_alone_is_not_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever is rank 1 has a rank 0 beside it, though the file does not say how many there are."""
+    """A rank 1 implies a rank 0, although the file does not state the number of ranks."""
     content = profile(1)
     content["distributedInfo"] = {"backend": "gloo", "rank": 1}
     write_profile(tmp_path / "rank1.json", content)
@@ -174,14 +174,14 @@ def test_rank_1_alone_is_not_of_one(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def advice_of(content: dict[str, Any], file: Path) -> dict[str, str]:
-    """Return what is missing in a profile, with the advice."""
+    """Return the missing content of a profile, with the advice."""
     recognition = tl.open(write_profile(file, content), rank_of={file.name: 0}).recognition
     assert recognition
     return {gap.missing: gap.advice for gap in recognition.gaps}
 
 
 def test_advice_is_checked_against_the_file(tmp_path: Path) -> None:
-    """CPU activities that are there are not asked for, nor is prof.step() without a schedule."""
+    """Present CPU activities are not asked for, nor is prof.step() without a schedule."""
     about = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 5}
     operators = [about | {"name": "aten::mul", "ts": 10 * n} for n in range(50)]
     advice = advice_of({"schemaVersion": 1, "traceEvents": operators}, tmp_path / "a.json")
@@ -297,7 +297,7 @@ def test_a_report_is_no_folder_of_events(tmp_path: Path) -> None:
 
 
 def on_a_device(steps: int, kernel_us: int) -> dict[str, Any]:
-    """Steps of 1 ms, in each of which a kernel of so many microseconds is launched."""
+    """Steps of 1 ms that each launch a kernel of this length in microseconds."""
     about = {"ph": "X", "pid": 1, "tid": 1}
     return {
         "distributedInfo": {"rank": 0, "world_size": 1, "backend": "nccl"},

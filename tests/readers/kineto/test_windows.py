@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def offsets_ms(trace: tl.Trace) -> set[int]:
-    """Return how far apart the begins of equal steps are."""
+    """Return the distances between the begins of equal steps."""
     steps = trace.steps.pivot(on="rank", index="step", values="start_ns").drop_nulls()
     return set(((steps["1"] - steps["0"]) / 1e6).round().cast(pl.Int64).to_list())
 
@@ -23,7 +23,7 @@ def offsets_ms(trace: tl.Trace) -> set[int]:
 @pytest.mark.parametrize("numbered", [True, False])
 @pytest.mark.parametrize("skipped", [0, 1, 3])
 def test_steps_are_those_of_the_calls(skipped: int, tmp_path: Path, *, numbered: bool) -> None:
-    """By sequence numbers, or by exits; clocks agree, so equal steps begin at once."""
+    """Steps are matched by sequence numbers or exits; equal steps then begin together."""
     write_ranks(tmp_path, lambda rank: gpu_profile(rank, skipped=skipped * rank, numbered=numbered))
     trace = tl.open(tmp_path)
     assert offsets_ms(trace) == {0}

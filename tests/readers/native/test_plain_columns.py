@@ -73,7 +73,7 @@ def by_kind(table: pa.Table) -> pa.Array[Any]:
 
 
 def test_columns_that_are_null_in_some_batches(tmp_path: Path) -> None:
-    """Counters stand in some batches only, communicators in others."""
+    """Some batches hold counters only, others communicators only."""
     victim = written(tmp_path)
     rewritten(victim, lambda table: table.take(by_kind(table)), rows=50, compression="zstd")
     assert_same(read_usable(victim, NAMES, BoundedCache()), usable(read_arrow(victim, NAMES)))

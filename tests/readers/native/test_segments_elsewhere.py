@@ -44,7 +44,7 @@ def test_it_leads_there(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_there(tmp_path: Path, content: str, sentence: str) -> None:
-    """One sentence says what was found; beside others it becomes a note."""
+    """One sentence says what was found; next to other files it becomes a note."""
     (tmp_path / f"{NAME}.elsewhere").write_text(content)
     with pytest.raises(NotATrace, match=sentence):
         tl.open(tmp_path)
@@ -54,7 +54,7 @@ def test_nothing_there(tmp_path: Path, content: str, sentence: str) -> None:
 
 
 def test_note_beside_its_file(tmp_path: Path) -> None:
-    """Where the file is there, it counts; the note is what a kill left over."""
+    """If the file exists, it counts; the note was left by a kill."""
     convert(write_folder(tmp_path, [Slot(1, 2)]))
     leave_note(tmp_path / f"{NAME}.elsewhere", tmp_path / "gone")
     trace = tl.open(tmp_path)

@@ -34,7 +34,7 @@ WORK = Definition(2, "work", "user")
 
 
 def info_of(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Return what `tracelens info` says."""
+    """Run `tracelens info` and parse its JSON output."""
     assert main(["info", str(path), "--format", "json"]) == 0
     content: dict[str, Any] = json.loads(capsys.readouterr().out)
     return content
@@ -117,7 +117,7 @@ def test_nothing_recorded(tmp_path: Path) -> None:
 
 
 def steps_of(slots: Sequence[Slot], folder: Path) -> int:
-    """Return how many steps a process with these records has, as its file says."""
+    """Return the number of steps of a process with these records, as its file states it."""
     end = read_end(convert(write_folder(folder, slots, definitions=(STEP, WORK))))
     assert end is not None
     assert end.summary is not None

@@ -68,7 +68,7 @@ def test_numbers_of_operations_become_those_of_a_communicator(tmp_path: Path) ->
 
 
 def test_who_is_late_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And nobody is called healthy, as only calls of NCCL are there."""
+    """No run is called healthy, since the file holds calls of NCCL only."""
     assert main(["analyze", "--no-keep", str(run(tmp_path / "late", late=2))]) in {0, 1}
     assert "rank 2" in capsys.readouterr().out
     report = tl.analyze(tl.open(run(tmp_path / "well")))

@@ -1,6 +1,6 @@
-"""Whatever bytes of a database are changed: rows, or a sentence; never a traceback, a hang or a view.
+"""Any changed bytes of a database give rows or a sentence; never a traceback, a hang or a view.
 
-`TRACELENS_MUTATIONS=20000` changes so many.
+`TRACELENS_MUTATIONS=20000` tries 20,000 changes.
 """
 
 from __future__ import annotations

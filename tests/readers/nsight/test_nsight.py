@@ -24,7 +24,7 @@ needs_files = needs("nsight")
 
 
 def on_threads(trace: tl.Trace) -> pl.Expr:
-    """Return which events are of code, not of a device's stream."""
+    """Return a filter for the events of threads, without those of device streams."""
     named = trace.threads.filter(pl.col("name").str.starts_with("thread"))
     return pl.col("thread").is_in(named["thread"].to_list())
 

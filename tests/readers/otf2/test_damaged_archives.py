@@ -1,6 +1,6 @@
-"""Whatever bytes of an archive are changed or cut off: rows, or one sentence, also of a crash.
+"""Any changed or cut archive gives rows or one sentence, also if the library crashes.
 
-`TRACELENS_MUTATIONS=20000` changes so many.
+`TRACELENS_MUTATIONS=20000` tries 20,000 changes.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def test_without_a_slow_rank_there_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_requests_are_in_flight(tmp_path: Path) -> None:
-    """From the call that begins them to the one that completes them, beside the code."""
+    """From the call that begins them to the one that completes them, on their own track."""
     sender, receiver = Rank(), Rank()
     sender.region(0, MS, "MPI_Isend")
     sender.message(100, "mpi_isend", 1, 7, 512, 33)
@@ -170,7 +170,7 @@ def test_several_processes_without_numbers_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_no_health(tmp_path: Path) -> None:
-    """The others are read, a note names it, and no run of which events are missing is healthy."""
+    """The others are read, a note names it, and the run is not called healthy."""
     anchor = write(tmp_path / "run", training())
     (anchor.parent / "traces/3.evt").unlink()
     trace = tl.open(anchor)

@@ -68,7 +68,7 @@ def test_ranks_of_several_files_are_given(tmp_path: Path) -> None:
 
 
 def test_steps_without_kernels_are_not_judged(tmp_path: Path) -> None:
-    """Their launches are there, so the profiler lost the kernels."""
+    """Their launches are recorded, so the profiler lost the kernels."""
     file = rocprof.training(40)
     kernels = file.records["kernel_dispatch"]
     kernels_per_step = len(kernels) // 40

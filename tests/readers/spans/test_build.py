@@ -53,7 +53,7 @@ CALL: Final = {"op": "allreduce", "communicator": "dp", "bytes": 1 << 20}
 
 
 def test_rows_become_a_trace() -> None:
-    """Clocks are tied by exits, streams are tracks beside the code, all members are known."""
+    """Clocks are tied by exits, streams are tracks of their own, all members are known."""
     trace = prepare(build(rows(), Origin("the run", members={"dp": range(4)})))
     assert trace.alignment.method == "collective_exits"
     assert trace.alignment.hosts[1].offset_ns == pytest.approx(3_000 * MS, abs=MS // 10)
@@ -71,7 +71,7 @@ def test_rows_become_a_trace() -> None:
     ("gaps", "state"), [((), "bottleneck"), ((GAP,), "bottleneck"), ((GAP, OPEN), "inconclusive")]
 )
 def test_a_decisive_gap_leaves_the_verdict_open(gaps: tuple[Gap, ...], state: str) -> None:
-    """No run is called healthy of which a reader did not understand what that takes."""
+    """A run is not called healthy if its reader left out decisive data."""
     recognition = Recognition("Some format", gaps=gaps)
     verdict = analyze(prepare(build(rows(), Origin("the run", recognition=recognition)))).verdict
     assert verdict.state == state
@@ -88,7 +88,7 @@ def test_a_fault_is_one_whatever_is_missing() -> None:
 
 
 def test_what_was_recognised_of_several_parts_is_one() -> None:
-    """Of recordings of our own there is none."""
+    """Native recordings have no recognition."""
     recognition = Recognition("A", left_out=(("marks", 2),), gaps=(GAP,))
     other = replace(recognition, format="B", gaps=(GAP, OPEN))
     joined = join_recognitions([recognition, None, other])

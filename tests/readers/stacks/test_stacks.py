@@ -1,4 +1,4 @@
-"""Sampled stacks: runs of samples are spans, and the stacks themselves are there as if sampled by us."""
+"""Sampled stacks: runs of samples become spans, and stacks are those of our own sampler."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_stacks(path: Path, content: bytes) -> Path:
 
 
 def shares(trace: tl.Trace) -> dict[str, int]:
-    """Return how long each kind of span lasts, in samples."""
+    """Return the length of each kind of span, in samples."""
     rows = trace.events.with_columns(pl.col("kind").cast(pl.String)).collect()
     spent = rows.group_by("kind").agg((pl.col("end_ns") - pl.col("start_ns")).sum() / PERIOD_NS)
     return {kind: round(periods) for kind, periods in spent.rows()}
@@ -123,7 +123,7 @@ def test_our_own_export_comes_back(tmp_path: Path) -> None:
 
 
 def test_files_that_say_their_ranks_and_others(tmp_path: Path) -> None:
-    """Are of one run, whatever their order; also where a folder has no name that ends in .json."""
+    """They are one run in any order; also in a folder whose name does not end in .json."""
     named = stacks.speedscope(5, names=("rank 0: MainThread",), exporter="TraceLens")
     write_stacks(tmp_path / "a.speedscope", named)
     write_stacks(tmp_path / "b.speedscope", stacks.speedscope(5))
@@ -134,7 +134,7 @@ def test_files_that_say_their_ranks_and_others(tmp_path: Path) -> None:
 
 
 def test_damage_is_counted(tmp_path: Path) -> None:
-    """Ends without begins, frames that there are not, weights that are none."""
+    """Ends without begins, unknown frames, invalid weights."""
     events = json.loads(stacks.py_spy(3))
     events += [events[-1], {"ph": "B"}, "no event", {"ph": "i", "name": "mark"}]
     trace = tl.open(write_stacks(tmp_path / "a.json", json.dumps(events).encode()))

@@ -34,20 +34,20 @@ def times(trace: Trace) -> list[tuple[int, int, int | None]]:
     ],
 )
 def test_names_and_units(columns: str, unit: int) -> None:
-    """Case, separators and humps do not count; the unit stands in the name."""
+    """Case, separators and humps do not count; the name states the unit."""
     trace = Trace.from_table(rows(columns, "0 10 20", "1 11 25"))
     assert times(trace) == [(0, 10 * unit, 20 * unit), (1, 11 * unit, 25 * unit)]
 
 
 @pytest.mark.parametrize("length", ["dur_ms", "duration_ms", "Duration (ms)", "elapsed_ms"])
 def test_length_instead_of_end(length: str) -> None:
-    """A length stands for the end, in its own unit."""
+    """A length replaces the end, in its own unit."""
     trace = Trace.from_table({"rank": [3], "ts_us": [1_000], length: [1.5]})
     assert times(trace) == [(3, MS, 2_500_000)]
 
 
 def test_exact_name_wins() -> None:
-    """Where the plain name is there, its synonyms are columns like any other."""
+    """If the plain name exists, its synonyms are ordinary columns."""
     table = {"rank": [1], "pid": [4242], "start_ns": [5], "end_ns": [9], "ts": [7], "dur": [1]}
     trace = Trace.from_table(table)
     assert times(trace) == [(1, 5, 9)]

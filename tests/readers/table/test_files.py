@@ -156,7 +156,7 @@ DAMAGE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damaged_files(name: str, tmp_path: Path) -> None:
-    """What cannot be read, wholly or in part, is refused in one sentence, whatever it is."""
+    """A file that cannot be read, wholly or in part, is refused in one sentence."""
     file = tmp_path / name
     file.write_bytes(DAMAGE[name])
     with pytest.raises(TraceLensError) as error:
@@ -168,7 +168,6 @@ def test_damaged_files(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("name", ["events.parquet", "events.feather"])
 def test_files_cut_short(name: str, share: float, tmp_path: Path) -> None:
-    """So are files of which the end is missing."""
     file = tmp_path / name
     WRITERS[name](table_of(simulated(SLOW)), file)
     whole = file.read_bytes()
@@ -216,7 +215,7 @@ def test_readers_agree_on_whose_a_file_is(tmp_path: Path) -> None:
 def test_a_folder_with_one_table_is_that_table(
     name: str, tmp_path: Path, *, one_clock: bool
 ) -> None:
-    """Other files beside it do not matter; hidden ones are none of it."""
+    """Other files and hidden ones are ignored."""
     WRITERS[name](table_of(simulated(SLOW)), tmp_path / name)
     (tmp_path / "README.txt").write_text("a training")
     (tmp_path / ".hidden.csv").write_text(SMALL)

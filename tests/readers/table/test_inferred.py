@@ -53,7 +53,7 @@ def test_one_clock_is_believed_if_told() -> None:
 
 
 def test_a_column_tells_clocks() -> None:
-    """Ranks of one clock need no alignment, whatever their hosts are."""
+    """Ranks of one clock need no alignment, even on different hosts."""
     table = plain(HEALTHY).with_columns(clock=pl.lit("gps"), host=pl.col("rank").cast(pl.String))
     assert Trace.from_table(table).alignment.method == "same_clock"
 
@@ -147,7 +147,7 @@ def test_numbers_used_twice_match_nothing() -> None:
 
 
 def test_buckets_beside_backprop_without_threads() -> None:
-    """They are taken to run beside it, so that the verdict and its price stay."""
+    """They are taken to run in parallel, so the verdict and its saving are unchanged."""
     trace, told = Trace.from_table(plain(SLOW).drop("thread")), Trace.from_table(plain(SLOW))
     assert "overlaps other work of its rank" in sentences(trace)
     first, second = analyze(trace).findings[0], analyze(told).findings[0]

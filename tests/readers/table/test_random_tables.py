@@ -77,7 +77,7 @@ def test_any_table(examples: int) -> None:
 
 
 def check_table(table: dict[str, list[Any]], one_clock: bool) -> None:  # noqa: FBT001 - drawn
-    """No other error, no other line, no report beside its format."""
+    """Check that only known errors occur, each in one line, and that reports keep to their format."""
     try:
         trace = Trace.from_table(table, one_clock=one_clock)
     except TraceLensError as error:

@@ -51,7 +51,7 @@ def ns_by_category(trace: Trace) -> dict[str, int]:
 @pytest.mark.parametrize("without", [(), ("stream",), ("tid",), ("tid", "stream")], ids=str)
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_table_of_kernels(tmp_path: Path, suffix: str, without: tuple[str, ...]) -> None:
-    """They are compute time, and communication where nothing else runs; whatever names the streams."""
+    """Kernels are compute time, and communication while no other kernel runs; any names of streams."""
     frame, path = table(*kernels(), without=without), tmp_path / f"kernels{suffix}"
     if suffix == ".csv":
         frame.write_csv(path)
@@ -74,7 +74,7 @@ def test_kernels_that_reduce_meet() -> None:
 
 
 def test_kernels_beside_the_threads() -> None:
-    """A rank's thread is the one of its phases; a stream is beside it, with annotations or without."""
+    """A rank's thread is the one with its phases; a stream is a track of its own."""
     thread = {"rank": 0, "host": "a", "tid": 1}
     host = [
         {**thread, "ts_us": 0, "dur_us": 20, "cat": "forward", "name": "forward"},

@@ -86,7 +86,7 @@ def test_absurd_times(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [2**31, 2**40, -7, "3x"])
 def test_absurd_ranks(value: Any) -> None:
-    """So do ranks that are none."""
+    """Rows with impossible ranks are dropped, too."""
     trace = Trace.from_table({"rank": [3, value], "start_ns": [5, 5], "end_ns": [9, 9]})
     assert trace.processes["rank"].to_list() == [3]
 

@@ -1,4 +1,4 @@
-"""VizTracer's traces: calls of functions, of which some are known to be phases of training."""
+"""VizTracer's traces: calls of functions, among them the phases of training."""
 
 from __future__ import annotations
 

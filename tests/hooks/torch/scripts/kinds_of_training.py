@@ -111,7 +111,7 @@ WAYS: dict[str, Callable[[Setting], None]] = {
 
 
 def digest(model: nn.Module) -> str:
-    """Return what tells weights apart bit by bit."""
+    """Return a hash that differs if any bit of the weights differs."""
     weights = [weight.detach().numpy().tobytes() for weight in model.parameters()]
     return hashlib.sha256(b"".join(weights)).hexdigest()
 

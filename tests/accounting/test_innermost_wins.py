@@ -44,7 +44,7 @@ def by_hand(rows: list[dict[str, Any]], at: int) -> tuple[str, str | None]:
 
 
 @pytest.mark.parametrize("examples", few_or_many(20, 60))
-def test_every_nanosecond(examples: int) -> None:
+def test_each_nanosecond_belongs_to_the_innermost_span(examples: int) -> None:
     """Category and name of each nanosecond are those of the definition."""
     step = span(0, "step", 0, LENGTH, step=0)
 

@@ -14,7 +14,7 @@ RUN = Scenario(ranks=6, ranks_per_host=2, steps=12, buckets=3, clocks=random_clo
 
 
 @pytest.mark.parametrize("most_bytes", [0, 700, 1 << 16])
-def test_questions_to_several_workers_at_once(most_bytes: int) -> None:
+def test_a_joint_query_answers_as_each_worker_alone(most_bytes: int) -> None:
     """Each worker's answer is the one that it gives alone, also for moments beyond its time."""
     store = phases.run(load.prepare(generate(RUN))).pieces
     worker_indices = [4, 0, 5, 2]

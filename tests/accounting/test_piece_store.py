@@ -20,7 +20,7 @@ def fields(pieces: PackedPieces) -> list[object]:
 
 
 @pytest.mark.parametrize("room", [0, 3_000, 1 << 30])
-def test_pieces_come_back_as_they_were(room: int) -> None:
+def test_stored_pieces_are_read_back_unchanged(room: int) -> None:
     """Whether none, some or all of them fit into memory."""
     trace = tracelens.load.prepare(generate(SLOW_BACKPROP))
     packed = phases.run(trace).pieces.packed
@@ -31,7 +31,7 @@ def test_pieces_come_back_as_they_were(room: int) -> None:
     assert [fields(stored) for stored in store] == [fields(stored) for stored in packed]
 
 
-def test_an_account_without_memory_for_pieces() -> None:
+def test_times_do_not_depend_on_the_memory_for_pieces() -> None:
     """It comes to the same times, and the same rows."""
     trace = tracelens.load.prepare(generate(SLOW_BACKPROP))
     free, bound = phases.run(trace), phases.run(trace, memory=0)

@@ -38,7 +38,7 @@ def stages_of(trace: Trace) -> Stages | None:
 
 
 @pytest.mark.parametrize("by_stage", mark_slow([True, False], quick=[True]))
-def test_the_stages_of_a_pipeline(*, by_stage: bool) -> None:
+def test_stages_of_a_pipeline_are_found(*, by_stage: bool) -> None:
     """Found by the communicators of replicas, or by the order of messages."""
     stages = stages_of(recording(by_stage=by_stage).trace())
     assert stages is not None
@@ -104,7 +104,7 @@ def test_ranks_that_send_nothing_are_all_peers() -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_stages_are_levelled(replicas: int) -> None:
+def test_levelling_hides_unequal_stages_but_not_a_slow_rank(replicas: int) -> None:
     """A stage with twice the work is as usual as any; a slow rank of it still stands out."""
     count = 3
     ranks = count * replicas
@@ -165,7 +165,7 @@ def test_who_gathers_and_then_answers_is_a_peer() -> None:
     assert find_server(served_trace(ORDER, directly=False)) is None
 
 
-def test_without_others_that_talk_past_it() -> None:
+def test_a_rank_that_others_bypass_is_no_server() -> None:
     assert find_server(served_trace(ORDER, others=True)) is None
     assert find_server(prepare(exchange(3, together=True))) is None
 

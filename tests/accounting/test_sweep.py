@@ -65,7 +65,7 @@ def windows(draw: st.DrawFn) -> Ints:
 
 @native
 @pytest.mark.parametrize("examples", few_or_many(80, 250))
-def test_both_cut_alike(examples: int) -> None:
+def test_native_and_numpy_sweeps_agree(examples: int) -> None:
     """C and Python return the same arrays for any overlapping spans."""
 
     def check(thread: Spans, around: Surroundings, steps: Ints) -> None:
@@ -80,7 +80,9 @@ def test_both_cut_alike(examples: int) -> None:
 
 
 @given(spans(CODES), surroundings(), windows())
-def test_time_adds_up(thread: Spans, around: Surroundings, steps: Ints) -> None:
+def test_pieces_cover_all_steps_without_gaps(
+    thread: Spans, around: Surroundings, steps: Ints
+) -> None:
     """Pieces touch from the first step to the last, and each step's categories sum to its length."""
     sums = partition(thread, around, steps)
     assert sums.spent.sum(axis=1).tolist() == np.diff(steps).tolist()
@@ -91,7 +93,7 @@ def test_time_adds_up(thread: Spans, around: Surroundings, steps: Ints) -> None:
 
 
 @native
-def test_arrays_are_held_to_their_lengths() -> None:
+def test_arrays_of_wrong_length_type_or_order_are_refused() -> None:
     """What is too short, of another type or out of order is refused, not read."""
     arrays = [np.array([0, 10], np.int64), *no_spans(), *no_spans(), *[np.zeros(0, np.int64)] * 10]
     assert count_segments_cut(arrays) == 1

@@ -67,7 +67,7 @@ def any_span(draw: st.DrawFn, ranks: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("examples", few_or_many(20, 80))
-def test_any_spans(examples: int) -> None:
+def test_categories_sum_to_the_step_for_random_spans(examples: int) -> None:
     """Random spans, also open, empty, crossing each other and out of order."""
 
     def check(rows: list[dict[str, Any]]) -> None:
@@ -78,7 +78,7 @@ def test_any_spans(examples: int) -> None:
 
 
 @pytest.mark.parametrize("scenario", [HEALTHY, BLOCKING, SLOW_LOADER, TWO_HOSTS, HOT_SHARD])
-def test_simulated_runs(scenario: Scenario) -> None:
+def test_categories_sum_to_the_step_in_simulated_runs(scenario: Scenario) -> None:
     """Whole simulated runs, also on clocks that had to be aligned."""
     trace = prepare(generate(scenario))
     found = phases.run(trace)
@@ -86,14 +86,14 @@ def test_simulated_runs(scenario: Scenario) -> None:
     assert set(found.times["rank"]) == set(range(scenario.ranks))
 
 
-def test_nothing_recorded() -> None:
+def test_a_trace_without_steps_gives_empty_tables() -> None:
     """A trace without steps gives empty results of the right columns."""
     found = phases.run(prepare(trace_of([])))
     assert found.segments.is_empty()
     assert dict(found.times.schema) == dict(phases.run(prepare(generate(HEALTHY))).times.schema)
 
 
-def test_open_spans() -> None:
+def test_open_spans_of_a_killed_rank_count_to_its_last_event() -> None:
     """A killed rank's open spans count up to its last event."""
     rows = [
         span(0, "step", 0, None, step=0),

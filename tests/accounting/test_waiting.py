@@ -26,13 +26,13 @@ def segments_of_rank_0(
     return of_rank_0.select(pl.col("category").cast(pl.String), "start_ns", "end_ns").rows()
 
 
-def test_blocking_call() -> None:
+def test_a_blocking_collective_waits_until_the_last_arrival() -> None:
     """A blocking collective is waiting until the last arrival and transfer after it."""
     rows = [call(0, 0, 20, 80, **BLOCKED), call(1, 0, 50, 80, **BLOCKED)]
     assert segments_of_rank_0(rows)[1:3] == [("wait", 20, 50), ("transfer", 50, 80)]
 
 
-def test_in_flight_under_work() -> None:
+def test_work_hides_communication_in_flight() -> None:
     """What own work hides is own work; what sticks out is split."""
     rows = [
         span(0, "backprop", 0, 40),
@@ -47,7 +47,7 @@ def test_in_flight_under_work() -> None:
     ]
 
 
-def test_unrecorded_time_in_flight() -> None:
+def test_communication_in_flight_explains_unrecorded_time() -> None:
     """Where the code's waiting is not recorded, what is in flight explains it."""
     rows = [span(0, "backprop", 0, 40), call(0, 0, 10, 90), call(1, 0, 60, 90)]
     assert segments_of_rank_0(rows) == [
@@ -58,7 +58,7 @@ def test_unrecorded_time_in_flight() -> None:
     ]
 
 
-def test_point_to_point_inside_a_collective() -> None:
+def test_messages_inside_a_reduction_wait_as_the_reduction_does() -> None:
     """A ring written with sends inside a matched reduction waits as the reduction does."""
     ring = {"algorithm": "ring", **BLOCKED}
     rows = [
@@ -70,7 +70,7 @@ def test_point_to_point_inside_a_collective() -> None:
     assert segments_of_rank_0(rows)[1:-1] == [("wait", 20, 50), ("transfer", 50, 80)]
 
 
-def test_user_code_inside_a_collective() -> None:
+def test_user_code_inside_a_reduction_is_part_of_it() -> None:
     """Adding up received parts inside a reduction is part of it."""
     rows = [call(0, 0, 20, 80, **BLOCKED), span(0, "user", 60, 70, depth=1)]
     assert segments_of_rank_0(rows, ranks=1)[1:-1] == [
@@ -80,14 +80,13 @@ def test_user_code_inside_a_collective() -> None:
     ]
 
 
-def test_user_code_over_something_in_flight() -> None:
+def test_user_code_during_communication_is_work() -> None:
     """A user's span outside of any phase is work, also while something is in flight."""
     rows = [span(0, "user", 10, 60), call(0, 0, 0, 60)]
     assert segments_of_rank_0(rows, ranks=1)[1] == ("user", 10, 60)
 
 
-def test_never_joined() -> None:
-    """A collective that somebody never joins is waiting to the end."""
+def test_a_collective_that_a_rank_never_joins_is_waiting_to_the_end() -> None:
     rows = [call(0, 0, 30, None, **BLOCKED)]
     assert segments_of_rank_0(rows)[-1] == ("wait", 30, 100)
 
@@ -98,7 +97,7 @@ def test_desync_is_waiting() -> None:
     assert segments_of_rank_0(rows)[1] == ("wait", 30, 90)
 
 
-def test_waiting_has_priority() -> None:
+def test_a_collective_not_entered_by_all_makes_the_time_waiting() -> None:
     """Of two collectives in flight, one not yet entered by all makes it waiting."""
     rows = [call(0, 0, 10, 90), call(1, 0, 10, 90), call(0, 1, 20, 90), call(1, 1, 60, 90)]
     assert [row[:2] for row in segments_of_rank_0(rows)[1:4]] == [
@@ -108,12 +107,12 @@ def test_waiting_has_priority() -> None:
     ]
 
 
-def test_bare_wait() -> None:
+def test_a_recorded_wait_without_communication_is_waiting() -> None:
     """A recorded wait beneath which nothing else is recorded is waiting."""
     assert segments_of_rank_0([span(0, "wait", 10, 60)], ranks=1)[1] == ("wait", 10, 60)
 
 
-def test_waiting_for_work() -> None:
+def test_a_rank_without_work_is_idle() -> None:
     """Who has been given nothing to do is idle, of known cause: no rank is awaited."""
     assert segments_of_rank_0([span(0, "wait", 10, 60, op="launch")], ranks=1)[1] == (
         "idle",
@@ -122,7 +121,7 @@ def test_waiting_for_work() -> None:
     )
 
 
-def test_other_causes() -> None:
+def test_pauses_and_device_waits_are_idle() -> None:
     """Empty time with a pause of the process, or in which the thread waits for its device, is idle."""
     rows = [
         span(0, "gc", 10, 20, thread=2),
@@ -134,7 +133,7 @@ def test_other_causes() -> None:
     assert [row[1:] for row in found if row[0] == "user"] == [(60, 70)]  # the device's own work
 
 
-def test_elastic() -> None:
+def test_elastic_averaging_is_queue_update_and_transfer() -> None:
     """Waiting for one's turn is a server's queue, an elastic update is an update, the rest transfer."""
     ops = ("turn_wait", "weights_down", "worker_update")
     rows = [span(0, "elastic", 10 * i, 10 * i + 10, op=op) for i, op in enumerate(ops)]
@@ -146,7 +145,7 @@ def test_elastic() -> None:
     ]
 
 
-def test_queue_of_a_shard() -> None:
+def test_a_push_that_is_not_served_yet_is_queued() -> None:
     """A push that has arrived at the shard but is not served yet is in its queue."""
     on_shard: dict[str, Any] = {"process": 1, "role": "ps", "request": 7}
     rows = [
@@ -173,7 +172,7 @@ def test_pull_waits_for_later_pushes() -> None:
     assert by_name["ps_queue"] > by_name["transfer"]
 
 
-def test_others_wait_for_the_slow_rank() -> None:
+def test_the_slow_rank_waits_least() -> None:
     """On a simulated run the slow rank has the least waiting and the most own time."""
     found = phases.run(prepare(generate(SLOW_BACKPROP)))
     sums = found.times.group_by("rank", "category").agg(pl.col("ns").sum())

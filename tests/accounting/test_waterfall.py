@@ -35,7 +35,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 
 @pytest.mark.parametrize("runs", few_or_many(6, 20))
-def test_shares_sum_to_one(runs: int) -> None:
+def test_shares_of_the_waterfall_sum_to_one(runs: int) -> None:
     """No share is negative, and nothing is counted twice or forgotten."""
 
     def check(scenario: Scenario) -> None:
@@ -48,7 +48,7 @@ def test_shares_sum_to_one(runs: int) -> None:
     check_examples(check, runs, scenarios())
 
 
-def test_shares_sum_to_one_on_aligned_clocks() -> None:
+def test_shares_of_the_waterfall_sum_to_one_on_aligned_clocks() -> None:
     """The same where hosts have clocks of their own."""
     scenario = Scenario(ranks=8, ranks_per_host=2, steps=40, clocks=random_clocks(4))
     efficiency = analyze(prepare(generate(scenario))).efficiency

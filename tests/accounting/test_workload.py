@@ -41,20 +41,20 @@ def noise(by: float, seed: int) -> np.ndarray:
     return 1 + by * np.random.default_rng(seed).standard_normal((STEPS, RANKS))
 
 
-def test_lengths_explain_uneven_work() -> None:
+def test_token_counts_explain_uneven_work() -> None:
     finding = finding_of_kind((1000 * noise(0.25, 1)).round(), noise(0.01, 2), "load_imbalance")
     assert finding.evidence["explained_by"] == "tokens"
     assert finding.evidence["explained"] > 0.95
     assert "the number of tokens per rank varies, which explains" in finding.sentence
 
 
-def test_lengths_that_do_not_explain_it_are_said() -> None:
+def test_token_counts_that_explain_nothing_are_reported() -> None:
     finding = finding_of_kind((1000 * noise(0.01, 1)).round(), noise(0.25, 2), "load_imbalance")
     assert finding.evidence["explained"] < 0.1
     assert "not with its tokens" in finding.sentence
 
 
-def test_a_rank_with_more_work() -> None:
+def test_a_rank_with_more_tokens_is_a_straggler_with_more_work() -> None:
     tokens = (1000 * noise(0.02, 1)).round()
     tokens[:, 2] *= 1.3
     finding = finding_of_kind(tokens, noise(0.01, 2), "straggler")
@@ -65,7 +65,7 @@ def test_a_rank_with_more_work() -> None:
     assert low < finding.evidence["extra_ns"] < high
 
 
-def test_a_rank_that_is_slow_with_the_same_work() -> None:
+def test_a_rank_that_is_slow_with_equal_tokens_has_no_more_work() -> None:
     slow = noise(0.01, 2)
     slow[:, 2] *= 1.3
     told = finding_of_kind((1000 * noise(0.02, 1)).round(), slow, "straggler")

@@ -24,7 +24,7 @@ def waits(trace: Trace) -> list[tuple[Any, ...]]:
     return trace.arrivals.sort("seq", "rank").select("rank", "seq", "wait_ns", "transfer_ns").rows()
 
 
-def test_wait_and_transfer() -> None:
+def test_waits_end_at_the_last_arrival_and_the_rest_is_transfer() -> None:
     """Who comes first waits for who comes last; the rest is transfer."""
     trace = match_calls([call(0, 0, 100, 200), call(1, 0, 160, 205)])
     assert waits(trace) == [(0, 0, 60, 40), (1, 0, 0, 45)]
@@ -41,7 +41,7 @@ def test_order_of_files_does_not_matter() -> None:
     assert_frame_equal(first.sort(key), second.sort(key))
 
 
-def test_hang() -> None:
+def test_a_call_that_a_recording_rank_never_enters_is_a_hang() -> None:
     """If a rank that recorded never came, nobody waited for a known time, and it is named."""
     trace = match_calls([call(0, 0, 100, 200), call(1, 0, 160, 205), call(0, 1, 300, None)])
     hanging = trace.arrivals.filter(pl.col("seq") == 1)
@@ -49,7 +49,7 @@ def test_hang() -> None:
     assert hanging.select("arrived", "expected").rows() == [(1, 2)]
 
 
-def test_lost_record() -> None:
+def test_a_completed_call_with_a_lost_record_keeps_its_waits() -> None:
     """If a call was completed though a rank's record of it is lost, the others' waits stand."""
     trace = match_calls([call(0, 0, 100, 200), call(1, 0, 150, 200)], ranks=3)
     assert waits(trace) == [(0, 0, 50, 50), (1, 0, 0, 50)]
@@ -57,7 +57,7 @@ def test_lost_record() -> None:
     assert trace.arrivals["expected"].to_list() == [3, 3]
 
 
-def test_missing_file() -> None:
+def test_a_missing_file_gives_lower_bounds_instead_of_a_hang() -> None:
     """A rank without a readable file leaves a lower bound for the others, not a hang."""
     rows = [call(0, 0, 100, None), call(1, 0, 150, None)]
     trace = trace_of(rows, ranks=3)
@@ -65,7 +65,7 @@ def test_missing_file() -> None:
     assert collectives.match(without).arrivals["last_rank"].to_list() == [1, 1]
 
 
-def test_truncated_file() -> None:
+def test_a_truncated_file_is_not_missing_from_later_calls() -> None:
     """Nor does a rank whose file was cut off count as missing after its end."""
     rows = [call(0, 0, 100, None), call(1, 0, 150, None)]
     cut = Note("process-2", "cut", kind="truncated")
@@ -113,7 +113,7 @@ def test_sizes_of_a_gather_may_differ() -> None:
     assert match_calls(rows).notes == ()
 
 
-def test_stranger_in_a_communicator() -> None:
+def test_a_rank_outside_of_a_communicator_is_a_desync() -> None:
     """A rank that is not a member is a desync, not a guess."""
     rows = [call(rank, 0, 10 + rank, 20) for rank in (0, 1, 2)]
     trace = trace_of(rows, ranks=3)
@@ -143,7 +143,7 @@ def test_slow_rank_costs_what_was_planted() -> None:
     assert_frame_equal(trace.arrivals.select("rank", "step", "wait_ns"), expected)
 
 
-def test_impossible_exits() -> None:
+def test_exits_before_the_last_arrival_are_reported() -> None:
     """Exits before the last arrival mean that the clocks, or the matches, are wrong: it is said."""
     rows = [call(0, 0, 100, 140), call(1, 0, 160, 205)]
     (note,) = match_calls(rows).notes

@@ -26,7 +26,7 @@ def test_windows_touch() -> None:
     assert windows(rows) == [(0, 0, 10, 30), (0, 1, 30, 40)]
 
 
-def test_open_last_step() -> None:
+def test_an_open_last_step_ends_with_the_last_event() -> None:
     """A killed rank's last step ends with the last that it recorded."""
     rows = [step(0, 0, 10, 20), step(0, 1, 20, None), span(0, "forward", 25, 31)]
     assert windows(rows) == [(0, 0, 10, 20), (0, 1, 20, 31)]
@@ -150,7 +150,7 @@ def test_what_is_nested_by_definition(drawn: list[tuple[int, int]]) -> None:
         assert outer[row] == (not holders)
 
 
-def test_no_step_spans() -> None:
+def test_step_numbers_of_other_events_divide_the_time() -> None:
     """Without step spans the numbers on other events divide the time, and a note says so."""
     rows = [span(0, "forward", 10, 20, step=0), span(0, "forward", 30, 40, step=1)]
     trace = steps.divide_into_steps(trace_of(rows))
@@ -158,8 +158,7 @@ def test_no_step_spans() -> None:
     assert "recorded no step spans" in trace.notes[0].sentence
 
 
-def test_samples() -> None:
-    """The work of a step is the sum of its samples counters."""
+def test_samples_counters_sum_to_the_work_of_a_step() -> None:
     counter = {"type": "counter", "name": "samples"}
     rows = [step(0, 0, 10, 20), step(0, 1, 30, 40)]
     rows += [span(0, "step", at, at, step=0, value=8.0, **counter) for at in (20, 21)]

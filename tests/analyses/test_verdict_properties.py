@@ -113,7 +113,7 @@ def test_large_losses_are_placed_rightly_among_many_ranks(examples: int) -> None
     ],
     ids=lambda case: case.label,
 )
-def test_former_errors(case: Case) -> None:
+def test_runs_that_were_judged_wrongly_once_are_judged_rightly(case: Case) -> None:
     check_loss(case)
 
 
@@ -126,7 +126,7 @@ def test_former_errors(case: Case) -> None:
     ],
     ids=lambda case: case.label,
 )
-def test_known_errors(case: Case) -> None:
+def test_runs_that_are_known_to_be_judged_wrongly(case: Case) -> None:
     planted = plant(case)
     assert planted
     assert planted.find_errors(analyze_job(planted.job)) == []

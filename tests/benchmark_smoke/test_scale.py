@@ -101,7 +101,7 @@ def test_a_first_verb_finds_nothing_kept(tmp_path: Path) -> None:
     assert list(cache.iterdir()) == []
 
 
-def test_verdicts() -> None:
+def test_a_bound_is_judged_by_the_median() -> None:
     """The median counts, the bound itself is within, and what was not measured is not held."""
     upper_bound, lower_bound = Bound("a", 10, "x"), Bound("b", 1.7, "x", at_least=True)
     assert Outcome(upper_bound, (9, 10, 50)).verdict == "yes"

@@ -32,7 +32,9 @@ def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(bug.DEBUG, raising=False)
 
 
-def test_one_sentence_and_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unforeseen_error_prints_one_sentence_and_writes_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """It says what, where and in which version, and where the traceback is."""
     assert main(["info", "x"]) == 70
     (line,) = capsys.readouterr().err.splitlines()
@@ -47,7 +49,7 @@ def test_one_sentence_and_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "it was not foreseen" in kept
 
 
-def test_the_traceback_on_demand(
+def test_the_traceback_is_printed_with_tracelens_debug(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With TRACELENS_DEBUG=1 it goes to standard error, and no file is written."""
@@ -59,7 +61,7 @@ def test_the_traceback_on_demand(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_room_for_the_traceback(
+def test_a_traceback_that_cannot_be_written_is_explained(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where no file can be written the sentence says how else to get it."""
@@ -68,7 +70,7 @@ def test_no_room_for_the_traceback(
     assert "TRACELENS_DEBUG=1" in capsys.readouterr().err
 
 
-def test_panics_of_polars(
+def test_panics_of_polars_are_caught(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are no `Exception`, and are caught all the same."""
@@ -84,7 +86,7 @@ def test_panics_of_polars(
     assert "Panic" in capsys.readouterr().err
 
 
-def test_leaving_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_and_ctrl_c_are_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     """`SystemExit` and Ctrl-C end the program as ever."""
 
     def leave(_arguments: argparse.Namespace) -> NoReturn:

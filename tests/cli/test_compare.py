@@ -47,7 +47,9 @@ def test_an_equal_run_passes(runs: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["compare", names[0], f"{runs}/slower"]) == 0
 
 
-def test_for_programs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_names_the_runs_as_they_were_given(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """JSON of one baseline names its runs as they were given."""
     main(["compare", f"{runs}/main-0", f"{runs}/slower", "--format", "json"])
     read = json.loads(capsys.readouterr().out)

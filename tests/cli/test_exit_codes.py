@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str 
 @pytest.mark.parametrize(
     "arguments", [("analyze", "no\nwhere"), ("simulate", "no\nwhere", "--out", "simulated")]
 )
-def test_names_with_line_breaks(
+def test_line_breaks_in_names_are_escaped(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     """A message stays one line: what it quotes is escaped."""
@@ -47,7 +47,7 @@ def test_names_with_line_breaks(
     assert "no\\nwhere" in error_output
 
 
-def test_missing_folder(tmp_path: Path) -> None:
+def test_a_missing_folder_is_exit_3(tmp_path: Path) -> None:
     """A folder that is not there: exit 3, and the sentence names it."""
     done = tracelens("analyze", str(tmp_path / "nowhere"))
     assert done.returncode == 3
@@ -58,14 +58,18 @@ def test_missing_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["info", "analyze", "serve"])
-def test_empty_folder(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_trace_is_exit_3(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A folder without a trace: exit 3, and the sentence says what was expected."""
     code, errors = run(capsys, verb, str(tmp_path))
     assert code == 3
     assert ".arrow" in errors
 
 
-def test_not_arrow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_arrow_file_is_exit_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file that only looks like a trace: exit 3, and the sentence names the file."""
     (tmp_path / "worker-00000-1.arrow").write_text('{"traceEvents": []}')
     code, errors = run(capsys, "analyze", str(tmp_path))
@@ -76,8 +80,7 @@ def test_not_arrow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "arguments", [["unknown-verb"], ["analyze"], ["analyze", "x", "--format", "xml"], ["record"]]
 )
-def test_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong call: exit 2."""
+def test_a_wrong_call_is_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, errors = run(capsys, *arguments)
     assert code == 2
     assert "Traceback" not in errors

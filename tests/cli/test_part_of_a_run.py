@@ -118,7 +118,9 @@ def test_steps_are_all_that_counts(run: Path, capsys: pytest.CaptureFixture[str]
     assert jobs[0] < jobs[1] < 0.6 * jobs[2]
 
 
-def test_a_time(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_selects_the_steps_that_reach_into_it(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The steps that reach into it, of some ranks, too."""
     content = report(capsys, run, "--time", "300ms-1.2s", "--ranks", "4-7")
     assert content["trace"]["selected"]["time"] == "0.3-1.2"

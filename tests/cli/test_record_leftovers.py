@@ -35,7 +35,7 @@ def _leave(folder: Path, rank: int, *, pid: int = GONE, host: str = "") -> Path:
 
 
 @pytest.mark.slow
-def test_what_others_left(tmp_path: Path) -> None:
+def test_segments_of_dead_processes_are_converted(tmp_path: Path) -> None:
     """Only what a process of this machine left that is gone becomes a file, and we are told.
 
     Nobody here knows whether what another host writes still grows. What nobody can read stays as it
@@ -62,7 +62,7 @@ def test_what_others_left(tmp_path: Path) -> None:
     assert broken.is_dir()
 
 
-def test_by_one_of_several_ranks_under_a_launcher(tmp_path: Path) -> None:
+def test_a_folder_that_another_rank_is_creating_is_left(tmp_path: Path) -> None:
     """A folder without a note may be one that another rank is creating."""
     segments_folder = tmp_path / "t" / "worker-00001-1.segments"
     segments_folder.mkdir(parents=True)

@@ -24,12 +24,12 @@ def _refused(*arguments: object, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--",), ("--out", "t", "--")])
-def test_no_command(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_missing_command_is_refused(arguments: tuple[str, ...], tmp_path: Path) -> None:
     assert "put it after --" in _refused(*arguments, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("command", ["no-such-command", "./folder", "./plain"])
-def test_no_such_command(command: str, tmp_path: Path) -> None:
+def test_an_unknown_command_is_refused(command: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "plain").write_text("not executable")
     assert command in _refused("--", command, cwd=tmp_path)

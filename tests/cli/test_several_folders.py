@@ -52,27 +52,30 @@ def test_folders_are_one_run(
     assert report(capsys, *reversed(nodes))["findings"] == report_of_run["findings"]
 
 
-def test_a_pattern(nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quoted_pattern_names_all_matching_folders(
+    nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A pattern that no shell has filled in names all folders that match."""
     assert report(capsys, tmp_path / "node-*") == report(capsys, *nodes)
 
 
-def test_a_folder_is_missing(nodes: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_of_a_missing_folder_are_reported(
+    nodes: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Without a node's folder its ranks are missing, by name; the others are explained."""
     found = report(capsys, *nodes[:2])
     (missing,) = [one for one in found["findings"] if one["kind"] == "missing_rank"]
     assert missing["ranks"] == [4, 5]
 
 
-def test_no_such_folder(
+def test_a_folder_that_does_not_exist_is_named(
     nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is not there is named."""
     assert main(["analyze", *map(str, nodes), str(tmp_path / "node-7*")]) == 3
     assert "node-7*" in capsys.readouterr().err
 
 
-def test_twice_the_same_rank(
+def test_a_rank_in_two_folders_is_refused(
     nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A rank in two folders: which one is meant cannot be known."""

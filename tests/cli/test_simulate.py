@@ -23,7 +23,9 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_example_of_the_page(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pages_example_prints_what_it_shows(
+    example: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It prints what the page shows, and the trace has what it says."""
     expected = re.search(r"--out traces/simulated\n(Simulated .*\n)", PAGE)
     assert expected

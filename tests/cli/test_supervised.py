@@ -102,7 +102,7 @@ def test_a_signal_ends_both(run: Any, name: str) -> None:
     until(lambda: state_of(child) == "Z")
 
 
-def test_ctrl_c(run: Any) -> None:
+def test_ctrl_c_ends_with_the_exit_code_of_an_interrupt(run: Any) -> None:
     """The exit code is that of an interrupted command, if one process gets the signal or both do."""
     for send in (os.kill, os.killpg):
         process = run()
@@ -110,7 +110,7 @@ def test_ctrl_c(run: Any) -> None:
         assert process.wait(PATIENCE_S) == 130
 
 
-def test_killed_without_notice(run: Any) -> None:
+def test_a_killed_command_ends_its_child(run: Any) -> None:
     """SIGKILL of the command, as by a time limit, ends what it started."""
     process = run()
     child = child_of(process.pid)
@@ -128,7 +128,7 @@ def test_a_signal_that_the_verb_handles(run: Any) -> None:
     assert process.wait(PATIENCE_S) == -signal.SIGHUP
 
 
-def test_stopped_and_continued(run: Any) -> None:
+def test_a_stopped_command_stops_and_continues_its_child(run: Any) -> None:
     """Ctrl-Z stops both; `fg` goes on."""
     process = run()
     child = child_of(process.pid)
@@ -140,7 +140,7 @@ def test_stopped_and_continued(run: Any) -> None:
     assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
-def test_a_terminal(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_terminal_ends_the_command(tmp_path: Path) -> None:
     """Ctrl-C that is typed ends the command; what it prints is as wide as ever."""
     (tmp_path / "sitecustomize.py").write_text(SITE)
     written(tmp_path / "trace")
@@ -209,7 +209,7 @@ def test_threads_at_work_do_no_harm_when_a_verb_ends(stderr: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["simulate --help", "record --no-verdict -- true", "info trace"])
-def test_no_child(verb: str, tmp_path: Path) -> None:
+def test_trusted_input_is_read_in_one_process(verb: str, tmp_path: Path) -> None:
     """Verbs that start programs, read nothing, or read the user's recording run in one process."""
     written(tmp_path / "trace")
     program = "import os; os.fork = None; from tracelens.supervisor import main; main()"
@@ -219,7 +219,7 @@ def test_no_child(verb: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["events.csv", "trace"])
-def test_a_child(name: str, tmp_path: Path) -> None:
+def test_foreign_input_is_read_in_a_child(name: str, tmp_path: Path) -> None:
     """What another program wrote is read in a child; and what belongs to another user."""
     written(tmp_path / "trace")
     (tmp_path / "events.csv").write_text("rank,start_ns,end_ns\n0,1,2\n")

@@ -28,14 +28,14 @@ def validate_file(path: Path, capsys: Output, *options: str) -> tuple[int, list[
 
 
 @pytest.mark.parametrize("name", ["ddp-healthy", "ps-hot-shard", "mpi-late-rank"])
-def test_sound_traces(name: str, capsys: Output) -> None:
+def test_recorded_traces_have_no_problem(name: str, capsys: Output) -> None:
     """Nothing is wrong with what the recorder wrote."""
     code, lines = validate_file(SAMPLES / name, capsys)
     assert (code, len(lines)) == (0, 1)
     assert "no problem" in lines[0]
 
 
-def test_a_killed_rank(capsys: Output) -> None:
+def test_a_killed_rank_and_its_open_collective_are_problems(capsys: Output) -> None:
     """Who did not end by itself, and the collective that was never completed."""
     code, lines = validate_file(SAMPLES / "mpi-killed-rank", capsys)
     assert code == 1
@@ -75,7 +75,9 @@ DAMAGE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_files(name: str, tmp_path: Path, capsys: Output) -> None:
+def test_each_damage_is_a_line_that_names_the_file(
+    name: str, tmp_path: Path, capsys: Output
+) -> None:
     """Version, columns, side tables, order and times, each in a line that names the file."""
     change, sentence = DAMAGE[name]
     rewritten(written(tmp_path), change)
@@ -84,7 +86,7 @@ def test_damaged_files(name: str, tmp_path: Path, capsys: Output) -> None:
     assert any(sentence in line and VICTIM in line for line in lines), lines
 
 
-def test_torn_file(tmp_path: Path, capsys: Output) -> None:
+def test_a_file_without_its_end_is_a_problem(tmp_path: Path, capsys: Output) -> None:
     victim = written(tmp_path)
     victim.write_bytes(victim.read_bytes()[:-700])
     code, lines = validate_file(tmp_path, capsys)
@@ -92,7 +94,7 @@ def test_torn_file(tmp_path: Path, capsys: Output) -> None:
     assert any("damaged or cut off" in line for line in lines)
 
 
-def test_nothing_readable(tmp_path: Path, capsys: Output) -> None:
+def test_input_that_is_no_trace_is_a_problem(tmp_path: Path, capsys: Output) -> None:
     """A path that is no trace is one problem; a missing path is unusable input."""
     assert validate_file(tmp_path, capsys)[0] == 1
     (tmp_path / "notes.txt").write_text("hello")
@@ -101,7 +103,7 @@ def test_nothing_readable(tmp_path: Path, capsys: Output) -> None:
     assert validate_file(tmp_path / "nowhere", capsys)[0] == 3
 
 
-def test_tables(tmp_path: Path, capsys: Output) -> None:
+def test_problems_of_a_table_are_listed(tmp_path: Path, capsys: Output) -> None:
     """A sound table is sound; cells, rows and collectives that are not are told."""
     file = tmp_path / "events.csv"
     file.write_text("rank,start_ns,end_ns,kind,step,seq\n0,1,2,fwd,0,\n1,1,2,fwd,0,\n")
@@ -119,7 +121,7 @@ def test_tables(tmp_path: Path, capsys: Output) -> None:
         assert any(sentence in line for line in lines), sentence
 
 
-def test_reports(tmp_path: Path, capsys: Output) -> None:
+def test_problems_of_a_report_are_listed_with_their_path(tmp_path: Path, capsys: Output) -> None:
     """What `analyze --format json` printed is sound; what was changed is told with its place."""
     file = tmp_path / "report.json"
     printed = to_json.render(report(RUNS["slow rank"][0]))
@@ -135,7 +137,7 @@ def test_reports(tmp_path: Path, capsys: Output) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "markdown"])
-def test_other_formats(form: str, capsys: Output) -> None:
+def test_problems_are_printed_as_json_and_markdown(form: str, capsys: Output) -> None:
     """The same for programs and for an issue."""
     path = SAMPLES / "mpi-killed-rank"
     code, lines = validate_file(path, capsys, "--format", form)

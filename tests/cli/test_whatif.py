@@ -61,7 +61,9 @@ def test_all_in_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     ("edit", "why"),
     [("quicker", "is no edit that is known"), ("rank:7=median", "rank 7 is none of 0 to 1")],
 )
-def test_refusals(edit: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_edit_without_an_answer_is_a_usage_error(
+    edit: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An invalid or unanswerable edit is a usage error of one sentence."""
     assert main(["whatif", SAMPLE, "--what", edit]) == 2
     complaint = capsys.readouterr().err
@@ -69,7 +71,9 @@ def test_refusals(edit: str, why: str, capsys: pytest.CaptureFixture[str]) -> No
     assert complaint.count("\n") == 1
 
 
-def test_one_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_of_one_step_is_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A table of one span per rank is replayed as one step."""
     table = tmp_path / "two.csv"
     table.write_text("rank,start_ns,end_ns\n0,0,10\n1,0,12\n")

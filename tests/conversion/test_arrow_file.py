@@ -163,8 +163,7 @@ def test_only_some_columns(tmp_path: Path, columns: tuple[str, ...]) -> None:
     )
 
 
-def test_nothing_in_it(tmp_path: Path) -> None:
-    """A file without a batch is whole, too."""
+def test_a_file_without_batches_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "t.arrow"
     with GrowingFile(path, SIDE) as file:
         file.finish(SIDE)

@@ -36,7 +36,7 @@ def test_file_holds_what_the_folder_held(tmp_path: Path) -> None:
     assert (found.process, found.threads, found.complete) == (PROCESS, side.threads, True)
 
 
-def test_no_events(tmp_path: Path) -> None:
+def test_a_process_without_events_has_a_file_without_rows(tmp_path: Path) -> None:
     """A process that recorded nothing has a file with no rows, and says who it was."""
     table = read(convert(write_folder(tmp_path)))
     assert table.num_rows == 0

@@ -61,8 +61,7 @@ def test_threads_do_not_nest_in_each_other() -> None:
     assert find([(0, 0, 100), (1, 10, 20), (0, 30, 40)]) == [0, 0, 1]
 
 
-def test_nothing() -> None:
-    """No events, no depths."""
+def test_no_events_have_no_depths() -> None:
     assert find([]) == []
 
 

@@ -34,7 +34,7 @@ def test_other_machine_or_boot(tmp_path: Path) -> None:
     assert not is_live(write_folder(tmp_path / "b", process=before, end=False))
 
 
-def test_dead_process(tmp_path: Path) -> None:
+def test_a_process_that_is_gone_is_not_live(tmp_path: Path) -> None:
     """A process that ended without saying so was killed."""
     child = subprocess.Popen(["true"])
     child.wait()
@@ -58,13 +58,12 @@ def test_the_kernel_tells_starts_less_exactly(tmp_path: Path) -> None:
         assert is_live(folder) == live
 
 
-def test_no_folder(tmp_path: Path) -> None:
-    """A folder that is not there is an error, not a dead process."""
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceNotFound):
         is_live(tmp_path)
 
 
-def test_start_of_a_process() -> None:
+def test_the_start_of_a_process_lies_in_the_past() -> None:
     """The start lies in the past; an unused pid has none."""
     started = process_started_ns(PROCESS.pid)
     assert started is not None

@@ -121,7 +121,7 @@ def test_what_was_cut_off_is_said(recording: Recording) -> None:
 
 
 @given(st.sets(st.integers(0, 12)).map(sorted))
-def test_stretches(numbers: list[int]) -> None:
+def test_consecutive_segments_are_one_stretch(numbers: list[int]) -> None:
     """Segments whose numbers follow each other are one stretch; each number is in one."""
     segments = [(number, records_of([Slot(number + 1)] * 2)) for number in numbers]
     found_stretches = stretches(segments)

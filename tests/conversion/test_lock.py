@@ -39,7 +39,7 @@ def test_one_at_a_time(file: Path) -> None:
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_waits(file: Path, *, is_gone: bool) -> None:
+def test_a_lock_is_awaited_until_its_deadline(file: Path, *, is_gone: bool) -> None:
     """For the given time and no longer; a file that vanished meanwhile cannot be locked."""
     with locked(file):
         began = time.monotonic()

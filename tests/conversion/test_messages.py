@@ -123,7 +123,7 @@ def test_a_footer_that_leads_to_the_very_ends() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"ARROW1", b"\0\0\0\0ARROW1", b"\1\0\0\0ARROW1"])
-def test_no_footer(content: bytes) -> None:
+def test_a_file_without_a_footer_is_refused(content: bytes) -> None:
     with pytest.raises(struct.error, match="footer"):
         footer_of(memoryview(content))
 
@@ -304,7 +304,7 @@ def test_lists_and_texts_that_are_cut_off() -> None:
         text(view[:-1], TABLE_AT, 1)
 
 
-def test_fields() -> None:
+def test_missing_fields_of_a_table_have_no_offset() -> None:
     """One may be missing by being left out, or at the end; a header is never before the buffer."""
     view = memoryview(FLAT)
     assert [field(view, TABLE_AT, index) for index in range(4)] == [16, 20, None, None]
@@ -331,8 +331,7 @@ def headers(codec: Codec) -> list[tuple[memoryview, memoryview]]:
 
 
 @pytest.mark.parametrize("codec", [None, "zstd", "lz4"])
-def test_layout(codec: Codec) -> None:
-    """Rows, nulls and buffers are those of the columns."""
+def test_layout_gives_rows_nulls_and_buffers_of_each_column(codec: Codec) -> None:
     (schema, _), *dictionaries, (batch_header, _), _ = headers(codec)
     layout = layout_of(batch_header)
     assert (layout.rows, layout.nodes) == (3, [(3, 1), (3, 0), (3, 3), (3, 2)])
@@ -359,7 +358,7 @@ def test_as_much_as_without_compression() -> None:
     assert struct.unpack_from("<q", body, at) in {(STORED,), (length - 8,), (24,), (1,)}
 
 
-def test_growth_is_limited() -> None:
+def test_unpacked_bytes_are_limited_over_all_messages() -> None:
     """To the byte, over all messages of a file; a damaged one ends the count."""
     total = sum(declared_bytes(m.header(VIEW), m.body(VIEW)) for m in FOUND)
     for allowed, right in ((total, True), (total - 1, False)):
@@ -382,7 +381,7 @@ def test_growth_is_limited_in_proportion() -> None:
         Growth(total - 1, min_allowance=0, max_growth=1).add_all(VIEW)
 
 
-def test_dictionaries() -> None:
+def test_dictionaries_are_assigned_to_their_columns() -> None:
     """The footer says which column has which words; what only adds words is not all of them."""
     ids = dictionary_ids(VIEW, (3, 1))
     assert [message.dictionary for message in FOUND[1:3]] == sorted(ids)

@@ -37,7 +37,7 @@ RECORDS = draw_records(6)
 
 
 @given(st.lists(st.integers(0, 5), max_size=8))
-def test_pick(where: list[int]) -> None:
+def test_records_are_picked_by_index(where: list[int]) -> None:
     """In any order, more than once."""
     indices = np.array(where, np.intp)
     assert pick(RECORDS, indices).tobytes() == RECORDS[indices].tobytes()
@@ -50,7 +50,7 @@ def test_pick(where: list[int]) -> None:
 
 
 @given(st.lists(st.integers(0, 3), max_size=4))
-def test_join(sizes: list[int]) -> None:
+def test_joined_records_keep_all_bytes(sizes: list[int]) -> None:
     chunks = [draw_records(size, seed) for seed, size in enumerate(sizes)]
     expected = b"".join(part.tobytes() for part in chunks)
     assert join(chunks).tobytes() == expected
@@ -62,8 +62,7 @@ def test_join(sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 511, 512, 513, 1100])
-def test_split(count: int) -> None:
-    """However many blocks they are."""
+def test_split_fields_are_contiguous_columns(count: int) -> None:
     records = draw_records(count)
     found = split_fields(records)
     assert list(found) == list(SLOT.names or ())
@@ -74,7 +73,7 @@ def test_split(count: int) -> None:
 
 
 @given(st.lists(st.integers(-2, 2), max_size=9))
-def test_sorted(starts: list[int]) -> None:
+def test_records_are_sorted_stably_by_start(starts: list[int]) -> None:
     """Those that begin together stay as they were; a mask leaves the order as it is."""
     records = np.zeros(len(starts), SLOT)
     records["start_ns"] = starts
@@ -87,7 +86,7 @@ def test_sorted(starts: list[int]) -> None:
 
 
 @given(st.lists(st.integers(0, 2), max_size=9), st.integers(0, 1 << 30))
-def test_slots_of_a_segment(definitions: list[int], number: int) -> None:
+def test_slots_of_a_segment_are_in_use_or_free(definitions: list[int], number: int) -> None:
     """Each is in use or free; its origin says which it is."""
     slots = np.zeros(len(definitions), SLOT)
     slots["definition"] = definitions
@@ -101,8 +100,7 @@ def test_slots_of_a_segment(definitions: list[int], number: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 65536, 65537])
-def test_columns_of_nothing(count: int) -> None:
-    """Of any type and length, and sound."""
+def test_empty_columns_are_sound(count: int) -> None:
     for field in EVENT_SCHEMA:
         column = null_column(count, field.type)
         column.validate(full=True)
@@ -110,7 +108,7 @@ def test_columns_of_nothing(count: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["a", "b", "c"])), max_size=6))
-def test_definitions(given_rows: list[tuple[int, str]]) -> None:
+def test_a_number_means_its_first_definition(given_rows: list[tuple[int, str]]) -> None:
     """Each number means what was said of it first; one that was not said, nothing."""
     definitions = [
         Definition(number, name, name * 2, op=name if name > "a" else None, communicator=number - 1)

@@ -128,7 +128,7 @@ CUTS = st.lists(st.integers(len(step(0)), 2 * len(step(0))), max_size=4).map(
 
 @settings(max_examples=50)
 @given(CUTS, st.booleans())
-def test_however_it_is_cut(cuts: list[int], live: bool) -> None:  # noqa: FBT001 - drawn
+def test_chunks_of_any_size_keep_and_count_each_event_once(cuts: list[int], live: bool) -> None:  # noqa: FBT001 - drawn
     """Each kept event occurs once, and the others are counted by kind, for any cut into chunks."""
     done = Converted(EVERY_SECOND)
     (done.live if live else done.afterwards)(SLOTS, cuts)
@@ -165,7 +165,7 @@ def test_depths_however_they_are_cut(
     assert done.conversion.sorted
 
 
-def test_order_is_noticed() -> None:
+def test_rows_out_of_order_are_noticed() -> None:
     """Rows that begin together are in order; one that begins before what was written is not."""
     done = Converted(Retention())
     feed = done.conversion.feed

@@ -129,12 +129,12 @@ def check(given_slots: list[Slot], cuts: list[int]) -> None:
 
 
 @given(recordings(1, 2, 3, 4, 5), CUTS)
-def test_with_steps(given_slots: list[Slot], cuts: list[int]) -> None:
+def test_tally_counts_events_of_steps(given_slots: list[Slot], cuts: list[int]) -> None:
     check(given_slots, cuts)
 
 
 @given(recordings(2, 3, 4, 5), CUTS)
-def test_without_steps(given_slots: list[Slot], cuts: list[int]) -> None:
+def test_tally_counts_events_without_step_spans(given_slots: list[Slot], cuts: list[int]) -> None:
     """Numbers of steps may be there all the same."""
     check(given_slots, cuts)
 

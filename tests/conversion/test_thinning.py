@@ -175,7 +175,7 @@ def test_what_takes_no_time_holds_nothing() -> None:
     ]
 
 
-def test_deeply_nested() -> None:
+def test_nested_phases_are_all_outermost_to_a_sane_depth() -> None:
     """However deep, phases that follow each other inwards are all outermost, to a sane depth."""
     events = [Event(at, 200 - at, (FORWARD, BACKWARD)[at % 2]) for at in range(50)]
     found = kept_flags(*events)
@@ -229,7 +229,7 @@ def test_threads_that_are_not_known() -> None:
     assert kept_flags(*(event._replace(thread=90) for event in INNER)) == [True, False]
 
 
-def test_phases() -> None:
+def test_each_phase_is_a_kind() -> None:
     """A phase is a kind; elastic operations are phases of their own."""
     of_all = [STEP, USER, FORWARD, BACKWARD, GROW, SHRINK, ELASTIC]
     assert len({*of_all}) == len(of_all)
@@ -239,7 +239,7 @@ def test_phases() -> None:
 
 
 @given(st.lists(st.tuples(*[st.integers(-2, 2)] * 3), min_size=1, max_size=20))
-def test_groups(rows: list[tuple[int, int, int]]) -> None:
+def test_equal_rows_have_one_group_number(rows: list[tuple[int, int, int]]) -> None:
     """Rows have the same number where they are equal, and only there."""
     found = groups(*np.array(rows, np.int64).T).tolist()
     assert len({*found}) == len({*rows}) == len({*zip(found, rows, strict=True)})

@@ -42,7 +42,7 @@ def starts(folder: Path) -> list[int]:
     ],
     ids=["another file", "byte order", "record size", "version"],
 )
-def test_foreign_segment(tmp_path: Path, bad: bytes, sentence: str) -> None:
+def test_a_file_that_is_no_segment_is_refused(tmp_path: Path, bad: bytes, sentence: str) -> None:
     """A file that is not a segment, or not of this machine's kind."""
     folder = write_folder(tmp_path, [ONE])
     (folder / "000000.seg").write_bytes(bad + ONE.pack())
@@ -50,8 +50,7 @@ def test_foreign_segment(tmp_path: Path, bad: bytes, sentence: str) -> None:
         decode(folder)
 
 
-def test_newer_segment(tmp_path: Path) -> None:
-    """Written by a TraceLens to come."""
+def test_a_segment_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, [ONE])
     (folder / "000000.seg").write_bytes(header(version=SCHEMA_VERSION + 1) + ONE.pack())
     with pytest.raises(NewerVersion, match="update TraceLens to read it"):
@@ -226,7 +225,7 @@ def test_definition_that_makes_no_sense(tmp_path: Path, damage: dict[str, object
         *('{"held":[["a",0,0,0]]}', '{"held":[],"mood":"good"}'),
     ],
 )
-def test_damaged_progress(tmp_path: Path, text: str) -> None:
+def test_damaged_progress_is_reported(tmp_path: Path, text: str) -> None:
     """How far it was converted is unknown then, and that is said."""
     (tmp_path / PROGRESS_FILE).write_text(text)
     with pytest.raises(NotATrace, match=PROGRESS_FILE):
@@ -259,7 +258,7 @@ def test_progress_that_cannot_be_opened(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_progress_is_lossless(tmp_path: Path, progress: Progress) -> None:
+def test_progress_is_read_as_written(tmp_path: Path, progress: Progress) -> None:
     """Progress is read as written; without a file it is None."""
     assert load_progress(tmp_path) == Progress()
     save_progress(tmp_path, progress)

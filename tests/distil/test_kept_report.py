@@ -97,8 +97,9 @@ def test_code_that_changed(
 
 
 @pytest.mark.parametrize("name", ["report.json", "00-*.arrow"])
-def test_a_damaged_one(trace: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """A report with a damaged file is computed again."""
+def test_a_damaged_report_is_computed_again(
+    trace: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     first_report = report(trace, capsys)
     (folder,) = kept_folders(trace)
     for file in folder.glob(name):

@@ -72,7 +72,7 @@ def _switches(phase: str) -> list[str]:
         *(("mpi_allreduce.py", phase) for phase in select_turn(PHASES)),
     ],
 )
-def test_a_slow_rank(script: str, phase: str, tmp_path: Path) -> None:
+def test_a_planted_delay_is_found_in_its_phase(script: str, phase: str, tmp_path: Path) -> None:
     if script == "ddp_cnn.py":
         pytest.importorskip("torch")
     _check(tmp_path, script, phase, _switches(phase))

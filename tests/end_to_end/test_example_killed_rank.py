@@ -42,7 +42,7 @@ def _killed(script: str, folder: Path) -> Recorded:
 
 
 @pytest.mark.parametrize("script", select_turn(sorted(RANKS)))
-def test_a_killed_rank(script: str, tmp_path: Path) -> None:
+def test_the_killed_rank_is_named(script: str, tmp_path: Path) -> None:
     if script == "ddp_cnn.py":
         pytest.importorskip("torch")
     killed = _killed(script, tmp_path / "t")

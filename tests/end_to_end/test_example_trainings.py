@@ -64,7 +64,9 @@ def _falls(output: str) -> None:
         *((algorithm, 0, 1) for algorithm in select_turn((LIBRARY, OVERLAPPED, ("tree",)))),
     ],
 )
-def test_mpi_allreduce(algorithm: tuple[str, ...], fuse: int, ranks: int, trained: Trained) -> None:
+def test_mpi_ranks_record_each_allreduce(
+    algorithm: tuple[str, ...], fuse: int, ranks: int, trained: Trained
+) -> None:
     """Whatever the algorithm, the number of ranks, and whether gradients are fused."""
     _, done = trained(algorithm, fuse, ranks)
     _falls(done.stdout)
@@ -73,7 +75,7 @@ def test_mpi_allreduce(algorithm: tuple[str, ...], fuse: int, ranks: int, traine
 
 
 @pytest.mark.parametrize("shards", select_turn([1, 2]))
-def test_parameter_server(shards: int, tmp_path: Path) -> None:
+def test_workers_and_servers_record_pushes_and_pulls(shards: int, tmp_path: Path) -> None:
     arguments = ["--steps=30", "--hidden=128", f"--shards={shards}"]
     done = run_example("mpi_parameter_server.py", shards + 2, tmp_path / "t", *arguments)
     assert done.returncode == 0, done.stderr
@@ -81,7 +83,7 @@ def test_parameter_server(shards: int, tmp_path: Path) -> None:
     _falls(done.stdout)
 
 
-def test_ddp(tmp_path: Path) -> None:
+def test_ddp_ranks_record_each_phase(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = run_example("ddp_cnn.py", 2, tmp_path / "t", "--steps=60")
     assert done.returncode == 0, done.stderr

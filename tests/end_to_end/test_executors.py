@@ -60,13 +60,12 @@ def in_threads(run_of_six: Path) -> bytes:
     return report
 
 
-def test_processes(run_of_six: Path, in_threads: bytes) -> None:
-    """Two processes of this machine."""
+def test_two_processes_give_the_same_report(run_of_six: Path, in_threads: bytes) -> None:
     assert analyzed(run_of_six, "--again", "--executor", "processes:2") == in_threads
 
 
 @pytest.mark.slow
-def test_mpi_ranks(run_of_six: Path, in_threads: bytes) -> None:
+def test_mpi_ranks_give_the_same_report(run_of_six: Path, in_threads: bytes) -> None:
     """Two ranks work, a third one merges what they found."""
     ranks = (str(MPIEXEC), "-n", "3", sys.executable, "-m", "mpi4py.futures")
     assert analyzed(run_of_six, "--again", "--executor", "mpi", launcher=ranks) == in_threads
@@ -109,13 +108,13 @@ def dask() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_dask_workers(run_of_six: Path, in_threads: bytes, dask: str) -> None:
+def test_dask_workers_give_the_same_report(run_of_six: Path, in_threads: bytes, dask: str) -> None:
     """Two workers of a real Dask cluster."""
     assert analyzed(run_of_six, "--again", "--executor", f"dask://{dask}") == in_threads
 
 
 @pytest.mark.slow
-def test_nobody_answers(run_of_six: Path) -> None:
+def test_a_missing_dask_scheduler_is_reported(run_of_six: Path) -> None:
     """Where no scheduler is, that is said; in a process of its own, with which Dask's threads end."""
     command = [sys.executable, "-m", "tracelens", "analyze", str(run_of_six), "--again"]
     ended = subprocess.run(
@@ -157,7 +156,7 @@ def test_a_worker_that_dies() -> None:
 
 
 @pytest.mark.slow
-def test_an_error_is_raised() -> None:
+def test_an_error_of_a_task_is_raised_and_not_retried() -> None:
     """What fails for a reason of its own is not tried again, but told."""
     with open_executor("processes:2") as executor, pytest.raises(ZeroDivisionError):
         list(map_in_order(_inverse, [1, 0, 2], executor))

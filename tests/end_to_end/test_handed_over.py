@@ -58,7 +58,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_arrays_of_processes(temporary: Path) -> None:
+def test_arrays_from_processes_are_writable_and_leave_no_file(temporary: Path) -> None:
     """They can be written to, as any, and no file is left."""
     with open_executor("processes:2") as executor:
         found = list(map_in_order(build_value, SOME, executor))
@@ -117,7 +117,7 @@ def test_workers_that_see_no_files_are_sent_everything() -> None:
     assert pool.sent == [False] * 2 + [True] * 5
 
 
-def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_sent_if_they_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be written is sent, either way."""
 
     def full(**_named: object) -> None:

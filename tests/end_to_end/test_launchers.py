@@ -71,7 +71,7 @@ def test_a_training_that_is_ended(number: int, *, everybody: bool, tmp_path: Pat
 
 
 @pytest.mark.skipif("TRACELENS_ALL_PROGRAMS" not in os.environ, reason="slow: make suite-torch")
-def test_many_ranks(tmp_path: Path) -> None:
+def test_many_ranks_have_each_a_file_with_every_call(tmp_path: Path) -> None:
     """So many that they wait for a core most of the time: each has its file, with every call."""
     mpiexec = str(Path(sys.executable).with_name("mpiexec"))
     program = [mpiexec, "-n", str(MANY), sys.executable, "-c", COLLECTIVES]

@@ -143,7 +143,7 @@ def test_a_spawned_training_without_a_fault_accuses_nobody(tmp_path: Path) -> No
 
 
 @pytest.mark.alone
-def test_the_program_of_readme(tmp_path: Path) -> None:
+def test_the_readme_program_gives_the_verdict_it_shows(tmp_path: Path) -> None:
     """README begins with it, and with what is said of it."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     script = tmp_path / "train.py"

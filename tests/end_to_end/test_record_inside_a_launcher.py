@@ -53,13 +53,13 @@ def _check(folder: Path, said: str, ranks: int, per_step: int) -> None:
     assert f"tracelens analyze {short(folder)}" in lines[0].replace("'", "")
 
 
-def test_under_mpiexec(tmp_path: Path) -> None:
+def test_a_recorder_per_rank_works_under_mpiexec(tmp_path: Path) -> None:
     training = [sys.executable, "-m", "mpi4py", EXAMPLES / "mpi_allreduce.py"]
     said = _run([MPIEXEC, "-n", 3], tmp_path / "t", *training)
     _check(tmp_path / "t", said, ranks=3, per_step=4)
 
 
-def test_under_torchrun(tmp_path: Path) -> None:
+def test_a_recorder_per_rank_works_under_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     launcher = [TORCHRUN, "--standalone", "--nproc-per-node=2", "--no-python"]
     said = _run(launcher, tmp_path / "t", sys.executable, EXAMPLES / "ddp_cnn.py")

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 SCRIPT = Path(__file__).parents[1] / "hooks" / "torch" / "scripts" / "slow_layer_training.py"
 
 
-def test_the_layer_is_named(tmp_path: Path) -> None:
+def test_the_slow_layer_is_named(tmp_path: Path) -> None:
     tracelens = str(Path(sys.executable).with_name("tracelens"))
     recording = [tracelens, "record", "--out", str(tmp_path / "t"), "--detail", "layer", "--"]
     run_ranks([*recording, *torchrun_command(SCRIPT, 2)])

@@ -165,7 +165,7 @@ def test_the_same_name_is_replaced_alike(named_trace: Path, tmp_path: Path) -> N
         ["mpi-sampled", "mpi-slow-link", "ddp-slow-network"], ("mpi-sampled", "ddp-slow-network")
     ),
 )
-def test_findings_stay(name: str, tmp_path: Path) -> None:
+def test_an_anonymous_export_has_the_same_findings(name: str, tmp_path: Path) -> None:
     """Names are all that changes: the same findings about the same ranks, with other hosts."""
     out = tmp_path / "out"
     trace = sample_trace(name)
@@ -207,6 +207,6 @@ def test_findings_stay(name: str, tmp_path: Path) -> None:
         ("vm2 in vm", "vm2 in host-1"),
     ],
 )
-def test_texts(text: str, expected: str) -> None:
+def test_paths_hosts_and_words_are_told_apart(text: str, expected: str) -> None:
     """What is a path, a host or neither; the hosts are gpu-1.example and vm."""
     assert Replacements(["gpu-1.example", "vm"], []).text(text) == expected

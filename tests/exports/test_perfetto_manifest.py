@@ -130,7 +130,7 @@ def test_names_of_files_cannot_be_replaced(tmp_path: Path) -> None:
         perfetto_manifest.save(of_trace(trace, anonymous=True), tmp_path / "manifest.json")
 
 
-def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_writes_a_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = packets(tmp_path / "traces"), tmp_path / "manifest.json"
     assert main(["convert", str(folder), "--to", "perfetto_manifest", "--out", str(out)]) == 0
     assert "trace_processor util merge" in capsys.readouterr().out

@@ -99,7 +99,7 @@ def named_by_findings(report: Report) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("scenario", mark_slow(SCENARIOS, ("devices",)))
-def test_every_scenario(scenario: str, tmp_path: Path) -> None:
+def test_every_scenario_has_the_same_findings_after_export(scenario: str, tmp_path: Path) -> None:
     """Devices, servers and clocks that run apart, from a trace that no file holds."""
     trace = simulated(SCENARIOS[scenario])
     expected = named_by_findings(simulated_report(SCENARIOS[scenario]))

@@ -44,7 +44,7 @@ ABSURD: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("name", ABSURD)
-def test_absurd_row(name: str, tmp_path: Path) -> None:
+def test_an_absurd_row_is_dropped_and_counted(name: str, tmp_path: Path) -> None:
     """The row is dropped and counted by its reason, nothing overflows, and the time still adds up."""
     column, value, reason = ABSURD[name]
     victim = written(tmp_path)
@@ -82,15 +82,14 @@ def test_absurd_device_times(column: str, value: int | None, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_not_a_number(value: float, tmp_path: Path) -> None:
-    """A counter that is no number has no value."""
+def test_a_counter_that_is_no_number_has_no_value(value: float, tmp_path: Path) -> None:
     victim = written(tmp_path)
     rewritten(victim, lambda table: with_value(table, "value", value))
     values = load.open(tmp_path).events.collect()["value"].drop_nulls()
     assert values.is_finite().all()
 
 
-def test_unknown_communicator(tmp_path: Path) -> None:
+def test_an_unknown_communicator_matches_nobody(tmp_path: Path) -> None:
     """A communicator that the file does not describe matches with nobody."""
     victim = written(tmp_path)
     rewritten(victim, lambda table: with_value(table, "communicator", 77))

@@ -35,7 +35,7 @@ def huge(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("checksums", mark_slow([False, True], quick=[True]))
-def test_bomb(tmp_path: Path, *, checksums: bool) -> None:
+def test_a_decompression_bomb_is_refused(tmp_path: Path, *, checksums: bool) -> None:
     """The sentence says what it would have become; memory does not grow by it."""
     victim = written(tmp_path)
     rewritten(victim, huge, checksums=checksums, compression="zstd")

@@ -40,7 +40,7 @@ def small_batches(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_one_bit(seed: int, tmp_path: Path) -> None:
+def test_a_flipped_bit_costs_at_most_the_batches_after_it(seed: int, tmp_path: Path) -> None:
     """One flipped bit anywhere in the batches: what is read is what was written, up to the damage."""
     victim = small_batches(tmp_path)
     sound_table = read_arrow(victim).table

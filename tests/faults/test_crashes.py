@@ -181,7 +181,9 @@ def test_samples_that_end_a_reader(site: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", mark_slow(["events.csv", VICTIM], ("events.csv",)))
-def test_a_file_alone(name: str, site: Path, tmp_path: Path) -> None:
+def test_a_single_file_that_crashes_its_reader_is_unusable(
+    name: str, site: Path, tmp_path: Path
+) -> None:
     """Nothing else can be read, so the input is unusable."""
     written(tmp_path)
     (tmp_path / "events.csv").write_text("rank,start_ns,end_ns\n0,1,2\n")

@@ -57,7 +57,7 @@ WITHOUT_LINKS = ("conversion/lock.py", "conversion/arrow_file.py", "conversion/f
 
 @pytest.mark.end_to_end
 @pytest.mark.parametrize("verbs", [("validate",), pytest.param(VERBS, marks=pytest.mark.slow)])
-def test_every_format(verbs: tuple[str, ...], tmp_path: Path) -> None:
+def test_every_format_is_opened_by_the_gate(verbs: tuple[str, ...], tmp_path: Path) -> None:
     """And each file is opened by it: what nobody opens would prove nothing."""
     runs = []
     for name, subject in SUBJECTS.items():

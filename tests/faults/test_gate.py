@@ -117,7 +117,7 @@ def test_limit_is_raised_and_lowered(tmp_path: Path) -> None:
     assert main(["compare", str(tmp_path), str(tmp_path), "--limit", "file=1GiB"]) == 0
 
 
-def test_decompressed_size(tmp_path: Path) -> None:
+def test_decompressed_size_is_limited(tmp_path: Path) -> None:
     """However slowly a file grows, it does not grow beyond its limit."""
     written(tmp_path)
     gate.raise_limit("decompressed", 1000)
@@ -133,7 +133,9 @@ def assert_left_out_of_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["file", "file=", "file=0", "size=1GiB", "=", "rows=many"])
-def test_wrong_limit(wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_limit_is_a_usage_error(
+    wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is a mistake of usage, said in one sentence."""
     written(tmp_path)
     assert main(["info", str(tmp_path), "--limit", wrong]) == 2
@@ -180,7 +182,9 @@ def test_table_that_would_become_huge(name: str, millions: int, tmp_path: Path) 
 
 @pytest.mark.parametrize("columns", few_or_many(10_001, 1_000_000))
 @pytest.mark.parametrize("name", ["a.csv", "a.arrow"])
-def test_a_million_columns(name: str, columns: int, tmp_path: Path) -> None:
+def test_a_million_columns_are_refused_by_the_header(
+    name: str, columns: int, tmp_path: Path
+) -> None:
     """Refused by the header alone, in seconds."""
     names = [f"c{number}" for number in range(columns)]
     if name == "a.csv":

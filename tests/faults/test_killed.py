@@ -62,7 +62,7 @@ def run_and_kill(folder: Path) -> None:
 
 
 @pytest.mark.end_to_end
-def test_killed_rank(tmp_path: Path) -> None:
+def test_a_killed_rank_keeps_its_closed_spans(tmp_path: Path) -> None:
     """Its closed spans are complete and its last span is open; the other ranks are unchanged."""
     written(tmp_path)
     sound_trace = load.open(tmp_path)
@@ -102,7 +102,7 @@ def test_killed_rank_in_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.end_to_end
-def test_running_rank(tmp_path: Path) -> None:
+def test_a_running_rank_is_read_up_to_now(tmp_path: Path) -> None:
     """A process that still records is read up to now, and its segments are left to it."""
     with subprocess.Popen(
         [sys.executable, "-c", RUNNING, str(tmp_path)],

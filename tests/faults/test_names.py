@@ -117,7 +117,7 @@ def test_text_for_people(verb: tuple[str, ...], trace: Path, capsys: Output) -> 
 
 
 @pytest.mark.parametrize("verb", mark_slow(JSON, JSON[:-1]), ids=" ".join)
-def test_json(verb: tuple[str, ...], trace: Path, capsys: Output) -> None:
+def test_json_escapes_hostile_names(verb: tuple[str, ...], trace: Path, capsys: Output) -> None:
     main([verb[0], str(trace), *verb[1:]])
     out = capsys.readouterr().out
     assert json.loads(out)
@@ -163,7 +163,7 @@ def test_the_page_with_charts(trace: Path, tmp_path: Path) -> None:
     assert not [tag for tag in TAGS if tag in page]
 
 
-def test_a_repaired_copy(trace: Path, tmp_path: Path) -> None:
+def test_a_repaired_copy_keeps_hostile_names(trace: Path, tmp_path: Path) -> None:
     assert acting("".join(map(clean, repair(trace, tmp_path / "copy").sentences))) == set()
 
 

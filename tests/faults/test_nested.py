@@ -22,19 +22,19 @@ DEEP = b"[" * 200_000
 PROCESS = b'{"table":"process","rank":9,"world":10,"host":"elsewhere","schema":1}\n'
 
 
-def test_metadata(tmp_path: Path) -> None:
+def test_nested_metadata_is_refused(tmp_path: Path) -> None:
     """In the metadata of an Arrow file."""
     rewritten(written(tmp_path), lambda table: table.replace_schema_metadata({METADATA_KEY: DEEP}))
     assert_left_out(tmp_path, "metadata is damaged", "nested too deep")
 
 
-def test_side_file() -> None:
+def test_a_nested_line_of_a_side_file_is_left_out() -> None:
     """A line of a side file is left out, as one that was cut off."""
     side = from_lines([DEEP + b"\n", PROCESS])
     assert side.process.rank == 9
 
 
-def test_progress(tmp_path: Path) -> None:
+def test_nested_progress_is_refused(tmp_path: Path) -> None:
     """What says how far a conversion has come."""
     (tmp_path / PROGRESS_FILE).write_bytes(DEEP)
     with pytest.raises(NotATrace, match=r"damaged.*nested too deep"):
@@ -55,7 +55,7 @@ def test_segments_and_notes_of_a_rank(tmp_path: Path) -> None:
     assert trace.workers["rank"].to_list() == [0, 1, 2]
 
 
-def test_index(tmp_path: Path) -> None:
+def test_a_nested_index_is_refused(tmp_path: Path) -> None:
     """In an index that came with the trace."""
     (tmp_path / run_data.GLANCE_FILE).write_bytes(DEEP)
     with pytest.raises(ValueError, match="nested too deep"):

@@ -64,14 +64,16 @@ def test_a_connection_would_be_seen() -> None:
     assert (done.returncode, done.stderr) == (99, "looked up 192.0.2.1\n")
 
 
-def test_recording(tmp_path: Path) -> None:
+def test_recording_opens_no_connection(tmp_path: Path) -> None:
     done = watched("record", str(tmp_path / "run"))
     assert (done.returncode, done.stderr) == (0, "")
     assert list((tmp_path / "run").glob("*.arrow"))
 
 
 @pytest.mark.parametrize("count", few_or_many(2, len(VERBS)))
-def test_verbs(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verbs_open_no_connection(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Standard error names the verb that did it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shutil.copytree(SAMPLES / "ddp-slow-backprop", tmp_path / "run")

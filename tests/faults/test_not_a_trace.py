@@ -41,7 +41,9 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("name", CONTENTS)
-def test_other_content(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_other_formats_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other formats under our name, and nothing at all."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "trace"
@@ -62,8 +64,7 @@ def test_folder_with_a_files_name(tmp_path: Path) -> None:
     ]
 
 
-def test_unreadable_file(tmp_path: Path) -> None:
-    """A dangling link costs one file."""
+def test_a_dangling_link_costs_one_file(tmp_path: Path) -> None:
     victim = written(tmp_path)
     victim.unlink()
     victim.symlink_to(tmp_path / "nowhere")
@@ -71,41 +72,39 @@ def test_unreadable_file(tmp_path: Path) -> None:
     assert trace.workers["rank"].to_list() == [0, 2]
 
 
-def test_missing_folder(tmp_path: Path) -> None:
-    """A missing folder is named, and what to do next."""
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    """The sentence says what to do next."""
     with pytest.raises(TraceNotFound, match=r"no '.*/absent'.*tracelens record"):
         load.open(tmp_path / "absent")
 
 
-def test_empty_folder(tmp_path: Path) -> None:
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     """An empty folder says what was expected."""
     with pytest.raises(EmptyTrace, match=r"holds no recorded process \(expected files such as"):
         load.open(tmp_path)
 
 
-def test_folder_of_traces(tmp_path: Path) -> None:
-    """The folder above the traces names one to open."""
+def test_a_folder_of_traces_names_one_to_open(tmp_path: Path) -> None:
     for name in ("monday", "tuesday"):
         write(RUN, tmp_path / name)
     with pytest.raises(EmptyTrace, match=r"2 trace folders, open one of them, .*/tuesday'"):
         load.open(tmp_path)
 
 
-def test_folder_of_one_trace(tmp_path: Path) -> None:
+def test_a_folder_of_one_trace_is_that_trace(tmp_path: Path) -> None:
     """The folder above a single trace is read as that trace, as profilers write it."""
     inner = tmp_path / "plugins" / "profile" / "monday"
     write(RUN, inner)
     assert load.open(tmp_path).path == inner
 
 
-def test_other_file(tmp_path: Path) -> None:
-    """A file of another name is refused as such."""
+def test_a_file_of_another_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(NotATrace, match="is not a trace that TraceLens reads"):
         load.open(tmp_path / "notes.txt")
 
 
-def test_nothing_is_readable(tmp_path: Path) -> None:
+def test_a_trace_without_a_readable_file_is_one_sentence(tmp_path: Path) -> None:
     """If no file can be read, one sentence gives the first reason."""
     for rank in range(3):
         (tmp_path / f"worker-{rank:05d}-1.arrow").write_text("{}")

@@ -24,7 +24,7 @@ def claimed(path: Path, copy: Path, **changes: Any) -> None:
     rewritten(copy, change)
 
 
-def test_restarted_rank(tmp_path: Path) -> None:
+def test_the_later_incarnation_of_a_rank_counts(tmp_path: Path) -> None:
     """The later incarnation counts; the earlier one is kept apart, with a note."""
     victim = written(tmp_path)
     earlier = tmp_path / "worker-00001-77.arrow"
@@ -39,7 +39,7 @@ def test_restarted_rank(tmp_path: Path) -> None:
     assert "process 1001" in note.sentence
 
 
-def test_child_of_a_rank(tmp_path: Path) -> None:
+def test_a_child_of_a_rank_never_counts_as_the_rank(tmp_path: Path) -> None:
     """A process that a rank spawned never counts as the rank, even if it is later and busier."""
     victim = written(tmp_path)
     claimed(

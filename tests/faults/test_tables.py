@@ -68,14 +68,14 @@ def use_all_verbs(rows: list[Row], folder: Path) -> tuple[Trace, Report]:
     "column",
     mark_slow(["name", "shard", "bytes", "op", "kind", "step", "request"], ("step",)),
 )
-def test_nothing_in_a_column(column: str, tmp_path: Path) -> None:
+def test_a_column_without_values_does_no_harm(column: str, tmp_path: Path) -> None:
     """Whatever column is empty, what the others tell is told."""
     rows = [row | {column: None} for row in job() + job("ps")]
     trace, _ = use_all_verbs(rows, tmp_path)
     assert trace.workers.height == 2
 
 
-def test_no_workers(tmp_path: Path) -> None:
+def test_a_table_of_servers_has_no_step(tmp_path: Path) -> None:
     """A table of servers only has no step, and says what there is."""
     trace, report = use_all_verbs(job("ps"), tmp_path)
     assert trace.shards.height == 2
@@ -107,7 +107,7 @@ CHANGED: dict[str, Callable[[Row], Row]] = {
 @pytest.mark.parametrize(
     "name", mark_slow(CHANGED, ("no length", "before zero", "near 2^63 on the device"))
 )
-def test_odd_values(name: str, tmp_path: Path) -> None:
+def test_odd_values_leave_whole_times_that_add_up(name: str, tmp_path: Path) -> None:
     """Times stay whole numbers, and add up."""
     rows = [row | CHANGED[name](row) for row in job()]
     trace, _ = use_all_verbs(rows, tmp_path)

@@ -36,7 +36,7 @@ def in_small_batches(path: Path) -> int:
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.7, 0.85])
-def test_prefix_is_used(kept: float, tmp_path: Path) -> None:
+def test_batches_before_the_cut_are_read(kept: float, tmp_path: Path) -> None:
     """Whole batches before the cut are read, which is said; other ranks lose nothing."""
     victim = written(tmp_path)
     size = in_small_batches(victim)
@@ -90,7 +90,7 @@ def test_cut_inside_the_header(kept: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", mark_slow(range(40), range(8)))
-def test_flipped_bits(seed: int, tmp_path: Path) -> None:
+def test_random_damage_never_stops_the_reader(seed: int, tmp_path: Path) -> None:
     """Random damage never stops the reading and never changes what other files hold."""
     victim = written(tmp_path)
     sound_trace = held(tmp_path)
@@ -109,7 +109,7 @@ def events_of(trace: Trace, file: str) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_damaged_footer(seed: int, tmp_path: Path) -> None:
+def test_events_before_a_damaged_footer_are_read(seed: int, tmp_path: Path) -> None:
     """Every event before it is used, the damage is told, and checking the trace says it, too."""
     victim = written(tmp_path)
     sound_trace = held(tmp_path)

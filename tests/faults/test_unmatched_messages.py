@@ -112,7 +112,7 @@ def test_pipelines_with_missing_ends(missing: str, one_host: bool, tmp_path: Pat
 
 
 @pytest.mark.parametrize("one_host", [True, False], ids=["one host", "two hosts"])
-def test_whole_pipelines(one_host: bool) -> None:  # noqa: FBT001
+def test_complete_messages_all_count(one_host: bool) -> None:  # noqa: FBT001
     """With all ends there, every message counts; in both directions they tie the clocks of hosts."""
     rows = pipeline(one_host=one_host)
     trace = Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))

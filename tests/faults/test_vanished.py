@@ -63,7 +63,7 @@ def test_spans_of_a_run_that_went(folder: Path) -> None:
         store.spans_of(0)
 
 
-def test_pages(folder: Path) -> None:
+def test_pages_of_a_vanished_run_say_so(folder: Path) -> None:
     """Its pages say it in a sentence; those of the other run are as before."""
     runs = Runs([folder])
     vanishing, staying = sorted(runs.look(), key=lambda entry: entry.name)
@@ -76,7 +76,7 @@ def test_pages(folder: Path) -> None:
     assert call(app, SUMMARY, values).status_code == 200
 
 
-def test_before_it_was_opened(folder: Path) -> None:
+def test_a_run_that_vanishes_before_it_is_opened_fails(folder: Path) -> None:
     """A run that went after it was listed keeps one sentence; the list goes on without it."""
     runs = Runs([folder])
     vanishing, _ = sorted(runs.look(), key=lambda entry: entry.name)

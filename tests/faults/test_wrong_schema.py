@@ -24,15 +24,14 @@ def newer(table: pa.Table) -> pa.Table:
     return with_side(table, lambda side: side["process"].update(schema=99))
 
 
-def test_newer_version(tmp_path: Path) -> None:
-    """A file from the future is refused with both versions and what to do."""
+def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     rewritten(written(tmp_path), newer)
     assert_left_out(
         tmp_path, "schema version 99", f"reads up to {SCHEMA_VERSION}", "update TraceLens"
     )
 
 
-def test_all_newer(tmp_path: Path) -> None:
+def test_a_trace_of_newer_files_only_is_refused(tmp_path: Path) -> None:
     """If all are, the whole trace is refused for that reason."""
     write(RUN, tmp_path)
     for path in tmp_path.iterdir():
@@ -42,13 +41,12 @@ def test_all_newer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["start_ns", "name", "value", "request"])
-def test_missing_column(column: str, tmp_path: Path) -> None:
-    """The sentence names the column that is missing."""
+def test_a_missing_column_is_named(column: str, tmp_path: Path) -> None:
     rewritten(written(tmp_path), lambda table: table.drop_columns([column]))
     assert_left_out(tmp_path, f"column '{column}' is there 0 times")
 
 
-def test_float_time(tmp_path: Path) -> None:
+def test_a_column_of_another_type_is_named(tmp_path: Path) -> None:
     """The sentence names the column of another type, and both types."""
 
     def floating(table: pa.Table) -> pa.Table:
@@ -59,14 +57,14 @@ def test_float_time(tmp_path: Path) -> None:
     assert_left_out(tmp_path, "column 'start_ns' has type double, expected int64")
 
 
-def test_no_metadata(tmp_path: Path) -> None:
+def test_a_foreign_arrow_file_is_no_trace(tmp_path: Path) -> None:
     """An Arrow file of somebody else is not a trace."""
     rewritten(written(tmp_path), lambda table: table.replace_schema_metadata({}))
     assert_left_out(tmp_path, "without TraceLens metadata")
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"process":3}', b"\xff\xfe", b"null"])
-def test_damaged_metadata(text: bytes, tmp_path: Path) -> None:
+def test_damaged_metadata_is_refused(text: bytes, tmp_path: Path) -> None:
     """Every kind of damaged metadata is refused."""
     rewritten(written(tmp_path), lambda table: table.replace_schema_metadata({METADATA_KEY: text}))
     assert_left_out(tmp_path, "metadata is damaged")
@@ -104,9 +102,7 @@ def test_side_tables_of_other_types(table: str, name: str, value: object, tmp_pa
     assert_left_out(tmp_path, "metadata is damaged", name)
 
 
-def test_many_columns(tmp_path: Path) -> None:
-    """A file with absurdly many columns is refused."""
-
+def test_too_many_columns_are_refused(tmp_path: Path) -> None:
     def add_columns(table: pa.Table) -> pa.Table:
         for index in range(300):
             table = table.append_column(f"x{index}", pa.nulls(table.num_rows))

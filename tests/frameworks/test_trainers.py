@@ -50,7 +50,7 @@ def _check(recorded: Recorded, steps: int) -> None:
 
 
 @_needs("lightning")
-def test_lightning(tmp_path: Path) -> None:
+def test_lightning_trainings_are_recorded(tmp_path: Path) -> None:
     script = EXAMPLES / "lightning_mlp.py"
     for recorded in _record(tmp_path / "t", "Lightning's Trainer", script, "--items=320"):
         _check(recorded, 2 * 320 // 2 // 8 // GATHERED)
@@ -59,7 +59,7 @@ def test_lightning(tmp_path: Path) -> None:
 
 
 @_needs("transformers")
-def test_hugging_face(tmp_path: Path) -> None:
+def test_hugging_face_trainings_are_recorded(tmp_path: Path) -> None:
     script = EXAMPLES / "huggingface_mlp.py"
     for recorded in _record(tmp_path / "t", "Hugging Face's Trainer", *TORCHRUN, script):
         _check(recorded, 12)

@@ -26,7 +26,6 @@ def await_event(clock: CudaClock, event: object, limit_s: float = 10.0) -> None:
 
 
 def test_an_event_is_over_when_the_stream_has_come_to_it() -> None:
-    """Not before."""
     clock = cuda.CudaClock(torch.cuda.current_device())
     torch.cuda.synchronize()
     torch.cuda._sleep(CYCLES)

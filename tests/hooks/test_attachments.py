@@ -19,7 +19,7 @@ def _nothing_attached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(attachments.ATTACHED_VARIABLE, raising=False)
 
 
-def test_each_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_attached_object_has_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asking = tmp_path / "asking"
     asking.touch()
     monkeypatch.setenv(attachments.ATTACHED_VARIABLE, str(asking))
@@ -39,7 +39,7 @@ def test_a_framework_that_is_used_is_told_as_such(
     assert attached() == []
 
 
-def test_nobody_asks() -> None:
+def test_attachments_are_noted_without_a_file() -> None:
     attachments.note_attached("a model")
     assert attached() == ["a model"]
 

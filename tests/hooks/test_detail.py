@@ -93,7 +93,9 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [process["detail"] for process in facts["processes"]] == ["layer", "layer"]
 
 
-def test_in_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_call_wins_over_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The call wins over the environment, and children inherit it."""
     monkeypatch.setenv("TRACELENS_DETAIL", "layer")
     assert recorder.detail() == "layer"
@@ -110,7 +112,7 @@ def test_phases_unless_somebody_says_otherwise(tmp_path: Path) -> None:
     tl.stop()
 
 
-def test_nonsense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_detail_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a call and on the command line, by a sentence that says what there is."""
     valid_details = ", ".join(DETAILS)
     with pytest.raises(

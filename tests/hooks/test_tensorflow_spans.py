@@ -73,7 +73,7 @@ def _times(seen: Seen) -> tuple[int, int]:
     return seen.start_ns, seen.end_ns
 
 
-def test_a_workers_step() -> None:
+def test_a_workers_step_has_phases_and_requests() -> None:
     """Its phases are spans of its thread; requests are in flight, each on a lane of its own."""
     spans_by_op = _spans_by_op(_worker(), "worker", WORKER)
     assert {name: _times(span) for name, span in spans_by_op.items()} == {
@@ -89,7 +89,7 @@ def test_a_workers_step() -> None:
     assert spans_by_op["pull"].values["nbytes"] == 4096
 
 
-def test_a_servers_part() -> None:
+def test_a_servers_step_has_services() -> None:
     spans_by_op = _spans_by_op(_server(), "ps", SHARD)
     assert {name: _times(span) for name, span in spans_by_op.items()} == {
         "reply": (10, 12),

@@ -30,7 +30,7 @@ S = 1_000_000_000
         ("17-", {17, 18, 19}),
     ],
 )
-def test_numbers(text: str, wanted: set[int]) -> None:
+def test_ranges_of_numbers_are_inclusive(text: str, wanted: set[int]) -> None:
     """Ranges are inclusive, may touch and overlap, and the last may have no end."""
     choice = Choice.parse(ranks=text, steps=text)
     assert {rank for rank in range(20) if choice.has_rank(rank)} == wanted
@@ -51,7 +51,7 @@ def test_numbers(text: str, wanted: set[int]) -> None:
         ("90s - 2m", 90, 120),
     ],
 )
-def test_times(text: str, begin: float, end: float) -> None:
+def test_times_have_units(text: str, begin: float, end: float) -> None:
     """Seconds, or with units; one that only the end has is that of both."""
     assert Choice.parse(time=text).time == (round(begin * S), round(end * S))
 
@@ -109,7 +109,7 @@ def test_what_is_written_is_read_again(begins_and_lengths: list[tuple[int, int]]
     assert choice.ranks == ranges_of(numbers)
 
 
-def test_words() -> None:
+def test_a_choice_is_named_in_words() -> None:
     """Sentences and reports name what is chosen."""
     choice = Choice.parse("0-7,12", "200-", "10s-70s")
     assert choice.texts == {"ranks": "0-7,12", "steps": "200-", "time": "10-70"}

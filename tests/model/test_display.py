@@ -51,7 +51,7 @@ def check_part(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_a_value_is_a_line(run: str) -> None:
+def test_repr_is_one_line(run: str) -> None:
     """Whatever the run: no table is printed by `repr`."""
     scenario = RUNS[run][0]
     values = [trace(scenario), report(scenario), *report(scenario).findings]
@@ -106,7 +106,7 @@ def test_names_of_a_trace_do_not_act() -> None:
     assert "&lt;img src=x" in page
 
 
-def test_the_picture_is_the_run() -> None:
+def test_the_picture_shows_the_slow_rank() -> None:
     """As many rows of pixels as the plan has; rank 2, whose forward is slow, has most of forward."""
     page = trace(SLOW)._repr_html_()
     data = re.search(r"data:image/png;base64,([A-Za-z0-9+/=]+)", page)

@@ -23,8 +23,7 @@ from tracelens.model import fmt
         (9e15, "2,500 h"),
     ],
 )
-def test_durations(ns: float, written: str) -> None:
-    """Durations have three digits and a unit that suits them."""
+def test_durations_have_three_digits_and_a_unit(ns: float, written: str) -> None:
     assert fmt.duration(ns) == written
 
 
@@ -37,12 +36,12 @@ def test_durations(ns: float, written: str) -> None:
         (list(range(64)), "ranks 0, 1, 2, 3, 4 and 59 more"),
     ],
 )
-def test_listings(names: list[int], written: str) -> None:
+def test_listings_of_many_ranks_are_shortened(names: list[int], written: str) -> None:
     """Few ranks are named, of many the first and how many more."""
     assert fmt.listing("rank", names) == written
 
 
-def test_shares() -> None:
+def test_small_shares_keep_a_decimal() -> None:
     """Small shares keep a decimal; in a column all have as many."""
     assert (fmt.percent(0.614), fmt.percent(0.004)) == ("61 %", "0.4 %")
     assert (fmt.percent(0.614, 1), fmt.percent(0, 1)) == ("61.4 %", "0.0 %")
@@ -63,7 +62,7 @@ def test_counts_and_ranges() -> None:
     assert fmt.capital(fmt.phase("data")) == "Data loading"
 
 
-def test_aligned() -> None:
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
     """Columns are as wide as their widest cell; the last side is that of those that follow."""
     rows = [("of", "x", "why"), ("rank 1", "10", ""), ("all", "5", "never")]
     assert fmt.align_cells(rows, "<><") == [

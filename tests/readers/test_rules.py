@@ -197,7 +197,7 @@ TIMES: dict[str, tuple[dict[str, int], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("name", TIMES)
-def test_times_of_tables(name: str) -> None:
+def test_tables_drop_times_for_the_same_reasons(name: str) -> None:
     """The reasons are those of recordings."""
     times, lost = TIMES[name]
     rows = [{"rank": 0, "start_ns": 10 * n, "end_ns": 10 * n + 5, "kind": "data"} for n in range(9)]

@@ -21,7 +21,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_example_has_the_waits_it_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 0 is in the allreduce for 62 us and waits 50 of them for rank 1, as the page says."""
     (table,), (program,) = blocks("csv"), blocks("python")
     assert "Rank 0 is in the allreduce for 62 µs, and waits 50 of these for rank 1." in PAGE
@@ -34,7 +36,7 @@ def test_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["trace"].alignment.method == "same_clock"
 
 
-def test_commands_parse() -> None:
+def test_commands_of_the_page_parse() -> None:
     lines = [line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()]
     for line in lines:
         program, *arguments = shlex.split(line)

@@ -15,12 +15,12 @@ from tracelens.remote.listing import local_name
 
 
 @pytest.mark.parametrize("text", ["runs/today", "/runs/today", "c:\\runs", "s3:/bucket", "://x"])
-def test_paths(text: str) -> None:
+def test_paths_are_not_remote(text: str) -> None:
     assert address.parse_place(text) == Path(text)
 
 
 @pytest.mark.parametrize("text", ["s3://bucket/run", "https://host/x.csv", "GS://bucket/run"])
-def test_addresses(text: str) -> None:
+def test_addresses_stay_as_they_are(text: str) -> None:
     """They stay as they are: as a path, one would lose a slash."""
     assert address.parse_place(text) == text
 
@@ -48,7 +48,7 @@ def test_secrets_are_not_shown(given: str, public: str) -> None:
         ("https://host/run-*/", True),
     ],
 )
-def test_patterns(given: str, *, pattern: bool) -> None:
+def test_a_question_mark_in_a_web_address_is_no_pattern(given: str, *, pattern: bool) -> None:
     """What follows a ``?`` in the address of a web page is a query."""
     assert address.is_pattern(given) is pattern
 
@@ -64,22 +64,21 @@ def test_patterns(given: str, *, pattern: bool) -> None:
         ("https://host/", "trace"),
     ],
 )
-def test_local_names(given: str, name: str) -> None:
+def test_copies_are_named_after_their_originals(given: str, name: str) -> None:
     """A copy is called as what it is a copy of, as far as a file may be called so."""
     assert local_name(given) == name
 
 
-def test_an_unknown_protocol(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_protocol_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", "nothing://me:hidden-words@host/run"]) == 2
     said = capsys.readouterr().err
     assert "'nothing'" in said
     assert "hidden" not in said
 
 
-def test_without_the_extra(
+def test_a_missing_library_is_named_with_its_install_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sentence, with the command that installs what is missing."""
     monkeypatch.setitem(sys.modules, "fsspec", None)
     assert main(["analyze", "s3://bucket/run"]) == 4
     assert "'.[remote]'" in capsys.readouterr().err

@@ -71,7 +71,7 @@ def test_nothing_is_fetched_twice(bucket: Bucket, slow_run: Path, cache: Path) -
 
 
 @pytest.mark.slow
-def test_the_report_is_kept(
+def test_the_report_of_a_bucket_is_kept_in_the_cache(
     bucket: Bucket, slow_run: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the user's cache, and only as long as the run in the bucket is as it was."""
@@ -139,7 +139,7 @@ def test_patterns_and_folders_here_and_there(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv"])
-def test_a_table(
+def test_a_table_in_a_bucket_is_read_as_a_local_one(
     bucket: Bucket, slow_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     """A single file is read as it is locally, the name included that reports give it."""
@@ -150,7 +150,7 @@ def test_a_table(
     assert f"{address}: 4 processes" in printed(capsys, "info", address)
 
 
-def test_a_killed_run(
+def test_segments_in_a_bucket_are_read_and_never_converted(
     bucket: Bucket, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Segments are read, in the copy and never converted; nothing else of the folder is fetched."""
@@ -168,7 +168,7 @@ def test_a_killed_run(
 
 
 @pytest.mark.slow
-def test_other_verbs(
+def test_other_verbs_work_on_a_bucket(
     bucket: Bucket, slow_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run is converted, checked and given an index as if it were here."""
@@ -210,7 +210,7 @@ def test_a_cache_that_was_moved(
         ("s3://{bucket}", "it holds 1 folders, open one of them, for example 's3://{bucket}/runs'"),
     ],
 )
-def test_nothing_there(
+def test_a_missing_object_is_named(
     bucket: Bucket, slow_run: Path, capsys: pytest.CaptureFixture[str], what: str, words: str
 ) -> None:
     """What is missing is named, and so is what there is instead."""
@@ -221,7 +221,7 @@ def test_nothing_there(
     assert len(said.splitlines()) == 1
 
 
-def test_no_credentials(
+def test_missing_credentials_are_reported(
     bucket: Bucket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -231,7 +231,7 @@ def test_no_credentials(
     assert "No credentials were found" in capsys.readouterr().err
 
 
-def test_nobody_answers(
+def test_a_bucket_that_does_not_answer_is_reported(
     bucket: Bucket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")

@@ -50,7 +50,7 @@ def test_a_folder_that_the_server_lists(
     assert printed(capsys, "analyze", f"{address}/ru*/", "--format", "json") == local
 
 
-def test_a_table(
+def test_a_signed_address_is_read_and_its_signature_never_printed(
     web: Web, slow_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A signature belongs to the request, not to the name of the file, and is never printed."""
@@ -134,14 +134,16 @@ def test_a_server_that_refuses(web: Web, capsys: pytest.CaptureFixture[str]) -> 
     assert "hidden" not in said
 
 
-def test_nobody_answers(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_does_not_answer_is_reported(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = refused(capsys, "info", "http://me:hidden-words@127.0.0.1:1/run?token=hidden-words")
     assert "'http://127.0.0.1:1/run' cannot be reached" in said
     assert "hidden" not in said
     assert not cache.exists()
 
 
-def test_nothing_there(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_page_is_reported(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
     address, folder, _ = web
     assert f"There is no '{address}/run'" in refused(capsys, "info", f"{address}/run")
     (folder / "empty").mkdir()

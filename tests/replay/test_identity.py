@@ -24,7 +24,7 @@ AT_THEIR_OWN_PACE = ("async", "hogwild", "measgd", "original", "pipelined", "ten
 
 
 @pytest.mark.parametrize("name", mark_slow_in_turn([sample.name for sample in manifest()], QUICK))
-def test_identity(name: str) -> None:
+def test_a_replay_without_edits_takes_as_long_as_the_run(name: str) -> None:
     """The usual step differs by 1 % at most where ranks meet in every step, by 3 % elsewhere."""
     trace = sample_trace(name)
     graph = EventGraph.from_trace(trace, phases.run(trace))

@@ -201,7 +201,7 @@ def test_all_ranks_single_edits() -> None:
         ("arrangement=separate", "not recorded"),
     ],
 )
-def test_refusals(edit: str, why: str) -> None:
+def test_edits_without_an_answer_are_refused(edit: str, why: str) -> None:
     """What a trace cannot answer is refused with one sentence."""
     with pytest.raises(InvalidArgument, match=why):
         whatif(run(replace(BASE, steps=12)), edit)
@@ -471,7 +471,7 @@ def test_a_joined_call_is_left_once() -> None:
 @pytest.mark.parametrize(
     "edits", [("overlap=on", "rank:2=median"), ("rank:2=median", "overlap=on")]
 )
-def test_order_of_edits(edits: tuple[str, ...]) -> None:
+def test_edits_are_applied_in_order(edits: tuple[str, ...]) -> None:
     """What one edit takes away, the next one does not bring back."""
     before, after = faulty(BLOCKING, "forward", factor=1.6), BASE
     truth = 1 - duration_ns(after) / duration_ns(before)

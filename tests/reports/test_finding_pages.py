@@ -90,7 +90,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pages
-def test_commands_exist(page: Path) -> None:
+def test_commands_of_the_pages_exist(page: Path) -> None:
     """Every command of TraceLens parses, and a verb alone exists."""
     for code in in_code(page):
         command = re.search(r"(?:^|\s)tracelens (.+)", code)

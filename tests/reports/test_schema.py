@@ -44,7 +44,7 @@ def as_printed(found: Report) -> dict[str, Any]:
     return loaded
 
 
-def test_the_schema_is_one() -> None:
+def test_the_schema_is_strict() -> None:
     """Of draft 2020-12, and strict: an object with fields has no others, and all of them."""
     assert SCHEMA["$schema"].endswith("2020-12/schema")
     Draft202012Validator.check_schema(SCHEMA)
@@ -90,8 +90,7 @@ def test_the_words_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLE_NAMES)
-def test_samples(name: str) -> None:
-    """Reports of real runs keep to it."""
+def test_reports_of_samples_keep_to_the_schema(name: str) -> None:
     assert problems(as_printed(sample_report(name))) == []
 
 
@@ -103,12 +102,11 @@ def test_samples_as_tables(name: str) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_runs(run: str) -> None:
-    """Simulated runs of every kind."""
+def test_reports_of_simulated_runs_keep_to_the_schema(run: str) -> None:
     assert problems(as_printed(report(RUNS[run][0]))) == []
 
 
-def test_a_pipeline() -> None:
+def test_the_report_of_a_pipeline_keeps_to_the_schema() -> None:
     """Its ledger has a cause of its own, the bubble."""
     case = kinds_of_pipelines.staged(kinds_of_ranks.nothing)(
         Setting(8, 40, 2, "mild", "lognormal", 1)
@@ -121,7 +119,7 @@ def test_a_pipeline() -> None:
 
 @pytest.mark.parametrize("phase", mark_slow(PHASES, quick=("backprop", "gc", "aggregate")))
 @pytest.mark.parametrize("hosts", mark_slow([1, 2], quick=[2]))
-def test_faults(phase: Any, hosts: int) -> None:
+def test_reports_of_faults_keep_to_the_schema(phase: Any, hosts: int) -> None:
     """A fault in each phase, permanent and intermittent, of one rank and of all, on skewed clocks."""
     faults = (
         Fault(phase, (1,), factor=1.5, extra_ms=9.0),
@@ -191,7 +189,7 @@ def test_a_report_of_format_2_is_held_to_it() -> None:
     )
 
 
-def test_the_page_agrees() -> None:
+def test_the_pages_example_keeps_to_the_schema() -> None:
     """The example of docs/report.md keeps to the schema, has every field, and its table every one."""
     page = (DOCS / "report.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)

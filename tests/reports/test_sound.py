@@ -51,14 +51,13 @@ def test_negative_durations_would_be_found() -> None:
 
 
 @pytest.mark.parametrize("name", [sample.name for sample in manifest()])
-def test_of_samples(name: str) -> None:
-    """All of them."""
+def test_reports_of_samples_are_sound(name: str) -> None:
     check_durations(sample_report(name))
     check_ledger(sample_report(name))
 
 
 @pytest.mark.parametrize("name", [*RUNS, *WITH_SERVERS])
-def test_of_simulated_runs(name: str) -> None:
+def test_reports_of_simulated_runs_are_sound(name: str) -> None:
     """Of every sort, with parameter servers of several sorts."""
     found = report(RUNS[name][0] if name in RUNS else WITH_SERVERS[name])
     check_durations(found)
@@ -66,7 +65,7 @@ def test_of_simulated_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("runs", few_or_many(4, 25))
-def test_of_any_run(runs: int) -> None:
+def test_reports_of_random_runs_are_sound(runs: int) -> None:
     """For any scenario and any clocks."""
 
     def check(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn

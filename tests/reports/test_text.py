@@ -55,7 +55,7 @@ def test_a_brief_report_fits_a_screen(run: str) -> None:
 
 @pytest.mark.parametrize("width", mark_slow([40, 60, 80, 200], quick=[40, 80]))
 @pytest.mark.parametrize("run", RUNS)
-def test_lines_fit(width: int, run: str) -> None:
+def test_lines_fit_the_terminal(width: int, run: str) -> None:
     """Nothing runs over the terminal's edge."""
     text = to_text.render(report(RUNS[run][0]), width=width)
     assert max(map(len, text.splitlines())) <= width

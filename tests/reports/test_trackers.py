@@ -35,7 +35,7 @@ def test_metrics_are_the_numbers_of_the_report() -> None:
     assert lost + efficiency.achieved == pytest.approx(1)
 
 
-def test_tensorboard(tmp_path: Path) -> None:
+def test_tensorboard_reads_metrics_and_report(tmp_path: Path) -> None:
     """Scalars at their step, and the report as text, read by TensorBoard's own reader."""
     tensorboard: ModuleType = pytest.importorskip("torch.utils.tensorboard")
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -54,7 +54,7 @@ def test_tensorboard(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own calls of SQLAlchemy
-def test_mlflow(tmp_path: Path) -> None:
+def test_mlflow_stores_metrics_and_verdict(tmp_path: Path) -> None:
     """Metrics, the verdict and both files, in a store of files."""
     mlflow = pytest.importorskip("mlflow", reason="make test-trackers installs it")
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
@@ -102,7 +102,7 @@ def read_records(file: Path, messages: Any) -> list[Any]:
     raise AssertionError(f"no exit in {file}")
 
 
-def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_stores_metrics_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline, the messages are written to a file in W&B's own format."""
     wandb = pytest.importorskip("wandb", reason="make test-trackers installs it")
     messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")

@@ -44,7 +44,7 @@ def only(points: list[Point], **options: object) -> Curve:
     return curve
 
 
-def test_weak_scaling() -> None:
+def test_efficiency_of_weak_scaling() -> None:
     """Ranks keep their work: a step twice as long is half as efficient, and transfer took it."""
     curve = only([point(8, 20, 9), point(2, 10, 9)])
     assert curve.kind == "weak"
@@ -55,7 +55,7 @@ def test_weak_scaling() -> None:
     assert curve.rows[-1].loss_share == pytest.approx(1)
 
 
-def test_strong_scaling() -> None:
+def test_efficiency_of_strong_scaling() -> None:
     """Four times the ranks with a quarter of the work each, in half the time."""
     curve = only([point(2, 12, 12), point(8, 6, 3)])
     assert curve.kind == "strong"

@@ -46,7 +46,7 @@ def measure_point(system: str, workers: int) -> Point:
 
 @pytest.mark.parametrize("largest", few_or_many(16, 32))
 @pytest.mark.parametrize("system", mark_slow(SYSTEMS, quick=["ring"]))
-def test_forecast(system: str, largest: int) -> None:
+def test_forecasts_hold_the_larger_runs(system: str, largest: int) -> None:
     """Within 5 % at twice and at four times the largest known run; beyond, nothing is validated."""
     known = [measure_point(system, workers) for workers in SIZES if workers <= largest]
     found = curves(known, at=(2 * largest, 4 * largest, 8 * largest))

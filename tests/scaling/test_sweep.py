@@ -22,7 +22,7 @@ def cell(*values: str, throughput: float, workers: int = 1, shards: int = 0) -> 
     return Cell(values, workers, shards, 5e6, throughput, 0.5, factors)
 
 
-def test_every_combination() -> None:
+def test_a_sweep_has_every_combination_of_its_axes() -> None:
     """The last axis varies fastest; short names are aliases of scenario entries."""
     cells = cells_of(NT3, [parsed("workers=2,4"), parsed("network.latency_us=5,50")])
     assert [values for values, _ in cells] == [("2", "5"), ("2", "50"), ("4", "5"), ("4", "50")]
@@ -37,7 +37,7 @@ def test_a_larger_batch_is_more_work() -> None:
     assert of_40.update_ms == of_20.update_ms
 
 
-def test_simulated_runs() -> None:
+def test_more_workers_have_a_higher_throughput() -> None:
     """More workers do more a second, and the numbers belong together."""
     axes = [parsed("workers=2,4")]
     two, four = swept(cells_of(NT3, axes, ["run.steps=5"]))
@@ -47,7 +47,7 @@ def test_simulated_runs() -> None:
     assert shares == pytest.approx(four.efficiency)
 
 
-def test_maps() -> None:
+def test_the_last_two_axes_span_each_map() -> None:
     """The last two axes are down and across, the others have a map each; blocks show how much."""
     axes = [Axis("a", ("x", "y")), Axis("workers", ("1", "2")), Axis("ps", ("1", "2"))]
     cells = [
@@ -92,7 +92,7 @@ def test_the_smallest_that_does_nearly_as_much() -> None:
         ),
     ],
 )
-def test_what_is_refused(over: list[str], words: str) -> None:
+def test_a_wrong_sweep_is_refused_before_it_runs(over: list[str], words: str) -> None:
     """One sentence, before anything is simulated."""
     with pytest.raises(InvalidArgument, match=words):
         cells_of(NT3, [parsed(text) for text in over])

@@ -40,5 +40,5 @@ def test_names_sort_by_rank() -> None:
         *("worker-00003-41237.txt", "a-worker-00003-41237", "worker-00003-41237-b"),
     ],
 )
-def test_names_of_others(name: str) -> None:
+def test_other_file_names_are_no_recordings(name: str) -> None:
     assert parse_stem(name) is None

@@ -36,7 +36,7 @@ def rows(*head_words: str) -> list[list[str]]:
     return [row for row in found if row]
 
 
-def test_columns() -> None:
+def test_the_page_lists_every_column() -> None:
     """Every column, in order, with its type and whether it may be null."""
     said = [(name.strip("`"), kind, null) for name, kind, null, _ in rows("column", "type")]
     assert [(name, kind, null == "never") for name, kind, null in said] == [
@@ -45,7 +45,7 @@ def test_columns() -> None:
     ]
 
 
-def test_words() -> None:
+def test_the_page_explains_every_word() -> None:
     """Every kind, operation, type and status is named."""
     documented = set(re.findall(r"`(\w+)`", DOCUMENT))
     operations = {op for ops in vocabulary.OPS.values() for op in ops}
@@ -53,13 +53,12 @@ def test_words() -> None:
     assert (known | operations) - documented == set()
 
 
-def test_summary() -> None:
-    """Every field of it is explained."""
+def test_the_page_explains_the_summary() -> None:
     named = set(re.findall(r"`(\w+)`", DOCUMENT))
     assert {field.name for field in fields(side.Summary)} <= named
 
 
-def test_keys() -> None:
+def test_the_page_lists_the_metadata_keys() -> None:
     """The metadata of a file that was converted are those of the table."""
     said = [key.strip("`").encode() for key, _ in rows("key", "content")]
     summary = side.Summary(0, 0, 0, None, None, 0, [])
@@ -76,13 +75,13 @@ def test_keys() -> None:
         ("clocks", side.ClockReading),
     ],
 )
-def test_side_tables(table: str, row: Any) -> None:
+def test_the_page_lists_every_side_table(table: str, row: Any) -> None:
     """Every table with all its fields, in order."""
     (said,) = [cells for name, cells in rows("table", "fields") if name == f"`{table}`"]
     assert re.findall(r"`(\w+)`", said) == [field.name for field in fields(row)]
 
 
-def test_slot() -> None:
+def test_the_page_places_every_field_of_a_record() -> None:
     """Every field of the live record at its place."""
     kinds = {"i64": "i8", "u64": "u8", "u32": "u4", "i32": "i4", "u16": "u2"}
     documented = [
@@ -94,7 +93,7 @@ def test_slot() -> None:
     assert documented == [(offset, kind.str[1:], name) for name, (kind, offset) in places.items()]
 
 
-def test_header() -> None:
+def test_the_page_places_every_field_of_a_header() -> None:
     """What a reader finds at the places that the page names."""
     packed = record.HEADER.pack(record.MAGIC, record.BYTE_ORDER, 1, 64, 16383, 4711)
     codes = {"8 bytes": "8s", "u32": "I", "u16": "H", "u64": "Q"}
@@ -114,7 +113,7 @@ def test_slot_is_what_the_recorder_packs() -> None:
     assert struct.unpack_from("@q", packed, record.END_OFFSET) == (2,)
 
 
-def test_snippet_runs(tmp_path: Path) -> None:
+def test_the_pages_snippets_read_a_trace(tmp_path: Path) -> None:
     """What the page tells to type reads a trace, without TraceLens."""
     snippet, *_ = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     assert "tracelens" not in snippet.replace('b"tracelens"', "")
@@ -138,6 +137,5 @@ def test_one_query_tells_which_rank(tmp_path: Path) -> None:
     )
 
 
-def test_version() -> None:
-    """The page describes the version that the code writes."""
+def test_the_page_describes_the_written_version() -> None:
     assert f"# The trace format, version {vocabulary.SCHEMA_VERSION}\n" in DOCUMENT

@@ -121,7 +121,9 @@ def test_what_is_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("mode", "kind"),
     [(stat.S_IFBLK, "a device"), (stat.S_IFSOCK, "a socket"), (stat.S_IFLNK, "special")],
 )
-def test_rare_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, kind: str) -> None:
+def test_devices_and_sockets_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, kind: str
+) -> None:
     """What only root can make, and what the system does not open."""
     path = tmp_path / "file"
     path.touch()

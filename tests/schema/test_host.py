@@ -35,7 +35,9 @@ def test_the_host_is_named_as_the_system_does(monkeypatch: pytest.MonkeyPatch) -
     assert host.host_name() == ""
 
 
-def test_the_cores_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_of_a_process_are_limited_by_its_control_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are as the kernel writes them; control groups may allow the time of fewer."""
     known = host.allowed_cores()
     assert known is not None
@@ -124,7 +126,7 @@ def _umask() -> int:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"host":"a"}', '{"path":"a"}', "{" * 9])
-def test_no_note(tmp_path: Path, content: str) -> None:
+def test_a_note_without_a_path_is_refused(tmp_path: Path, content: str) -> None:
     note = tmp_path / "note"
     note.write_text(content)
     with pytest.raises(NotATrace, match="does not say where its segments lie"):

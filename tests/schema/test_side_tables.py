@@ -112,7 +112,7 @@ ONE = SideTables(
 
 
 @given(CONVERTED, st.sampled_from([1, SCHEMA_VERSION]))
-def test_metadata_is_lossless(side: SideTables, version: int) -> None:
+def test_side_tables_survive_the_metadata(side: SideTables, version: int) -> None:
     """All tables but the definitions, which are columns, in each version that is written."""
     side = replace(side, process=replace(side.process, schema=version))
     assert SideTables.from_metadata(side.to_metadata()) == side
@@ -306,8 +306,7 @@ def test_lines_are_lossless(side: SideTables) -> None:
     assert from_lines(lines) == side
 
 
-def test_definitions_of_lines() -> None:
-    """They are kept with the optional fields they have."""
+def test_definitions_keep_their_optional_fields() -> None:
     rows = (Definition(1, "a", "user"), Definition(2, "b", "ps", op="push", shard=1))
     lines = [to_line("process", Process()), *(to_line("definitions", row) for row in rows)]
     assert from_lines(lines).definitions == rows
@@ -322,8 +321,7 @@ def test_metadata_that_is_not_ours(metadata: dict[bytes, bytes] | None) -> None:
         SideTables.from_metadata(metadata)
 
 
-def test_newer_metadata() -> None:
-    """Written by a TraceLens to come."""
+def test_metadata_of_a_newer_version_is_refused() -> None:
     side = SideTables(process=Process(schema=99))
     with pytest.raises(NewerVersion, match="schema version 99"):
         SideTables.from_metadata(side.to_metadata())

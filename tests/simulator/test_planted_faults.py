@@ -23,7 +23,7 @@ def durations(scenario: Scenario, kind: str) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("phase", ["data", "forward", "backprop", "update"])
-def test_factor(phase: FaultPhase) -> None:
+def test_a_factor_lengthens_only_its_phase_rank_and_steps(phase: FaultPhase) -> None:
     """Only the named phase, rank and steps last longer, by the factor."""
     fault = Fault(phase, (2,), steps=(10, 19), factor=1.5)
     healthy_durations = durations(HEALTHY, phase)
@@ -45,8 +45,7 @@ def test_every_and_extra() -> None:
     assert sorted(added.to_list()) == [0] * 237 + [30_000_000] * 3
 
 
-def test_ramp() -> None:
-    """A drifting fault grows from nothing to its factor."""
+def test_a_drifting_fault_grows_to_its_factor() -> None:
     scenario = replace(HEALTHY, noise=0.0, spread=0.0)
     fault = Fault("forward", (0,), factor=2.0, ramp=True)
     forward_durations = durations(replace(scenario, faults=(fault,)), "forward").filter(
@@ -87,8 +86,7 @@ PAUSE = Fault("forward", (1,), extra_ms=1.0, at=0.5)
         {"faults": (replace(PAUSE, phase="backprop"),), "overlap": False},
     ],
 )
-def test_refusals(impossible: dict[str, Any]) -> None:
-    """What cannot be simulated is refused with a sentence."""
+def test_impossible_faults_are_refused(impossible: dict[str, Any]) -> None:
     if impossible == {"clocks": ()}:
         impossible = {"ranks": 8, "ranks_per_host": 2, "clocks": (object(),)}
     with pytest.raises(InvalidArgument, match=r"^A (scenario|fault)"):

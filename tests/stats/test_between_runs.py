@@ -81,7 +81,7 @@ def test_correlated_steps_are_less_certain() -> None:
     assert variances[1] > 3 * variances[0]
 
 
-def test_constant_runs() -> None:
+def test_runs_without_noise_differ_or_not_for_certain() -> None:
     """No noise at all: the same is the same, and more is more."""
     constant, higher = (
         between_runs.measure_level(np.full(50, v), mean=False, seed=0) for v in (1.0, 1.1)

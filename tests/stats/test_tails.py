@@ -46,7 +46,7 @@ def test_student_tail_far_out() -> None:
 
 
 @pytest.mark.parametrize(("trials", "rate"), [(40, 0.01), (300, 0.002), (300, 0.3), (7, 0.5)])
-def test_binomial_tail(trials: int, rate: float) -> None:
+def test_the_binomial_tail_is_exact(trials: int, rate: float) -> None:
     """P(X >= k) for every k, as sums of fractions give it, with the trivial ends."""
     p = Fraction(rate)
     of_count = [comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(trials + 1)]

@@ -77,13 +77,13 @@ def made_study(request: pytest.FixtureRequest) -> Study:
     return study(request.param, {name: load.open(SAMPLES / name)})
 
 
-def test_numbers(made_study: Study) -> None:
+def test_figures_are_those_of_the_models(made_study: Study) -> None:
     """They are those of the models, to the digits that are known."""
     for name, value in NUMBERS[made_study.name].items():
         assert made_study.figure(name).value == pytest.approx(value, rel=0.01), name
 
 
-def test_absorption(made_study: Study) -> None:
+def test_absorbed_pauses_agree_with_the_run_without_them(made_study: Study) -> None:
     """What the paused run's trace says is what the run without the pause says."""
     if made_study.name == "interleaving":
         for case in CASES:
@@ -93,7 +93,7 @@ def test_absorption(made_study: Study) -> None:
             )
 
 
-def test_tags(made_study: Study) -> None:
+def test_each_figure_has_a_tag(made_study: Study) -> None:
     """Every number has one; what a model was fitted to is a consistency check."""
     figures = [figure for section in made_study.sections for figure in section.figures]
     assert {figure.tag for figure in figures} <= TAGS.keys()
@@ -103,7 +103,7 @@ def test_tags(made_study: Study) -> None:
     assert all(made_study.figure(name).tag == "consistency check" for name in fitted)
 
 
-def test_formats(made_study: Study) -> None:
+def test_every_format_holds_every_figure(made_study: Study) -> None:
     """Text has 80 columns; every format has every number."""
     text = FORMATS["text"](made_study)
     assert max(map(len, text.splitlines())) <= 80
@@ -158,7 +158,7 @@ def test_what_recorded_runs_say(made_study: Study) -> None:
         )
 
 
-def test_several_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_given_run_is_studied(capsys: pytest.CaptureFixture[str]) -> None:
     """Each run is studied under its name; hidden communication is no loss."""
     paths = [str(SAMPLES / name) for name in ("easgd-original", "easgd-async")]
     assert main(["study", "easgd", "--format", "json", *(f"--trace={path}" for path in paths)]) == 0

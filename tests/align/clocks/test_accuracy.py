@@ -54,13 +54,13 @@ def errors_us(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_offsets_and_drifts(run: Scenario, seed: int) -> None:
+def test_offsets_and_drifts_are_removed(run: Scenario, seed: int) -> None:
     """Clocks 5 ms and 20 ppm apart come together to 1.5 microseconds."""
     scenario = replace(run, seed=seed, clocks=random_clocks(8, seed=seed))
     assert np.quantile(errors_us(scenario), 0.99) <= 1.5
 
 
-def test_hours_apart(run: Scenario) -> None:
+def test_hosts_that_booted_hours_apart_are_aligned(run: Scenario) -> None:
     """Hosts that booted hours apart are aligned as well as any."""
     far = tuple(replace(c, offset_ns=c.offset_ns * 1_000_000) for c in run.clocks)
     assert np.quantile(errors_us(replace(run, clocks=far)), 0.99) <= 1.5
@@ -78,13 +78,13 @@ def test_slow_host_is_not_absorbed(run: Scenario) -> None:
     assert np.quantile(errors_us(replace(run, faults=(late,))), 0.99) <= 1.5
 
 
-def test_two_hosts(run: Scenario) -> None:
+def test_of_two_hosts_both_are_mapped_onto_the_first(run: Scenario) -> None:
     """Of two clocks neither is known to be right; both are mapped onto the first."""
     pair = replace(run, ranks=2 * run.ranks_per_host, clocks=random_clocks(2, seed=5))
     assert np.quantile(errors_us(pair), 0.99) <= 1.5
 
 
-def test_jump(run: Scenario) -> None:
+def test_a_clock_that_jumps_is_corrected_on_both_sides(run: Scenario) -> None:
     """A clock that jumps is corrected on both sides, and the jump is named where it was."""
     jumping = replace(run.clocks[5], jump_ns=500_000, jump_after_ms=3_000.0)
     scenario = replace(run, clocks=(*run.clocks[:5], jumping, *run.clocks[6:]))
@@ -95,7 +95,7 @@ def test_jump(run: Scenario) -> None:
     assert hosts[5].jumps[0] == pytest.approx(1_000_000_000_000 + 3_000_000_000, abs=30_000_000)
 
 
-def test_collectives_that_do_not_synchronise(run: Scenario) -> None:
+def test_collectives_without_synchronisation_do_not_mislead_the_fit(run: Scenario) -> None:
     """The fit holds if three in ten collectives let every rank leave early."""
 
     def early(events: pl.LazyFrame) -> pl.LazyFrame:
@@ -108,7 +108,7 @@ def test_collectives_that_do_not_synchronise(run: Scenario) -> None:
     assert np.quantile(errors_us(replace(run, faults=(late,)), early), 0.99) <= 1.5
 
 
-def test_wander(run: Scenario) -> None:
+def test_a_clock_with_a_varying_rate_is_followed(run: Scenario) -> None:
     """A clock whose rate swings is followed."""
 
     def swinging(events: pl.LazyFrame) -> pl.LazyFrame:
@@ -122,7 +122,7 @@ def test_wander(run: Scenario) -> None:
     assert np.median(errors) <= 0.5
 
 
-def test_what_is_reported(run: Scenario) -> None:
+def test_reported_offsets_and_drifts_are_true_within_the_uncertainty(run: Scenario) -> None:
     """Offsets and drifts are reported as they are; the errors stay within the uncertainty."""
     alignment = common.align(generate(run)).alignment
     assert [host.host for host in alignment.hosts] == [f"host{h:03d}" for h in range(8)]

@@ -81,7 +81,7 @@ def test_only_mapped_clocks_tie() -> None:
     assert map_by_requests(table(), 1, {0: MAPPED}, None) is None
 
 
-def test_the_narrowest_speak() -> None:
+def test_only_the_narrowest_windows_are_combined() -> None:
     """So many of the other clocks; one with a wider window is not heard, though it contradicts."""
     sound = [as_shown(exchange(n * MS, peer=n + 2), 1) for n in range(MAX_PEERS_COMBINED)]
     liar = as_shown(exchange(0, 500, 500, peer=9), 1, LEAD + MS)
@@ -105,7 +105,7 @@ def test_pushes_without_a_reply() -> None:
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_wall_clocks_beside_requests(*, wrong: bool) -> None:
+def test_wall_clocks_sharpen_requests_unless_they_contradict(*, wrong: bool) -> None:
     """They make it sharper, and are left out where they contradict."""
     rows = table(as_shown(exchange(0, 9000, 1000), 1))
     here = Readings(np.array([0]), np.array([200]), np.array([-LEAD + MS * wrong]))
@@ -119,7 +119,7 @@ def sentences(rows: list[dict[str, Any]], uncertainty_ns: int = 10) -> list[str]
     return [note.sentence for note in note_causality_violations(table(*rows), maps)]
 
 
-def test_what_came_before_it_was_sent() -> None:
+def test_requests_that_arrive_before_they_are_sent_are_counted() -> None:
     """By more than three times what either clock is unsure; on the way there and on the way back."""
     assert sentences([]) == []
     assert sentences([exchange(0, -30)]) == []
@@ -132,8 +132,7 @@ def test_what_came_before_it_was_sent() -> None:
     assert sentences([exchange(0, -99, peer=5), exchange(0, -99, clock=5)]) == []
 
 
-def test_a_few_may_be_matched_wrongly() -> None:
-    """One in a hundred messages."""
+def test_one_wrong_match_in_a_hundred_is_tolerated() -> None:
     fine = [exchange(n * MS) for n in range(99)]
     assert sentences([exchange(0, -99), *fine]) == []
     assert sentences([exchange(0, -99), exchange(1, -99), *fine]) == []

@@ -27,7 +27,7 @@ def errors_ns(aligned: Trace, scenario: Scenario) -> npt.NDArray[np.int64]:
     return np.asarray(np.abs(aligned.events.collect()["start_ns"].to_numpy() - true))
 
 
-def test_ping_pong() -> None:
+def test_ping_pong_ties_clocks_without_collectives() -> None:
     """Servers and workers that only exchange messages are tied by ping-pong."""
     scenario = replace(SERVERS, ping_pong=True)
     aligned = common.align(generate(scenario))
@@ -35,7 +35,7 @@ def test_ping_pong() -> None:
     assert errors_ns(aligned, scenario).max() <= aligned.alignment.uncertainty_ns == 25_000
 
 
-def test_wall() -> None:
+def test_wall_clocks_tie_clocks_without_messages() -> None:
     """With nothing else the wall clocks serve, and the uncertainty says what they are worth."""
     trace = generate(SERVERS)
     unmatched = trace.events.with_columns(request=pl.lit(None, pl.UInt64))
@@ -45,7 +45,7 @@ def test_wall() -> None:
     assert errors_ns(aligned, SERVERS).max() <= 3 * aligned.alignment.uncertainty_ns
 
 
-def test_too_few_collectives() -> None:
+def test_two_collectives_are_treated_as_messages() -> None:
     """Two collectives have no usual spread of ends; but nobody left them before all had come."""
     short = replace(WORKERS, steps=1)
     aligned = common.align(generate(short))
@@ -89,7 +89,7 @@ def test_sharp_ping_pong_removes_a_lasting_lag() -> None:
     assert np.median(errors_ns(aligned, noisy)[here]) < 0.25 * lag
 
 
-def test_cannot_be_aligned() -> None:
+def test_clocks_without_any_tie_are_reported_as_unaligned() -> None:
     """Where nothing ties two clocks together the trace says so and invents no waits."""
     rows = [
         row

@@ -15,8 +15,8 @@ from tracelens.simulator.synthetic import Clock, Scenario, generate, random_cloc
 RUN = Scenario(ranks=16, ranks_per_host=4, steps=400, buckets=4, clocks=random_clocks(4, seed=3))
 
 
-def test_jump_of_the_first() -> None:
-    """When the first clock jumps, the others follow it, and the jump is told."""
+def test_others_follow_a_jump_of_the_first_clock() -> None:
+    """The jump is reported."""
     jumping = Clock(jump_ns=500_000, jump_after_ms=3_000.0)
     clocks = (jumping, *RUN.clocks[1:])
     aligned = common.align(generate(replace(RUN, clocks=clocks)))
@@ -26,7 +26,7 @@ def test_jump_of_the_first() -> None:
     assert [len(host.jumps) for host in aligned.alignment.hosts] == [1, 0, 0, 0]
 
 
-def test_wander_of_the_first() -> None:
+def test_others_follow_a_varying_rate_of_the_first_clock() -> None:
     """When only the first clock's rate swings, each other clock's correction swings against it."""
     t: npt.NDArray[np.float64] = np.linspace(0.0, 6.4e10, 6400)
     swing: npt.NDArray[np.float64] = 50_000 * np.sin(t / 1e10)

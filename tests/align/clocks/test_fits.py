@@ -85,7 +85,7 @@ def test_corrections_are_the_truth(name: str, count: int, loose: float) -> None:
 
 @pytest.mark.parametrize("count", [400, 1000])
 @pytest.mark.parametrize("name", TRUTHS)
-def test_scatter_and_doubt(name: str, count: int) -> None:
+def test_scatter_and_uncertainty_of_a_fit_are_true(name: str, count: int) -> None:
     """Exits scatter by what was drawn; of a block's level less is unsure, the less the more it holds."""
     _, _, found = fitted(TRUTHS[name], count)
     for correction in found:

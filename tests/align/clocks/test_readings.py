@@ -119,7 +119,7 @@ def test_all_windows_together_are_sharper_than_each() -> None:
 
 
 @pytest.mark.parametrize("places", [[0.0], [1.0], [0.3]])
-def test_a_single_reading(places: list[float]) -> None:
+def test_a_single_reading_gives_an_offset(places: list[float]) -> None:
     """One reading is an offset; the device's time is right to half of the window there."""
     truth = Truth(drift_ppm=0.0, wander_ppm=0.0, period_s=60, ahead_ns=123_456_789)
     found_in = read_clock(truth, [0.0], [10_000], places)

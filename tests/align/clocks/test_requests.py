@@ -89,7 +89,7 @@ def test_requests_beat_wall_clocks() -> None:
     assert not aligned.notes
 
 
-def test_requests_alone() -> None:
+def test_requests_tie_clocks_without_clock_readings() -> None:
     """As in a table, which has no clock readings."""
     trace = generate(SERVERS)
     aligned = common.align(trace.with_(clocks=trace.clocks.clear()))
@@ -163,7 +163,7 @@ def test_clocks_that_contradict_requests_are_said() -> None:
     assert note.kind == "clock"
 
 
-def test_servers_of_workers_that_reduce() -> None:
+def test_collectives_tie_workers_and_requests_tie_servers() -> None:
     """Collectives tie the workers' hosts, and requests the server's, which is named."""
     apart = 3 * MS
     reduced = [

@@ -62,7 +62,7 @@ def wrong_by(found: ClockMap | None, drift_ppm: int = 0, times: list[int] = TRUE
 
 @pytest.mark.parametrize("drift_ppm", [0, 30, -30])
 @pytest.mark.parametrize("ways", ["there", "back", "both"])
-def test_ping_pong(ways: str, drift_ppm: int) -> None:
+def test_ping_pong_readings_of_either_side_tie_a_clock(ways: str, drift_ppm: int) -> None:
     """Whoever read it; with its drift, also beyond the readings."""
     there = [forward(true, drift_ppm=drift_ppm) for true in TRUE[:9] if ways != "back"]
     back = [backward(true, drift_ppm=drift_ppm) for true in TRUE[4:] if ways != "there"]
@@ -92,13 +92,13 @@ def test_readings_that_cannot_show_a_drift() -> None:
     assert abs(moved[0]) <= 500
 
 
-def test_no_ping_pong() -> None:
+def test_without_ping_pong_there_is_no_tie() -> None:
     assert map_by_ping_pong(table([]), table([]), OTHER) is None
     assert measure_bias(table([]), OTHER, OTHER) is None
 
 
 @pytest.mark.parametrize("bias_ns", [0, 70, -70])
-def test_bias(bias_ns: int) -> None:
+def test_bias_of_a_map_is_measured_by_ping_pong(bias_ns: int) -> None:
     """By how much a map shows later times than ping-pong, and how sure that is."""
     mapped = ClockMap(target=bias_ns - LEAD)
     rows = [forward(true, window) for true, window in zip(TRUE, range(800, 1600, 40), strict=True)]
@@ -116,7 +116,7 @@ def wall(shown: int, true: int, window: int = 200, off: int = 0) -> dict[str, An
 
 
 @pytest.mark.parametrize("drift_ppm", [0, 30, -30])
-def test_wall_clocks(drift_ppm: int) -> None:
+def test_wall_clock_readings_tie_a_clock_to_a_millisecond(drift_ppm: int) -> None:
     """To a millisecond, as they are set; blunt readings and those without a wall clock do not count."""
     our_readings = [wall(our_clock_ns(true, drift_ppm), true) for true in TRUE]
     our_readings += [wall(our_clock_ns(TRUE[5], drift_ppm), TRUE[5], window=301, off=SECOND)]

@@ -44,5 +44,7 @@ def _measure_transfer(sent: tuple[int, int], received: tuple[int, int]) -> list[
     ],
     ids=["together", "late receiver", "late sender", "buffered"],
 )
-def test_time_on_the_link(sent: tuple[int, int], received: tuple[int, int], taken: int) -> None:
+def test_transfer_time_is_counted_from_when_both_sides_are_ready(
+    sent: tuple[int, int], received: tuple[int, int], taken: int
+) -> None:
     assert _measure_transfer(sent, received) == [taken]

@@ -47,7 +47,7 @@ def judge(slow: dict[int, float]) -> Finding:
     return finding
 
 
-def test_one_layer() -> None:
+def test_one_slow_layer_is_named() -> None:
     late = judge({4: 2.0})
     assert (late.ranks, late.phase, late.function) == ((2,), "backprop", "conv4")
     assert "100 % of the delay is in conv4." in late.sentence
@@ -55,13 +55,13 @@ def test_one_layer() -> None:
     assert late.evidence["parts"][0]["usual_ns"] > 9 * MS
 
 
-def test_two_layers() -> None:
+def test_two_slow_layers_are_named() -> None:
     late = judge({1: 1.6, 3: 1.6})
     assert late.function is None
     assert "of the delay is in conv1 and conv3." in late.sentence
 
 
-def test_all_layers_alike() -> None:
+def test_a_delay_in_all_layers_names_all() -> None:
     late = judge(dict.fromkeys(range(LAYERS), 1.3))
     assert f"All {LAYERS} parts of backprop are slower alike." in late.sentence
     assert len(late.evidence["parts"]) == LAYERS

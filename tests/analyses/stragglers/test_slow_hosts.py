@@ -70,7 +70,6 @@ def test_a_host_shows_what_its_ranks_alone_do_not(runs: int) -> None:
 
 @sizes
 def test_one_late_rank_does_not_make_its_host_late(per_host: int, ranks: int) -> None:
-    """However late it is."""
     for seed, by in enumerate((0.15, 0.4, 1.5)):
         matrices = healthy(seed, ranks, STEPS)
         matrices[2][LATE, per_host] += by

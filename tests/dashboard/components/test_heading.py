@@ -54,7 +54,7 @@ def test_explanations_are_a_sentence_or_two() -> None:
         assert len(sentence) <= LONGEST, title
 
 
-def test_the_glossary_is_a_page() -> None:
+def test_the_glossary_page_shows_the_documentation() -> None:
     """It is the one of the documentation; what is not served there is no link."""
     app = create_app(slow_rank())
     assert app.server.test_client().get(GLOSSARY).status_code == 200

@@ -119,7 +119,7 @@ def test_analyze_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-def test_an_index_is_enough(tmp_path: Path) -> None:
+def test_a_report_of_an_indexed_run_has_all_tables(tmp_path: Path) -> None:
     """A run that was opened by its index has the tables of its report, too."""
     trace = recorded(tmp_path / "run")
     assert main(["index", str(trace)]) == 0

@@ -171,7 +171,7 @@ def test_the_step_of_each_run_is_drawn(several: Runs) -> None:
     assert [row["is"] for row in drawing.rows] == ["new", *["baseline"] * 3]
 
 
-def test_a_comparison_is_in_the_address() -> None:
+def test_the_address_names_the_compared_runs() -> None:
     """Also of many runs; more than are compared are left out, and of a part its own limit holds."""
     ids = tuple(f"{number:012x}" for number in range(40))
     view = state.parse({"run": ids[0], "compare": ",".join(ids[1:30])})

@@ -116,7 +116,7 @@ def test_what_is_no_part_is_said_beside_the_field(browser: Browser, urls: tuple[
         facts(page, "120 steps")
 
 
-def test_a_host_is_a_selection(browser: Browser, urls: tuple[str, str]) -> None:
+def test_a_host_selects_its_ranks(browser: Browser, urls: tuple[str, str]) -> None:
     """Its ranks are filled in; another run is compared in the same steps."""
     with opened(browser, urls[1]) as page:
         page.get_by_role("link", name="one", exact=True).click()

@@ -76,7 +76,7 @@ def place_coloured(page: Page, height: float, category: str) -> tuple[float, flo
     return row["x"] + columns[len(columns) // 2] + 0.5, height
 
 
-def test_the_slow_rank(browser: Browser, url: str) -> None:
+def test_three_clicks_lead_to_the_slow_rank(browser: Browser, url: str) -> None:
     """The card's worst step, then the long span: the slow rank, its phase, and what others took."""
     with opened(browser, url) as page:
         card_of(page, f"Straggler: rank {SLOW}").get_by_role("link", name="Worst step").click()
@@ -92,7 +92,7 @@ def test_the_slow_rank(browser: Browser, url: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_hot_shard(browser: Browser, url: str) -> None:
+def test_three_clicks_lead_to_the_hot_shard(browser: Browser, url: str) -> None:
     """The card's worst step, then where its row is busy: which push it served, of how many bytes."""
     with opened(browser, url) as page:
         card_of(page, f"Shard {HOT}").get_by_role("link", name="Worst step").click()

@@ -105,7 +105,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
         "instances", "refused", "results",
     ],
 )  # fmt: skip
-def test_it_is_the_same(outcomes: dict[bool, Any], what: str) -> None:
+def test_a_recorded_program_behaves_as_an_unrecorded_one(
+    outcomes: dict[bool, Any], what: str
+) -> None:
     assert outcomes[True][what] == outcomes[False][what]
     assert outcomes[True][what]
 

@@ -114,7 +114,9 @@ def test_reductions_match_across_ranks(ranks: list[Recorded]) -> None:
     assert [row[0] for row in rows_of_rank_0] == list(range(len(rows_of_rank_0)))
 
 
-def test_gradient_accumulation(events_of: Callable[[str], list[Events]]) -> None:
+def test_accumulated_gradients_are_reduced_in_the_last_pass(
+    events_of: Callable[[str], list[Events]],
+) -> None:
     """Of three passes in a step, only the last one reduces and waits."""
     for events in events_of("accumulated"):
         _check(events, passes=3 * STEPS)
@@ -137,7 +139,7 @@ def test_each_step_has_the_updates_of_both_optimizers(ranks: list[Recorded]) -> 
 
 
 @pytest.mark.slow
-def test_a_compiled_model(fork_server: ForkServer, tmp_path: Path) -> None:
+def test_a_compiled_model_records_all_but_layers(fork_server: ForkServer, tmp_path: Path) -> None:
     """Its forward pass is compiled whole, without our spans; all else is recorded."""
     compiled = _train(fork_server.run, tmp_path / "trace", ["compiled"])
     assert compiled.weights == compiled.plain_weights
@@ -149,7 +151,7 @@ def test_a_compiled_model(fork_server: ForkServer, tmp_path: Path) -> None:
         assert _reduced(rank.events) == [GRADIENT] * STEPS
 
 
-def test_the_users_hook(events_of: Callable[[str], list[Events]]) -> None:
+def test_a_users_hook_is_counted_as_its_bucket(events_of: Callable[[str], list[Events]]) -> None:
     """The hook's own reductions are not counted in addition to the bucket."""
     for events in events_of("own hook"):
         _check(events)

@@ -49,7 +49,7 @@ def rank_world_local_job(who: Identity) -> tuple[int, int, int, str]:
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_launcher(launcher: str) -> None:
+def test_each_launchers_variables_give_the_rank(launcher: str) -> None:
     """Each launcher's variables give rank, world, local rank and job."""
     assert rank_world_local_job(identify({}, {}, LAUNCHERS[launcher])) == (5, 8, 1, "job-7")
 
@@ -61,7 +61,7 @@ def test_torchrun_inside_slurm() -> None:
     assert (who.rank, who.world) == (5, 8)
 
 
-def test_no_launcher() -> None:
+def test_without_a_launcher_it_is_rank_0_of_1() -> None:
     """A process that runs by itself is rank 0 of 1."""
     assert identify({}, {}, {}) == Identity()
 
@@ -72,7 +72,7 @@ def test_variable_that_is_no_number(text: str) -> None:
     assert identify({}, {}, {"RANK": text}).rank == 0
 
 
-def test_arguments_win() -> None:
+def test_arguments_win_over_the_launcher() -> None:
     """What the caller says is not overruled, and the rest comes from the launcher."""
     given = {"rank": 2, "role": "ps", "shard": 1, "world": None, "job": None}
     who = identify(given, {"rank": 7, "world": 9}, LAUNCHERS["torchrun"])
@@ -120,7 +120,7 @@ def test_role_stays_when_the_rank_is_learned(tmp_path: Path) -> None:
     assert (who.role, who.shard, who.job, who.rank) == ("ps", 2, "mine", 3)
 
 
-def test_process_row(trace: Path) -> None:
+def test_the_process_row_names_process_and_machine(trace: Path) -> None:
     """The side tables say which process on which machine it was."""
     tl.stop()
     process_row = read_one(trace).side.process

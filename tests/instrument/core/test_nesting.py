@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_recursion(trace: Path) -> None:
+def test_a_handle_may_be_used_inside_itself(trace: Path) -> None:
     """A handle may be used inside itself, in both forms."""
     span = tl.span("piece")
     with span, span, span(nbytes=1), span:

@@ -75,7 +75,7 @@ def test_nested_steps_restore(trace: Path) -> None:
     assert [event["step"] for event in read_one(trace).named("piece")] == [2, 1]
 
 
-def test_implicit_steps(trace: Path) -> None:
+def test_a_new_step_ends_the_one_before(trace: Path) -> None:
     """A hook may begin the next step without ending the one before."""
     span = tl.span("piece")
     for number in range(3):

@@ -45,7 +45,7 @@ def truth(device: SimulatedDevice, reading: ClockReading, first: ClockReading) -
     drift=st.floats(-100, 100),
     pauses=st.lists(st.floats(0.1, 8.0), max_size=20),
 )
-def test_windows_hold(
+def test_true_offsets_lie_within_their_windows(
     latency: int, late: int, ahead: int, drift: float, pauses: list[float]
 ) -> None:
     """The true offset lies within each reading's window, give or take what rounding adds up to."""

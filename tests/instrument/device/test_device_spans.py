@@ -112,7 +112,7 @@ def test_an_exception_ends_both(trace: Path) -> None:
     assert has_device_times(event)
 
 
-def test_discarded_is_gone(trace: Path, device: SimulatedDevice) -> None:
+def test_a_discarded_span_frees_its_device_event(trace: Path, device: SimulatedDevice) -> None:
     """And its event on the device is used again."""
     FORWARD.begin().discard()
     assert device.reused == 1

@@ -73,7 +73,7 @@ for name in (None, 5, 2.5, b"bytes", ("a", 1), ["list"], {"a": 1}, object(), flo
 
 
 @both_recorders
-def test_strange_names(tmp_path: Path, recorder: str) -> None:
+def test_names_of_any_text_do_no_harm(tmp_path: Path, recorder: str) -> None:
     """Whatever a text may hold, in spans, instants, counters and threads, and what is no text at all."""
     ran = harmless(STRANGE, tmp_path, recorder)
     assert ran.warned == []

@@ -52,7 +52,7 @@ def build(hook: ModuleType, root: Path, version: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("compiler", ["/bin/false", "/no/such/compiler"])
 @pytest.mark.parametrize("version", ["editable", "standard"])
-def test_without_a_compiler(
+def test_a_build_without_a_compiler_leaves_no_library(
     hook: ModuleType, root: Path, compiler: str, version: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It says why Python will do the same, and leaves no library of an earlier build."""
@@ -69,7 +69,7 @@ def test_without_a_compiler(
 
 
 @pytest.mark.slow
-def test_with_a_compiler(hook: ModuleType, root: Path) -> None:
+def test_a_build_with_a_compiler_places_its_library(hook: ModuleType, root: Path) -> None:
     """An editable install has the library next to its source, a wheel only inside."""
     libraries = [hook.library_of(root / source) for source in hook.SOURCES]
     if shutil.which("cc") is None:
@@ -99,7 +99,9 @@ def test_free_threaded_python(
 
 
 @pytest.mark.slow
-def test_without_warnings(hook: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_native_part_compiles_without_warnings(
+    hook: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What one compiler warns of the next one refuses."""
     if shutil.which("cc") is None:
         pytest.skip("there is no compiler here")

@@ -47,7 +47,7 @@ def test_between_two_readings_of_the_kernel() -> None:
 
 
 @pytest.mark.usefixtures("source")
-def test_never_backwards() -> None:
+def test_the_clock_never_goes_backwards() -> None:
     """Of two times the later one is not smaller, also where the counter is compared in between."""
     end = clock.now() + 30_000_000
     previous_ns = 0
@@ -57,7 +57,7 @@ def test_never_backwards() -> None:
         previous_ns = now_ns
 
 
-def test_source_of_the_machine() -> None:
+def test_an_unreadable_clock_source_is_not_trusted() -> None:
     """What cannot be read is no reason to trust a counter."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "_SOURCE", clock._SOURCE / "missing")
@@ -73,7 +73,7 @@ for _ in sys.stdin:
 
 
 @pytest.mark.end_to_end
-def test_processes_agree() -> None:
+def test_clocks_of_two_processes_agree() -> None:
     """What one process saw between two moments of another lies between their times."""
     with subprocess.Popen(
         [sys.executable, "-c", ANSWER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
@@ -111,7 +111,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.end_to_end
-def test_time_namespace() -> None:
+def test_a_child_in_another_time_namespace_has_its_time() -> None:
     """A child that is born into another time namespace has the time of that."""
     output = run_child(NAMESPACE).stdout
     if "not allowed here" in output:

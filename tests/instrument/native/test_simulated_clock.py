@@ -81,7 +81,7 @@ def machine(library: Path, tmp_path: Path) -> Machine:
 
 
 @with_counter
-def test_steady_counter(machine: Machine) -> None:
+def test_a_steady_counter_rarely_asks_the_kernel(machine: Machine) -> None:
     """The kernel is asked every few milliseconds only, and times are its own."""
     before = machine.asked.value
     assert machine.largest_error_ns(2000 * MS) < EXACT_NS
@@ -93,7 +93,7 @@ def test_steady_counter(machine: Machine) -> None:
     "ticks",
     [pytest.param(0, id="begins anew", marks=pytest.mark.slow), pytest.param(10**16, id="ran on")],
 )
-def test_suspended(machine: Machine, ticks: int) -> None:
+def test_a_suspended_machine_does_not_shift_the_clock(machine: Machine, ticks: int) -> None:
     """While the machine slept the counter began anew or ran on, and the monotonic clock stood."""
     machine.ticks.value = ticks
     assert abs(machine.off_ns()) < EXACT_NS
@@ -102,7 +102,7 @@ def test_suspended(machine: Machine, ticks: int) -> None:
 
 @with_counter
 @pytest.mark.parametrize("pace", [1 + 500e-6, pytest.param(1 - 500e-6, marks=pytest.mark.slow)])
-def test_clock_is_slewed(machine: Machine, pace: float) -> None:
+def test_a_slewed_clock_is_followed(machine: Machine, pace: float) -> None:
     """NTP changes the pace by what it may at most: that is noticed before it matters."""
     assert machine.largest_error_ns(FREEZE_NS + MS, pace) < 500e-6 * FREEZE_NS + EXACT_NS
     assert machine.largest_error_ns(1500 * MS, pace) < 500e-6 * FREEZE_NS + EXACT_NS
@@ -121,7 +121,7 @@ def test_kernel_gives_up_the_counter(machine: Machine) -> None:
 
 
 @with_counter
-def test_never_backwards(machine: Machine) -> None:
+def test_time_never_goes_backwards(machine: Machine) -> None:
     """Neither where the pace changes nor where the counter is compared."""
     latest = 0
     for pace in (1.0, 1 + 300e-6, 1 - 300e-6, 1.0):
@@ -150,8 +150,7 @@ def test_counter_that_may_not_be_used(machine: Machine) -> None:
 
 
 @pytest.mark.slow
-def test_other_processors(tmp_path: Path) -> None:
-    """There the kernel is asked each time."""
+def test_other_processors_ask_the_kernel_each_time(tmp_path: Path) -> None:
     machine = Machine(build(tmp_path, "-DOTHER_PROCESSOR"))
     assert set(machine.run(100 * MS, pace=1.7)) == {0}
     assert machine.asked.value == 500

@@ -53,7 +53,9 @@ def test_steps_that_are_as_ever(lengths: list[int]) -> None:
     assert fired(SlowSteps(1.5, 3), *lengths) == []
 
 
-def test_request_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_touching_the_request_file_keeps_the_present_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Touching the file keeps the present steps, each time anew."""
     monkeypatch.setattr(last_steps, "_LOOK_EVERY_NS", 0)
     request = tmp_path / last_steps.REQUEST_FILE

@@ -33,7 +33,7 @@ ALL = Retention(detail="phase")
         ("every:1000:5", replace(ALL, every=1000, burst=5)),
     ],
 )
-def test_keep(keep: str | None, found: Retention) -> None:
+def test_each_form_of_keep_is_parsed(keep: str | None, found: Retention) -> None:
     """Every form of the option is parsed, and its text gives the same retention again."""
     assert policy.parse(keep) == found
 
@@ -52,7 +52,7 @@ def test_keep(keep: str | None, found: Retention) -> None:
         ("1T", 10**12),
     ],
 )
-def test_budget(budget: int | str | None, size: int | None) -> None:
+def test_a_budget_is_parsed_with_its_unit(budget: int | str | None, size: int | None) -> None:
     """Bytes, as a number or as people write them."""
     assert policy.parse(budget=budget).budget_bytes == size
 
@@ -152,7 +152,7 @@ def test_children_keep_as_their_parent(tmp_path: Path) -> None:
 @pytest.mark.limits_memory
 @pytest.mark.end_to_end
 @pytest.mark.slow
-def test_command_line(tmp_path: Path) -> None:
+def test_record_passes_options_on_and_refuses_wrong_ones(tmp_path: Path) -> None:
     """`tracelens record` hands it on, and refuses nonsense before it runs anything."""
     command = ("--", sys.executable, "-c", "import tracelens as tl; tl.instant('there')")
     run_record(

@@ -53,7 +53,7 @@ def disk(trace: Path) -> int:
 
 
 @pytest.mark.parametrize("step_count", [1, 7, 200])
-def test_last_steps(tmp_path: Path, step_count: int) -> None:
+def test_the_last_steps_are_kept(tmp_path: Path, step_count: int) -> None:
     """However many segments a step is, or steps a segment."""
     tl.start(tmp_path, keep=f"last:{step_count}")
     train(0, 500)
@@ -153,7 +153,7 @@ def test_discarded_spans_are_not_counted(tmp_path: Path) -> None:
     check_whole(read_one(tmp_path), [297, 298, 299], total=300 * (SPANS + 1))
 
 
-def test_budget_of_a_ring(tmp_path: Path) -> None:
+def test_a_ring_beyond_its_budget_drops_the_oldest_steps(tmp_path: Path) -> None:
     """If the requested steps do not fit, the oldest ones are dropped and recording goes on."""
     budget = 2_000_000
     tl.start(tmp_path, keep="last:100000", budget=budget)
@@ -188,7 +188,7 @@ for number in range(301):
 
 
 @pytest.mark.end_to_end
-def test_killed(tmp_path: Path) -> None:
+def test_a_killed_ring_recording_keeps_its_last_steps(tmp_path: Path) -> None:
     """The last whole steps are kept, and the one in which it died."""
     run_child(
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', '''{KILLED}''', sys.argv[1]])",
@@ -201,7 +201,9 @@ def test_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the recorder works on Linux")
-def test_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_keeps_steps_and_calls_the_previous_handler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where one was asked for, it keeps, calls who heeded it before, and is given back."""
     heard: list[int] = []
 

@@ -235,7 +235,7 @@ train(range(500, 1000))
 @pytest.mark.parametrize(
     ("options", "switch"), [({}, "0"), ({"keep": "last:100000"}, "1"), ({"budget": "1MB"}, "1")]
 )
-def test_not_wanted(
+def test_no_converter_is_started_where_it_is_not_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], switch: str
 ) -> None:
     """It can be switched off; a ring recording or a small one starts none."""

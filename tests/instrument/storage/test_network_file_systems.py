@@ -51,7 +51,7 @@ OURS = "tracelens-*"
         ("/odd/x", "ext4"),
     ],
 )
-def test_table_of_mounts(
+def test_the_longest_and_last_mount_above_a_path_counts(
     path: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The longest mount above a path counts, and of several at one place the last."""
@@ -89,7 +89,7 @@ def test_table_of_this_machine(tmp_path: Path) -> None:
         ("ext4 xfs btrfs tmpfs overlay zfs f2fs ext3 nfsd fusectl nfs5 fusefs", False),
     ],
 )
-def test_types(kinds: str, network: bool) -> None:  # noqa: FBT001 - the expectation
+def test_network_file_systems_are_known_by_type(kinds: str, network: bool) -> None:  # noqa: FBT001 - the expectation
     """Those that may depend on a network or another process, and no others."""
     assert {is_network(kind) for kind in kinds.split()} == {network}
 
@@ -221,7 +221,7 @@ def test_no_local_place(network_folder: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"a": 20, "b": 20, "c": 20}, "", None),
     ],
 )
-def test_best_place(
+def test_segments_go_to_the_first_disk_with_room(
     free: dict[str, int], memory: str, chosen: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first disk with plenty of room; memory before a disk that is nearly full."""

@@ -162,5 +162,5 @@ def test_a_profile_of_one_process_has_the_rank_of_its_name(tmp_path: Path) -> No
         ("crank 5", None),
     ],
 )
-def test_ranks_in_names(name: str, rank: int | None) -> None:
+def test_ranks_are_read_from_process_names(name: str, rank: int | None) -> None:
     assert rank_in_name(name) == rank

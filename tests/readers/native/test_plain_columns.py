@@ -80,7 +80,7 @@ def test_columns_that_are_null_in_some_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])
-def test_other_writers(compression: str | None, tmp_path: Path) -> None:
+def test_files_of_other_writers_are_read_by_arrow(compression: str | None, tmp_path: Path) -> None:
     """What is not compressed as recorders do it is left to Arrow's reader."""
     victim = written(tmp_path)
     expected = usable(read_arrow(victim, NAMES))
@@ -89,7 +89,9 @@ def test_other_writers(compression: str | None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_tampered_with(first: int, tmp_path: Path) -> None:
+def test_changed_bytes_with_right_checksums_are_read_as_arrow_reads_them(
+    first: int, tmp_path: Path
+) -> None:
     """Bytes are changed, and checksums made right: what is read is still what Arrow reads.
 
     Arrow refuses more, as it also looks at dictionaries of columns that were not asked for.

@@ -43,7 +43,9 @@ def test_it_leads_there(tmp_path: Path) -> None:
         ("[1]", "does not say where its segments lie"),
     ],
 )
-def test_nothing_there(tmp_path: Path, content: str, sentence: str) -> None:
+def test_a_note_without_its_segments_is_reported(
+    tmp_path: Path, content: str, sentence: str
+) -> None:
     """One sentence says what was found; next to other files it becomes a note."""
     (tmp_path / f"{NAME}.elsewhere").write_text(content)
     with pytest.raises(NotATrace, match=sentence):

@@ -51,7 +51,7 @@ def in_schema_2(source: Path, target: Path) -> Path:
 
 @pytest.mark.parametrize("name", OLD_RUNS)
 @pytest.mark.parametrize("schema", [1, 2])
-def test_real_runs(
+def test_info_of_recorded_runs_agrees_with_the_whole_trace(
     name: str, schema: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Files of schema 1 are counted, those of schema 2 say it: the same as the whole trace tells."""
@@ -68,7 +68,9 @@ def test_real_runs(
 
 
 @pytest.mark.parametrize("scenario", [DEVICES, HOT_SHARD], ids=["devices", "shards"])
-def test_simulated_runs(scenario: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_of_simulated_runs_agrees_with_the_whole_trace(
+    scenario: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Processes and devices, also of runs that have both workers and shards."""
     write(scenario, tmp_path)
     found, expected = info_of(tmp_path, capsys), describe(load.open(tmp_path))
@@ -110,7 +112,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixtur
         summaries(tmp_path)
 
 
-def test_nothing_recorded(tmp_path: Path) -> None:
+def test_info_of_an_empty_recording(tmp_path: Path) -> None:
     convert(write_folder(tmp_path))
     with pytest.raises(EmptyTrace, match="not one event"):
         summaries(tmp_path)
@@ -143,7 +145,7 @@ STEPS: dict[str, tuple[list[Slot], int]] = {
 
 
 @pytest.mark.parametrize("case", STEPS)
-def test_steps(case: str, tmp_path: Path) -> None:
+def test_steps_are_counted_as_time_is_divided(case: str, tmp_path: Path) -> None:
     """Steps of the training thread: as time is divided into them."""
     slots, expected = STEPS[case]
     assert steps_of(slots, tmp_path) == expected

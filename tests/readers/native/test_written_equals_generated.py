@@ -27,7 +27,7 @@ KEY = ["process", "start_ns", "end_ns", "kind", "name", "thread", "request", "se
 
 
 @pytest.mark.parametrize("scenario", [HEALTHY, BLOCKING, TWO_HOSTS, HOT_SHARD, DEVICES])
-def test_round_trip(scenario: Scenario, tmp_path: Path) -> None:
+def test_a_written_trace_is_read_as_generated(scenario: Scenario, tmp_path: Path) -> None:
     """Every event, process, thread, communicator and clock record comes back as it was."""
     write(scenario, tmp_path)
     progress_calls: list[tuple[int, int]] = []
@@ -51,7 +51,7 @@ def test_round_trip(scenario: Scenario, tmp_path: Path) -> None:
     assert_frame_equal(read.events.collect().sort(KEY), generated.events.collect().sort(KEY))
 
 
-def test_single_file(tmp_path: Path) -> None:
+def test_a_single_file_is_read_by_itself(tmp_path: Path) -> None:
     """One file of a trace can be opened by itself."""
     write(HEALTHY, tmp_path)
     trace = load.open(tmp_path / "worker-00002-1002.arrow")

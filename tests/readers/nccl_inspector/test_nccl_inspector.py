@@ -41,7 +41,7 @@ def rows_of(trace: tl.Trace, **which: object) -> pl.DataFrame:
     return trace.events.with_columns(words).filter(**which).collect()
 
 
-def test_calls_of_ranks(tmp_path: Path) -> None:
+def test_calls_have_the_communicators_ranks(tmp_path: Path) -> None:
     """Ranks are those of the communicator that all files share; times are those of kernels."""
     folder = run(tmp_path / "logs")
     assert next(reader.name for reader in READERS if reader.sniff(folder)) == FORMAT
@@ -186,7 +186,7 @@ def test_calls_that_cannot_be_are_counted(key: str, value: object, tmp_path: Pat
     assert rows_of(trace).height == 5
 
 
-def test_files_of_others(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_not_recognised(tmp_path: Path) -> None:
     for name, text in {
         "a.log": "INFO started\n",
         "b.log": "{}\n",

@@ -34,7 +34,7 @@ def reader_chosen(path: Path) -> str:
 
 
 @needs_files
-def test_clover() -> None:
+def test_the_clover_trace_has_the_counts_of_nsights_own_reader() -> None:
     """The counts of the format's own reader: kernels, their time, and copies."""
     trace = NsightReader().read(NSIGHT / "clover.sqlite", Reading(rank_of={"clover.sqlite": 0}))
     events = trace.events.collect()
@@ -56,7 +56,7 @@ def test_clover_says_no_rank() -> None:
 
 
 @needs_files
-def test_saxpy() -> None:
+def test_the_saxpy_trace_has_its_rank_and_ranges() -> None:
     """Its rank is in it; of 24 records of NVTX, 22 are ranges and two name the domain and the thread."""
     trace = NsightReader().read(NSIGHT / "saxpy.sqlite")
     events = trace.events.collect()

@@ -33,7 +33,7 @@ def facts_of(trace: tl.Trace) -> dict[str, str]:
 
 
 @needs("otf2")
-def test_ping_pong() -> None:
+def test_the_ping_pong_archive_has_the_counts_of_otf2s_reader() -> None:
     """The counts of the format's own reader, and a span for each pair of them."""
     trace = Otf2Reader().read(PING_PONG)
     assert facts_of(trace) == {

@@ -102,7 +102,7 @@ def test_a_message_that_breaks_off_costs_what_is_behind_it(tmp_path: Path) -> No
     assert trace.workers["rank"].to_list()[:2] == [0, 1]
 
 
-def test_names_of_megatron(tmp_path: Path) -> None:
+def test_spans_of_megatron_are_recognised(tmp_path: Path) -> None:
     """Ranks are of the instance's id; spans around steps are no work; the verdict is open."""
     file = write_bytes(tmp_path / "a.jsonl", otlp_files.as_lines(otlp_files.megatron(2, 6)))
     trace = tl.open(file)
@@ -289,7 +289,7 @@ def test_a_folder_of_a_file_a_rank(tmp_path: Path) -> None:
     assert trace.arrivals["arrived"].unique().to_list() == [3]
 
 
-def test_spans_of_the_sdk(tmp_path: Path) -> None:
+def test_spans_of_opentelemetrys_sdk_are_read(tmp_path: Path) -> None:
     """What a program records with OpenTelemetry's own library, and its exporter sends."""
     sdk = pytest.importorskip("opentelemetry.sdk.trace")
     encoder = pytest.importorskip("opentelemetry.exporter.otlp.proto.common.trace_encoder")

@@ -33,7 +33,7 @@ def rows_of(trace: tl.Trace, **which: object) -> pl.DataFrame:
     return trace.events.with_columns(words).filter(**which).collect()
 
 
-def test_slices_of_ranks(tmp_path: Path) -> None:
+def test_slices_of_ranks_become_matched_collectives(tmp_path: Path) -> None:
     """Times since 1970, as clocks of the trace say; collectives are matched, steps numbered by name."""
     file = write_trace(tmp_path / "a.pftrace", perfetto.training(3, 8))
     assert next(reader.name for reader in READERS if reader.sniff(file)) == "trace of Perfetto"

@@ -175,7 +175,7 @@ def test_a_document_beyond_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         RocprofReader().read(file)
 
 
-def test_files_of_others(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_not_recognised(tmp_path: Path) -> None:
     for name, content in {
         "a.json": {"traceEvents": [{"name": "rocprofiler-sdk-tool", "ph": "X"}]},
         "b.json": {"rocprofiler-sdk-json-tool": []},

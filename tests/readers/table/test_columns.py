@@ -70,8 +70,7 @@ class Foreign:
     [dict, pl.DataFrame, pa.table, lambda table: pl.DataFrame(table).lazy(), Foreign],
     ids=["mapping", "polars", "arrow", "lazy", "foreign"],
 )
-def test_containers(container: Any) -> None:
-    """Every kind of table says the same."""
+def test_every_kind_of_table_is_read_alike(container: Any) -> None:
     table = {"rank": [0, 0], "start_ns": [1, 5], "end_ns": [4, 9], "kind": ["forward", "backprop"]}
     trace = Trace.from_table(container(table))
     assert times(trace) == [(0, 1, 4), (0, 5, 9)]
@@ -89,7 +88,7 @@ def test_numpy_columns_and_gaps() -> None:
     assert times(trace) == [(0, 1, 5), (1, 2, None)]
 
 
-def test_dates() -> None:
+def test_dates_are_times_since_1970() -> None:
     """Dates and ISO texts are moments since 1970; texts without an offset are UTC."""
     moment = dt.datetime(2025, 6, 1, 12, 0, 0, 250_000, tzinfo=dt.UTC)
     ns = 1_748_779_200_250_000_000
@@ -145,7 +144,7 @@ def test_what_is_missing_is_said(table: dict[str, Any], said: str) -> None:
     assert said in str(error.value)
 
 
-def test_renaming() -> None:
+def test_columns_and_words_can_be_renamed() -> None:
     """Columns and words that nobody could guess are told."""
     table = {"who": [0], "t0": [2.5], "t1": [3.5], "what": ["fprop2"]}
     told = {"who": "rank", "t0": "start_ms", "t1": "end_ms", "what": "kind", "kind:fprop2": "fwd"}
@@ -171,8 +170,7 @@ def test_renaming_what_there_is_not(told: dict[str, str], said: str) -> None:
 
 
 @pytest.mark.parametrize("table", [7, None, "no/such/file.csv", [[1, 2], [3]], object()])
-def test_no_table(table: Any) -> None:
-    """What is no table at all is refused in one sentence."""
+def test_what_is_no_table_is_refused(table: Any) -> None:
     with pytest.raises((InvalidArgument, UnusableInput)) as error:
         Trace.from_table(table)
     assert "\n" not in str(error.value)

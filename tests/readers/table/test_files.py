@@ -102,7 +102,7 @@ def test_renaming_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--map", "rank=nothing"], 2, "'nothing' is no column of TraceLens"),
     ],
 )
-def test_wrong_renaming(
+def test_a_wrong_renaming_is_a_usage_error(
     options: list[str],
     code: int,
     said: str,
@@ -155,7 +155,7 @@ DAMAGE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_files(name: str, tmp_path: Path) -> None:
+def test_damaged_tables_are_refused(name: str, tmp_path: Path) -> None:
     """A file that cannot be read, wholly or in part, is refused in one sentence."""
     file = tmp_path / name
     file.write_bytes(DAMAGE[name])
@@ -167,7 +167,7 @@ def test_damaged_files(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("name", ["events.parquet", "events.feather"])
-def test_files_cut_short(name: str, share: float, tmp_path: Path) -> None:
+def test_tables_cut_short_are_refused(name: str, share: float, tmp_path: Path) -> None:
     file = tmp_path / name
     WRITERS[name](table_of(simulated(SLOW)), file)
     whole = file.read_bytes()
@@ -177,7 +177,7 @@ def test_files_cut_short(name: str, share: float, tmp_path: Path) -> None:
     assert name in str(error.value)
 
 
-def test_arrow_streams(tmp_path: Path) -> None:
+def test_arrow_streams_are_refused(tmp_path: Path) -> None:
     """Arrow's stream form is not its file form: it is refused with what was expected."""
     file = tmp_path / "events.feather"
     _stream(table_of(simulated(Scenario(ranks=2, steps=3))), file)
@@ -185,7 +185,7 @@ def test_arrow_streams(tmp_path: Path) -> None:
         load.open(file)
 
 
-def test_ragged_rows(tmp_path: Path) -> None:
+def test_ragged_rows_are_left_out_alone(tmp_path: Path) -> None:
     """Rows with more or fewer cells than the header lose nothing of the others."""
     file = tmp_path / "events.csv"
     file.write_text("rank,start_ns,end_ns,kind\n0,1,2,fwd,extra\n0,3,4\n0,5\n1,1,2,fwd\n")

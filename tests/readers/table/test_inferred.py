@@ -131,7 +131,7 @@ def test_numbers_that_begin_anew_in_each_step() -> None:
     assert faults(trace) == faults(Trace.from_table(plain(SLOW)))
 
 
-def test_large_numbers() -> None:
+def test_numbers_beyond_32_bits_are_read() -> None:
     """Numbers beyond 32 bits are numbers all the same."""
     table = plain(HEALTHY).with_columns(pl.col("seq").cast(pl.Int64) + 2**40)
     assert (
@@ -201,7 +201,7 @@ def test_local_ranks_are_refused() -> None:
         Trace.from_table(table)
 
 
-def test_open_rows() -> None:
+def test_a_row_without_an_end_is_open() -> None:
     """A row without an end is where its rank was when the recording broke off."""
     table = plain(Scenario(ranks=2, steps=12))
     last = table.filter((pl.col("rank") == 1) & (pl.col("kind") == "forward"))["start_ns"].max()

@@ -71,7 +71,7 @@ def tables(draw: st.DrawFn) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("examples", few_or_many(12, 40))
-def test_any_table(examples: int) -> None:
+def test_random_tables_give_a_report_or_a_known_error(examples: int) -> None:
     """Ask for a report of tables that Hypothesis draws."""
     check_examples(check_table, examples, tables(), st.booleans())
 

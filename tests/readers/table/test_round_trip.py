@@ -37,7 +37,7 @@ def told_of_simulated(run: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name", mark_slow_in_turn(SAMPLE_NAMES, ("mpi-killed-rank", "easgd-sync3"))
 )
-def test_every_sample(name: str, tmp_path: Path) -> None:
+def test_samples_written_as_parquet_are_explained_alike(name: str, tmp_path: Path) -> None:
     """Real recordings, written as Parquet on their common clock, are explained word for word alike."""
     trace = sample_trace(name)
     trace = trace.with_(samples=trace.samples.clear())  # of which a table of events has none
@@ -58,7 +58,7 @@ def test_every_sample(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", mark_slow(RUNS, QUICK_RUNS))
-def test_every_scenario(run: str) -> None:
+def test_simulated_runs_of_every_kind_are_explained_alike(run: str) -> None:
     """Simulated runs of every kind, from memory."""
     table = table_of(simulated(RUNS[run][0]))
     assert not differing(
@@ -113,7 +113,7 @@ scenarios = st.builds(
 
 
 @pytest.mark.parametrize("examples", few_or_many(3, 12))
-def test_any_scenario(examples: int, tmp_path: Path) -> None:
+def test_random_simulated_runs_are_explained_alike(examples: int, tmp_path: Path) -> None:
     """Whatever is simulated, in memory, as CSV, or with its rows in any order."""
 
     def check(scenario: Scenario, form: str) -> None:

@@ -53,7 +53,7 @@ def columns(rows: list[Row]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def test_parameter_servers() -> None:
+def test_the_hot_shard_of_a_table_is_named() -> None:
     """Push, pull and `ps_service` rows with a shard: the shard that holds most bytes is named."""
     rows: list[Row] = []
     for step in range(STEPS):
@@ -69,7 +69,7 @@ def test_parameter_servers() -> None:
     assert report.summary.shards == 2
 
 
-def test_elastic_averaging() -> None:
+def test_elastic_averaging_matches_no_step_by_force() -> None:
     """Workers of unequal pace that now and then exchange with a centre: no step is matched by force."""
     rows: list[Row] = []
     for rank, length in enumerate((1_000, 1_000, 1_300)):

@@ -50,7 +50,9 @@ def ns_by_category(trace: Trace) -> dict[str, int]:
 
 @pytest.mark.parametrize("without", [(), ("stream",), ("tid",), ("tid", "stream")], ids=str)
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_table_of_kernels(tmp_path: Path, suffix: str, without: tuple[str, ...]) -> None:
+def test_kernels_of_a_table_are_compute_or_communication(
+    tmp_path: Path, suffix: str, without: tuple[str, ...]
+) -> None:
     """Kernels are compute time, and communication while no other kernel runs; any names of streams."""
     frame, path = table(*kernels(), without=without), tmp_path / f"kernels{suffix}"
     if suffix == ".csv":

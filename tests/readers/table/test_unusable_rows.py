@@ -16,7 +16,7 @@ def sentences(trace: Trace) -> str:
     return "\n".join(note.sentence for note in trace.notes)
 
 
-def test_negative_durations() -> None:
+def test_rows_with_negative_durations_are_lost_events() -> None:
     """They are lost events of their rank, as in native traces."""
     trace = Trace.from_table({"rank": [0, 0, 1], "start": [10, 30, 10], "end": [20, 25, 12]})
     assert trace.events.collect().height == 2
@@ -36,7 +36,7 @@ def test_duplicates_count_once() -> None:
     assert trace.dropped == {}
 
 
-def test_mixed_cells() -> None:
+def test_unreadable_cells_cost_the_row_only_where_needed() -> None:
     """Text among numbers: where it is needed the row goes, elsewhere only the cell."""
     table = {
         "rank": [0, "zero", 0, 1.0, 1.5, -1],
@@ -76,7 +76,7 @@ def test_times_before_zero() -> None:
 
 
 @pytest.mark.parametrize("value", [10**19, -(10**19), 2**63 - 1, 1e300, float("inf")])
-def test_absurd_times(value: Any) -> None:
+def test_rows_with_absurd_times_are_dropped(value: Any) -> None:
     """Times that no clock shows leave out their row, not the table."""
     table = {"rank": ["0", "0"], "start_ns": ["5", str(value)], "end_ns": ["9", str(value)]}
     trace = Trace.from_table(table)
@@ -85,7 +85,7 @@ def test_absurd_times(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [2**31, 2**40, -7, "3x"])
-def test_absurd_ranks(value: Any) -> None:
+def test_rows_with_absurd_ranks_are_dropped(value: Any) -> None:
     """Rows with impossible ranks are dropped, too."""
     trace = Trace.from_table({"rank": [3, value], "start_ns": [5, 5], "end_ns": [9, 9]})
     assert trace.processes["rank"].to_list() == [3]
@@ -102,7 +102,7 @@ def test_absurd_ranks(value: Any) -> None:
         ({"rank": [0], "start": [b"x"], "end": [2]}, "something else than a time"),
     ],
 )
-def test_nothing_is_usable(table: dict[str, Any], said: str) -> None:
+def test_a_table_without_a_usable_row_is_refused(table: dict[str, Any], said: str) -> None:
     """One sentence with the first reason."""
     with pytest.raises(UnusableInput) as error:
         Trace.from_table(table)
@@ -110,7 +110,7 @@ def test_nothing_is_usable(table: dict[str, Any], said: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_no_rows() -> None:
+def test_a_table_without_rows_is_an_empty_trace() -> None:
     """Columns alone are an empty trace."""
     with pytest.raises(EmptyTrace, match="not one row"):
         Trace.from_table({"rank": [], "start": [], "end": []})

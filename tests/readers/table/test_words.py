@@ -55,7 +55,7 @@ USUAL_WORDS: list[tuple[str, str, str | None]] = [
 
 
 @pytest.mark.parametrize("column", ["kind", "name", "op"])
-def test_usual_words(column: str) -> None:
+def test_usual_words_have_their_kind_and_operation(column: str) -> None:
     """As a kind, as the only thing that a name tells, or as an operation."""
     found = meaning(read(**{column: [usual_word for usual_word, _, _ in USUAL_WORDS]}))
     for (usual_word, kind, op), (found_kind, found_op) in zip(USUAL_WORDS, found, strict=True):
@@ -108,12 +108,12 @@ def test_reduction_of_unknown_operation() -> None:
 
 
 @pytest.mark.parametrize(("word", "role"), [("server", "ps"), ("Trainer", "worker"), ("ps3", "ps")])
-def test_roles(word: str, role: str) -> None:
+def test_usual_words_for_roles_are_known(word: str, role: str) -> None:
     """Workers and servers under their usual names."""
     assert read(kind=["apply"], role=[word]).processes["role"].to_list() == [role]
 
 
-def test_unknown_role() -> None:
+def test_an_unknown_role_is_refused() -> None:
     """Who is neither cannot be put anywhere: one sentence says how to tell."""
     with pytest.raises(UnusableInput, match=r"role 'observer' is not known.*--map role:observer="):
         read(kind=["step"], role=["observer"])

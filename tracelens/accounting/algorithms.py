@@ -20,29 +20,31 @@ _COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def read_algorithms(trace: Trace) -> pl.DataFrame:
     """Return `algorithm` by `communicator` and `seq`, for calls whose algorithm a rank recorded."""
-    uids_of: dict[int, list[str]] = {}
+    uids_by_process: dict[int, list[str]] = {}
     for grid in trace.calls:
-        uids_of.setdefault(int(grid.processes[0]), []).append(grid.uid)
-    parts = [_read_of_process(trace, process, uids) for process, uids in uids_of.items()]
-    return pl.concat([pl.DataFrame(schema=_COLUMNS), *parts])
+        uids_by_process.setdefault(int(grid.processes[0]), []).append(grid.uid)
+    tables = [_read_of_process(trace, process, uids) for process, uids in uids_by_process.items()]
+    return pl.concat([pl.DataFrame(schema=_COLUMNS), *tables])
 
 
 def _read_of_process(trace: Trace, process: int, uids: list[str]) -> pl.DataFrame:
-    """Return the algorithm of each call of some communicators that a process recorded one of."""
+    """Return a row (`_COLUMNS`) for each call of the communicators `uids` with a recorded algorithm."""
     columns = trace.source.columns(process, _READ)
     if "algorithm" not in columns or "communicator" not in columns:
         return pl.DataFrame(schema=_COLUMNS)
 
-    words, uid = columns.word_column("algorithm"), columns.number("communicator")
-    numbers = [number for number, name in enumerate(columns.uids) if name in uids]
-    rows = np.flatnonzero((words.codes >= 0) & np.isin(uid, numbers) & columns.is_span)
-    rows = rows[columns.number("seq")[rows] >= 0]
-    values = {
-        "communicator": np.array(columns.uids, object)[uid[rows]],
-        "seq": columns.number("seq")[rows],
-        "algorithm": np.array(words.known, object)[words.codes[rows]],
-    }
-    table = pl.DataFrame(
-        [pl.Series(name, values[name].tolist(), kind) for name, kind in _COLUMNS.items()]
+    algorithms, uid_codes = columns.word_column("algorithm"), columns.number("communicator")
+    wanted_codes = [code for code, uid in enumerate(columns.uids) if uid in uids]
+    row_indices = np.flatnonzero(
+        (algorithms.codes >= 0) & np.isin(uid_codes, wanted_codes) & columns.is_span
     )
-    return table.unique(["communicator", "seq"], keep="first")
+    row_indices = row_indices[columns.number("seq")[row_indices] >= 0]
+    values_by_column = {
+        "communicator": np.array(columns.uids, object)[uid_codes[row_indices]],
+        "seq": columns.number("seq")[row_indices],
+        "algorithm": np.array(algorithms.known, object)[algorithms.codes[row_indices]],
+    }
+    recorded_calls = pl.DataFrame(
+        [pl.Series(uid, values_by_column[uid].tolist(), kind) for uid, kind in _COLUMNS.items()]
+    )
+    return recorded_calls.unique(["communicator", "seq"], keep="first")

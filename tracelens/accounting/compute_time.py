@@ -82,16 +82,15 @@ class ComputeTime:
 
     @cached_property
     def levelled(self) -> ComputeTime:
-        """The same ranks as if all stages had equally much to do, so that any can be compared with any.
+        """These times as if all stages had equally much to do, so that all ranks can be compared.
 
-        In each phase and step the median rank of every stage is moved to the mean of all stages. Of two
-        ranks, the slower one is not usual; of one alone it is not known what is, so only what it takes
-        beyond its own median step is left. A server takes at least what those take whom it serves.
+        In each phase and step the typical rank of every stage is moved to the mean of all stages. A
+        server takes at least what those take whom it serves.
         """
         if self.server is not None:
             compute_ns = self.own.copy()
             for phase_ns in compute_ns:
-                typical_ns = self._usual_of(np.delete(phase_ns, self.server, axis=1))
+                typical_ns = self._find_typical_ns(np.delete(phase_ns, self.server, axis=1))
                 phase_ns[:, self.server] = np.maximum(phase_ns[:, self.server], typical_ns)
             return replace(self, own=compute_ns)
         if self.stages is None:
@@ -99,27 +98,30 @@ class ComputeTime:
         compute_ns = self.own.copy()
         for phase_ns in compute_ns:
             typical_of_stages = [
-                self._usual_of(phase_ns[:, members]) for members in self.stages.members
+                self._find_typical_ns(phase_ns[:, members]) for members in self.stages.members
             ]
             mean_ns = medians(np.stack(typical_of_stages)[:, self.settled_rows], axis=1).mean()
             for members, typical_ns in zip(self.stages.members, typical_of_stages, strict=True):
                 phase_ns[:, members] += mean_ns - typical_ns[:, None]
         return replace(self, own=compute_ns, stages=None)
 
-    def _usual_of(self, peers: Floats) -> Floats:
-        """Return the typical time of the ranks of a stage, [step], ns."""
+    def _find_typical_ns(self, peers: Floats) -> Floats:
+        """Return the typical time of the ranks of a stage, [step], ns; `peers` is [step, rank].
+
+        It is the median; of two ranks the faster one; of one rank its own median step.
+        """
         if peers.shape[1] > 2:
             return medians(peers, axis=1)
         if peers.shape[1] == 2:
             return np.asarray(np.fmin(*peers.T))
         return np.full(len(peers), medians(peers[self.settled_rows, 0], axis=0))
 
-    def peers_of(self, ranks: tuple[int, ...]) -> Indices:
-        """Return the ranks (columns) that some are compared with: of the same stages, but not they."""
+    def peers_of(self, columns: tuple[int, ...]) -> Indices:
+        """Return the columns that `columns` are compared with: ranks of the same stages, no server."""
         is_peer = np.ones(len(self.ranks), np.bool_)
         if self.stages is not None:
-            is_peer = np.isin(self.stages.stage, self.stages.stage[list(ranks)])
-        is_peer[[*ranks, *([] if self.server is None else [self.server])]] = False
+            is_peer = np.isin(self.stages.stage, self.stages.stage[list(columns)])
+        is_peer[[*columns, *([] if self.server is None else [self.server])]] = False
         return np.flatnonzero(is_peer)
 
     @cached_property
@@ -127,23 +129,23 @@ class ComputeTime:
         """How many steps each rank has made."""
         return np.asarray(np.count_nonzero(~np.isnan(self.total), axis=0), np.int64)
 
-    def work_left_to_others(self, ranks: tuple[int, ...]) -> bool:
-        """Return True if some ranks of a server made clearly fewer steps than their peers meanwhile.
+    def work_left_to_others(self, columns: tuple[int, ...]) -> bool:
+        """Return True if ranks (columns) that a server serves made clearly fewer steps than their peers.
 
         Then all take work at their own pace, and none waits for another.
         """
-        peers = self.peers_of(ranks)
+        peers = self.peers_of(columns)
         if self.server is None or not len(peers):
             return False
-        most_steps = float(self.steps_done[list(ranks)].max())
-        return most_steps * MIN_RATIO_OF_STEPS_IF_WORK_LEFT <= float(
+        step_count = float(self.steps_done[list(columns)].max())
+        return step_count * MIN_RATIO_OF_STEPS_IF_WORK_LEFT <= float(
             np.median(self.steps_done[peers])
         )
 
-    def compared_with(self, ranks: tuple[int, ...]) -> Indices:
-        """Return the peers of some ranks (columns); where their stages have no others, all others."""
-        peers = self.peers_of(ranks)
-        return peers if len(peers) else np.delete(np.arange(len(self.ranks)), ranks)
+    def compared_with(self, columns: tuple[int, ...]) -> Indices:
+        """Return the columns of the peers; where the stages of `columns` have no others, all others."""
+        peers = self.peers_of(columns)
+        return peers if len(peers) else np.delete(np.arange(len(self.ranks)), columns)
 
     @cached_property
     def settled_rows(self) -> slice | Indices:
@@ -174,25 +176,29 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
     workers = trace.workers
     is_of_worker = trace.steps["process"].is_in(workers["process"].implode())
     steps = trace.steps if is_of_worker.all() else trace.steps.filter(is_of_worker)
-    numbers = steps["step"].unique().sort().to_numpy().astype(np.int64)
+    step_numbers = steps["step"].unique().sort().to_numpy().astype(np.int64)
     ranks = workers["rank"].to_list()
-    grid = _Grid(numbers, np.array(ranks, np.int64))
+    grid = _Grid(step_numbers, np.array(ranks, np.int64))
     length_ns = grid.fill(steps, (steps["end_ns"] - steps["start_ns"]).to_numpy())
     is_missing = np.isnan(length_ns) | grid.cut_short(steps, workers)
-    cells = grid.cells(phases.pieces.steps)
-    phase_names = [n for n in COMPUTE_CATEGORIES if phases.spent[:, CATEGORIES.index(n)].any()]
+    cell_of_window = grid.cells(phases.pieces.steps)
+    phase_names = [
+        category
+        for category in COMPUTE_CATEGORIES
+        if phases.spent[:, CATEGORIES.index(category)].any()
+    ]
     if _is_worth_reporting(phases.by_worker(phases.sum_time(CATEGORIES[UNINSTRUMENTED])), phases):
         phase_names.append(CATEGORIES[UNINSTRUMENTED])
     compute_ns = np.empty((len(phase_names), *length_ns.shape))
     for phase_ns, name in zip(compute_ns, phase_names, strict=True):
-        phase_ns[:] = grid.sum(cells, phases.sum_time(name))
+        phase_ns[:] = grid.sum(cell_of_window, phases.sum_time(name))
     compute_ns[:, is_missing] = length_ns[is_missing] = np.nan
-    wait_ns = grid.sum(cells, phases.sum_time(*WAIT_CATEGORIES))
+    wait_ns = grid.sum(cell_of_window, phases.sum_time(*WAIT_CATEGORIES))
     wait_ns[is_missing] = 0.0
     return ComputeTime(
         ranks=tuple(ranks),
         hosts=tuple(workers["host"].fill_null("").to_list()),
-        steps=numbers,
+        steps=step_numbers,
         phases=tuple(phase_names),
         own=compute_ns,
         length=length_ns,
@@ -212,7 +218,7 @@ def _is_worth_reporting(spent_ns: Ints, phases: Phases) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Grid:
-    """Puts rows of (rank, step, ns) into a [step, rank] matrix."""
+    """Puts values of rows with `step` and `rank` into a [step, rank] matrix."""
 
     steps: Ints
     ranks: Ints
@@ -221,47 +227,46 @@ class _Grid:
     def shape(self) -> tuple[int, int]:
         return len(self.steps), len(self.ranks)
 
-    def cells(self, frame: pl.DataFrame) -> Indices:
-        """Return the place of each row in the flat matrix."""
-        rows = np.searchsorted(self.steps, frame["step"].to_numpy())
-        return rows * len(self.ranks) + np.searchsorted(self.ranks, frame["rank"].to_numpy())
+    def cells(self, rows: pl.DataFrame) -> Indices:
+        """Return the index of each row in the flat matrix."""
+        step_index = np.searchsorted(self.steps, rows["step"].to_numpy())
+        return step_index * len(self.ranks) + np.searchsorted(self.ranks, rows["rank"].to_numpy())
 
     def sum(self, cells: Indices, values: Ints) -> Floats:
         sums = np.bincount(cells, values, minlength=len(self.steps) * len(self.ranks))
         return np.asarray(sums, np.float64).reshape(self.shape)
 
-    def fill(self, frame: pl.DataFrame, values: Ints) -> Floats:
+    def fill(self, rows: pl.DataFrame, values: Ints) -> Floats:
         matrix = np.full(self.shape, np.nan)
-        matrix.reshape(-1)[self.cells(frame)] = values
+        matrix.reshape(-1)[self.cells(rows)] = values
         return matrix
 
     def cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> Flags:
-        """Find which cells are the last step of a process that was cut short."""
+        """Find which cells, [step, rank], are the last step of a process that was cut short."""
         incomplete = workers.filter(~pl.col("complete")).select("process")
         last_steps = (
             steps.join(incomplete, on="process", how="semi")
             .group_by("rank")
             .agg(pl.col("step").max())
         )
-        matrix = np.zeros(self.shape, np.bool_)
-        matrix.reshape(-1)[self.cells(last_steps)] = True
-        return matrix
+        is_cut_short = np.zeros(self.shape, np.bool_)
+        is_cut_short.reshape(-1)[self.cells(last_steps)] = True
+        return is_cut_short
 
 
 def _find_settled(compute_ns: Floats) -> Flags:
-    """Find which steps compare: half of the ranks there, after the warm-up, not extraordinary.
+    """Find the steps that statistics may use, [step], from [phase, step, rank].
 
-    `compute_ns` is [phase, step, rank]. A step is extraordinary if no rank is spared: by the rank that
-    takes least for each phase. Where others wait for a stall without a span for it, in another phase,
-    that is nothing.
+    These have half of the ranks, come after the warm-up, and are not extraordinary: in such a step even
+    the rank that takes least, for each phase, takes three times what it usually does.
     """
     total_ns = compute_ns.sum(axis=0)
     is_settled = np.count_nonzero(~np.isnan(total_ns), axis=1) * 2 >= max(total_ns.shape[1], 1)
     is_settled[:WARM_UP] = False
     if is_settled.any():
-        least_ns = np.fmin.reduce(compute_ns, axis=2).sum(axis=0)
-        typical_ns = np.nanmedian(np.fmin.reduce(total_ns, axis=1)[is_settled])
-        is_settled &= ~(least_ns > 3 * typical_ns)
+        least_compute_ns = np.fmin.reduce(compute_ns, axis=2).sum(axis=0)
+        usual_least_ns = np.nanmedian(np.fmin.reduce(total_ns, axis=1)[is_settled])
+        is_settled &= ~(least_compute_ns > 3 * usual_least_ns)
     return np.asarray(is_settled)
 
 
@@ -279,66 +284,72 @@ class Explanation:
 def find_proportional_delays(times: ComputeTime) -> Flags:
     """Find where a rank's forward and backprop are longer in about one proportion, [step, rank].
 
-    So it is where it has more to do, such as longer sequences. A phase that stalls does not keep that
-    proportion, nor does most of what disturbs a machine.
+    That tells more work, such as longer sequences, from a stall, which lengthens one phase.
     """
     if not {*COMPUTING} <= {*times.phases}:
         return np.zeros(times.total.shape, np.bool_)
-    growth = []
+    growth_shares = []
     for name in COMPUTING:
-        spent_ns = np.nan_to_num(times.own[times.phases.index(name)], nan=0.0)
-        typical_ns = np.maximum(np.median(spent_ns, axis=0), 1.0)
-        growth.append(spent_ns / typical_ns - 1)
-    smaller, larger = np.minimum(*growth), np.maximum(*growth)
-    return is_in_proportion(smaller, larger)
+        compute_ns = np.nan_to_num(times.own[times.phases.index(name)], nan=0.0)
+        typical_ns = np.maximum(np.median(compute_ns, axis=0), 1.0)
+        growth_shares.append(compute_ns / typical_ns - 1)
+    smaller_share, larger_share = np.minimum(*growth_shares), np.maximum(*growth_shares)
+    return is_in_proportion(smaller_share, larger_share)
 
 
-def is_in_proportion(smaller: Floats, larger: Floats) -> Flags:
-    """Find where one share by which something grew is about as large as a larger one, above 0."""
-    return np.asarray((larger > 0) & (smaller >= MIN_PROPORTION_OF_MORE_WORK * larger))
+def is_in_proportion(smaller_share: Floats, larger_share: Floats) -> Flags:
+    """Find where two phases grew, and the smaller growth (a share) is about as large as the larger."""
+    return np.asarray(
+        (larger_share > 0) & (smaller_share >= MIN_PROPORTION_OF_MORE_WORK * larger_share)
+    )
 
 
 def measure_workload(phases: Phases, times: ComputeTime) -> Workload:
-    """Return the samples and tokens of every step and rank, as far as they were recorded."""
+    """Return the samples and the tokens of every step and rank, [step, rank], if recorded."""
     workload = {}
-    column = {rank: index for index, rank in enumerate(times.ranks)}
+    column_by_rank = {rank: index for index, rank in enumerate(times.ranks)}
     for name in AMOUNTS:
-        matrix = np.full((len(times.steps), len(times.ranks)), np.nan)
+        amounts = np.full((len(times.steps), len(times.ranks)), np.nan)
         for rank, (steps, values) in phases.amounts.get(name, {}).items():
             if np.array_equal(steps, times.steps):
-                matrix[:, column[rank]] = values
+                amounts[:, column_by_rank[rank]] = values
                 continue
             is_known = np.isin(steps, times.steps)
-            matrix[np.searchsorted(times.steps, steps[is_known]), column[rank]] = values[is_known]
-        if not np.isnan(matrix).all():
-            workload[name] = matrix
+            amounts[np.searchsorted(times.steps, steps[is_known]), column_by_rank[rank]] = values[
+                is_known
+            ]
+        if not np.isnan(amounts).all():
+            workload[name] = amounts
     return workload
 
 
 def measure_more_work(workload: Workload) -> Floats | None:
-    """Return by what share of its usual amount each rank worked through more, [step, rank].
+    """Return by what share (0 = none) a rank had more work than in its median step, [step, rank].
 
     By tokens, or else by samples; None where neither was recorded of all steps.
     """
     for name in AMOUNTS:
-        values = workload.get(name)
-        if values is not None and (values > 0).all():
-            return np.asarray(values / np.median(values, axis=0) - 1)
+        amounts = workload.get(name)
+        if amounts is not None and (amounts > 0).all():
+            return np.asarray(amounts / np.median(amounts, axis=0) - 1)
     return None
 
 
 def measure_workload_ratios(
-    workload: Workload, ranks: tuple[int, ...], others: Indices, rows: Indices
+    workload: Workload, columns: tuple[int, ...], peer_columns: Indices, rows: Indices
 ) -> dict[str, float]:
-    """Count how many times the others' amounts some ranks (columns) have, in some steps (rows)."""
+    """Return the amount of work of some ranks (columns) as a ratio of their peers', by its name.
+
+    Only the steps of `rows` count.
+    """
     ratios = {}
-    for name, values in workload.items():
-        selected, peers = values[rows][:, ranks], values[rows][:, others]
-        if np.isnan(selected).any() or np.isnan(peers).any() or not peers.size:
+    for name, all_amounts in workload.items():
+        amounts, peer_amounts = all_amounts[rows][:, columns], all_amounts[rows][:, peer_columns]
+        if np.isnan(amounts).any() or np.isnan(peer_amounts).any() or not peer_amounts.size:
             continue
-        typical = float(np.median(peers.mean(axis=0)))
-        if typical > 0:
-            ratios[name] = float(selected.mean()) / typical
+        typical_amount = float(np.median(peer_amounts.mean(axis=0)))
+        if typical_amount > 0:
+            ratios[name] = float(amounts.mean()) / typical_amount
     return ratios
 
 
@@ -352,23 +363,36 @@ def describe_workload(ratios: dict[str, float], *, several: bool) -> list[str]:
 
 
 def explain_by_workload(workload: Workload, times: ComputeTime) -> Explanation | None:
-    """Find the amount with which compute time varies over ranks and steps; None where all are equal.
+    """Find the amount that explains compute time best; None where all amounts or times are equal.
 
-    The share is the squared correlation of both, each relative to its step's median.
+    Its share is the squared correlation of both over ranks and steps, relative to each step's median.
     """
-    computing = times.own[[name in COMPUTING for name in times.phases]].sum(axis=0)[times.settled]
+    compute_ns = times.own[[amount in COMPUTING for amount in times.phases]].sum(axis=0)[
+        times.settled
+    ]
     explanations = []
-    for name, values in workload.items():
-        amount = values[times.settled]
-        is_complete = ~(np.isnan(amount) | np.isnan(computing)).any(axis=1)
+    for amount, amounts in workload.items():
+        settled_amounts = amounts[times.settled]
+        is_complete = ~(np.isnan(settled_amounts) | np.isnan(compute_ns)).any(axis=1)
         if np.count_nonzero(is_complete) > 1:
-            x, y = _divide_by_median(amount[is_complete]), _divide_by_median(computing[is_complete])
-            if x.std() > 0 and y.std() > 0:
-                explanations.append(Explanation(name, float(np.corrcoef(x, y)[0, 1]) ** 2))
+            relative_amounts, relative_times = (
+                _divide_by_median(settled_amounts[is_complete]),
+                _divide_by_median(compute_ns[is_complete]),
+            )
+            if relative_amounts.std() > 0 and relative_times.std() > 0:
+                explanations.append(
+                    Explanation(
+                        amount, float(np.corrcoef(relative_amounts, relative_times)[0, 1]) ** 2
+                    )
+                )
     return max(explanations, key=lambda one: one.share, default=None)
 
 
 def _divide_by_median(values: Floats) -> Floats:
-    """Measure how far ranks are from their step's median, as a share of it."""
-    middle = np.median(values, axis=1, keepdims=True)
-    return np.asarray((values / np.where(middle > 0, middle, np.nan) - 1)[middle[:, 0] > 0].ravel())
+    """Return by what share each value differs from its step's median, flat; `values` is [step, rank]."""
+    medians_of_steps = np.median(values, axis=1, keepdims=True)
+    return np.asarray(
+        (values / np.where(medians_of_steps > 0, medians_of_steps, np.nan) - 1)[
+            medians_of_steps[:, 0] > 0
+        ].ravel()
+    )

@@ -83,14 +83,14 @@ class CoreWait:
     def sentences(self, ranks: str, others: str) -> list[str]:
         """Describe it in sentences, where it explains a good part of the delay, or may do so."""
         share, peers_share = fmt.percent(self.share), fmt.percent(self.usual)
-        waited = f"{fmt.capital(ranks)} waited for a core for {share} of the time"
+        own_wait = f"{fmt.capital(ranks)} waited for a core for {share} of the time"
         if self.explains is None:
             reason = "whether more in these steps than in others was not read"
-            return [f"{waited}; {reason}."] if self.may_be_cause else []
+            return [f"{own_wait}; {reason}."] if self.may_be_cause else []
         if self.explains < MIN_SHARE_OF_DELAY_TO_REPORT and not self.is_cause:
             return []
         explains = f"that explains {fmt.percent(self.explains)} of the delay"
-        return [f"{waited}, {others} for {peers_share}: {explains}."]
+        return [f"{own_wait}, {others} for {peers_share}: {explains}."]
 
     def evidence(self) -> dict[str, Any]:
         """Return it as numbers."""
@@ -98,33 +98,35 @@ class CoreWait:
 
 
 def measure_core_wait(
-    trace: Trace, times: ComputeTime, ranks: tuple[int, ...], rows: slice
+    trace: Trace, times: ComputeTime, late_columns: tuple[int, ...], rows: slice
 ) -> CoreWait | None:
-    """Measure how long late ranks (columns), and their peers, waited for a core in some steps (rows).
+    """Compare the waits for a core of late ranks (columns) with those of their peers, in steps `rows`.
 
-    None where that was not read.
+    None where not all of the late ranks, or no peer, have readings.
     """
-    columns = [*ranks, *times.compared_with(ranks).tolist()]
-    waited = _measure_waits(trace, times, rows)
-    waits = [waited.get(column) for column in columns]
+    columns = [*late_columns, *times.compared_with(late_columns).tolist()]
+    waits_by_column = _measure_waits(trace, times, rows)
+    waits = [waits_by_column.get(column) for column in columns]
     known_waits = [wait for wait in waits if wait is not None]
-    count = len(ranks)
-    if len(known_waits) < len(waits) or len(known_waits) == count:
+    late_count = len(late_columns)
+    if len(known_waits) < len(waits) or len(known_waits) == late_count:
         return None
-    shares, work_ns, undisturbed_ns = np.array(known_waits).T
-    peers_ns, peers_undisturbed_ns = (
-        float(np.median(ns[count:])) for ns in (work_ns, undisturbed_ns)
+    wait_shares, work_ns, undisturbed_ns = np.array(known_waits).T
+    peer_work_ns, peer_undisturbed_ns = (
+        float(np.median(ns[late_count:])) for ns in (work_ns, undisturbed_ns)
     )
-    if peers_ns <= 0 or peers_undisturbed_ns <= 0:
+    if peer_work_ns <= 0 or peer_undisturbed_ns <= 0:
         return None
-    delay_share = work_ns[:count] / peers_ns - 1
-    share_left = np.maximum(undisturbed_ns[:count] / peers_undisturbed_ns - 1, 0.0)
-    explains = 1 - share_left / delay_share if (delay_share > 0).all() else np.zeros(count)
+    delay_shares = work_ns[:late_count] / peer_work_ns - 1
+    delay_shares_left = np.maximum(undisturbed_ns[:late_count] / peer_undisturbed_ns - 1, 0.0)
+    explained_shares = (
+        1 - delay_shares_left / delay_shares if (delay_shares > 0).all() else np.zeros(late_count)
+    )
     return CoreWait(
-        share=float(shares[:count].max()),
-        usual=float(np.median(shares[count:])),
-        explains=float(np.clip(explains.min(), 0.0, 1.0)),
-        left=float(share_left.max()),
+        share=float(wait_shares[:late_count].max()),
+        usual=float(np.median(wait_shares[late_count:])),
+        explains=float(np.clip(explained_shares.min(), 0.0, 1.0)),
+        left=float(delay_shares_left.max()),
     )
 
 
@@ -133,8 +135,8 @@ def measure_core_wait_of_all(
 ) -> CoreWait | None:
     """Compare the waits of all ranks for a core in some steps (rows) with those of the whole run.
 
-    In these they take `extra_ns` a step longer. None where it was not read. Of steps that are scattered
-    over the run it is not known what was waited in them alone.
+    These steps are each longer by `extra_ns`. None without readings. Of steps that are scattered over
+    the run, readings do not tell what was waited in them alone.
     """
     all_rows, row_range = slice(0, len(times.steps)), slice(int(rows[0]), int(rows[-1]) + 1)
     waits_inside, waits_in_all = (
@@ -146,17 +148,17 @@ def measure_core_wait_of_all(
     ]
     if not known_waits or extra_ns <= 0:
         return None
-    share, _, _, share_in_all, work_ns, _ = np.median(np.array(known_waits), axis=0)
-    is_lasting = row_range.stop - row_range.start == len(rows)
-    if not is_lasting or not all(
-        one.resolved for one in _read_times(trace, times.steps[row_range])
+    wait_share, _, _, wait_share_in_all, work_ns, _ = np.median(np.array(known_waits), axis=0)
+    is_contiguous = row_range.stop - row_range.start == len(rows)
+    if not is_contiguous or not all(
+        core_times.resolved for core_times in _read_times(trace, times.steps[row_range])
     ):
-        return CoreWait(float(share), float(share_in_all), None, None)
+        return CoreWait(float(wait_share), float(wait_share_in_all), None, None)
     step_ns = float(np.median(times.length[times.settled_rows]))
-    extra_wait_ns = share * (step_ns + extra_ns) - share_in_all * step_ns
-    explains = float(np.clip(extra_wait_ns / extra_ns, 0.0, 1.0))
-    share_left = (1 - explains) * extra_ns / max(float(work_ns), 1.0)
-    return CoreWait(float(share), float(share_in_all), explains, share_left)
+    extra_wait_ns = wait_share * (step_ns + extra_ns) - wait_share_in_all * step_ns
+    explained_share = float(np.clip(extra_wait_ns / extra_ns, 0.0, 1.0))
+    delay_share_left = (1 - explained_share) * extra_ns / max(float(work_ns), 1.0)
+    return CoreWait(float(wait_share), float(wait_share_in_all), explained_share, delay_share_left)
 
 
 def is_busy(core_wait: float) -> bool:
@@ -173,7 +175,8 @@ def measure_core_wait_of_run(trace: Trace) -> float | None:
     None where that was not read of any, or there are no steps.
     """
     shares = [
-        times.queued / times.took for times in _read_times(trace, trace.steps["step"].to_numpy())
+        times.queued_ns / times.took_ns
+        for times in _read_times(trace, trace.steps["step"].to_numpy())
     ]
     return float(np.mean(shares)) if shares else None
 
@@ -181,84 +184,90 @@ def measure_core_wait_of_run(trace: Trace) -> float | None:
 def measure_ready_shares(trace: Trace) -> dict[int, float]:
     """Return for what share of the time of its steps each rank ran or waited for a core, where read."""
     readings = _read_times(trace, trace.steps["step"].to_numpy())
-    return {times.rank: (times.ran + times.queued) / times.took for times in readings}
+    return {times.rank: (times.ran_ns + times.queued_ns) / times.took_ns for times in readings}
 
 
 def _measure_waits(
-    trace: Trace, compute: ComputeTime, rows: slice
+    trace: Trace, compute_times: ComputeTime, rows: slice
 ) -> dict[int, tuple[float, float, float]]:
-    """Measure the share of the time that ranks waited for a core in some steps, by column.
+    """Measure, by column (rank), the share of the time in which it waited for a core in steps `rows`.
 
-    Beside it is their work per step, nanoseconds, with and without that. A rank is left out where it
-    was not read.
+    With it come its compute time per step, ns, and the same without these waits. Ranks without readings
+    are left out.
     """
-    column_of = {rank: column for column, rank in enumerate(compute.ranks)}
+    column_by_rank = {rank: column for column, rank in enumerate(compute_times.ranks)}
     waits = {}
-    for times in _read_times(trace, compute.steps[rows]):
-        column = column_of.get(times.rank)
-        work_ns = compute.total[rows, column] if column is not None else np.empty(0)
-        if column is None or times.ran <= 0 or np.isnan(work_ns).all():
+    for core_times in _read_times(trace, compute_times.steps[rows]):
+        column = column_by_rank.get(core_times.rank)
+        work_ns = compute_times.total[rows, column] if column is not None else np.empty(0)
+        if column is None or core_times.ran_ns <= 0 or np.isnan(work_ns).all():
             continue
-        step_ns, ready_ns = (
+        work_per_step_ns, ready_ns = (
             float(np.nanmean(work_ns)),
-            max(times.ran + times.queued, float(np.nansum(work_ns))),
+            max(core_times.ran_ns + core_times.queued_ns, float(np.nansum(work_ns))),
         )
-        undisturbed_ns = step_ns * (1 - times.queued / ready_ns)
-        waits[column] = times.queued / times.took, step_ns, undisturbed_ns
+        undisturbed_ns = work_per_step_ns * (1 - core_times.queued_ns / ready_ns)
+        waits[column] = core_times.queued_ns / core_times.took_ns, work_per_step_ns, undisturbed_ns
     return waits
 
 
 @dataclass(frozen=True)
 class _TimesInSteps:
-    """How long a rank's main thread ran and queued in some steps, which took `took`, nanoseconds.
+    """How long a rank's main thread ran, and queued for a core, in some steps that last `took_ns`.
 
-    `around` is the time between the readings around them: all of it counts as if it were alike.
+    `around_ns` is the time between the readings around them: all of it counts as if it were alike.
     """
 
     rank: int
-    took: float
-    ran: float
-    queued: float
-    around: float
+    took_ns: float
+    ran_ns: float
+    queued_ns: float
+    around_ns: float
 
     @property
     def resolved(self) -> bool:
         """Whether the readings cover mostly these steps."""
-        return self.took >= MIN_SHARE_OF_TIME_READ * self.around
+        return self.took_ns >= MIN_SHARE_OF_TIME_READ * self.around_ns
 
 
 def _read_times(trace: Trace, steps: Ints) -> Iterator[_TimesInSteps]:
-    """Yield what was read of ranks that train in their main thread, from the first to the last step."""
-    recorded = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
-    if recorded.is_empty() or not len(steps):
+    """Yield the times of each rank whose main thread trains, from the first to the last of `steps`."""
+    readings = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
+    if readings.is_empty() or not len(steps):
         return
-    readings = {int(process): part for (process,), part in recorded.group_by("process")}
+    readings_by_process = {int(process): rows for (process,), rows in readings.group_by("process")}
     main_threads = trace.threads.filter(name=_MAIN).select("process", training_thread="thread")
     selected = trace.steps.filter(pl.col("step").is_between(steps.min(), steps.max()))
     extents = selected.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-    on_main = trace.workers.join(main_threads, on=["process", "training_thread"])
-    on_main = on_main.join(extents, on="process")
-    for process, rank, *edges in on_main.select(
+    main_workers = trace.workers.join(main_threads, on=["process", "training_thread"])
+    main_workers = main_workers.join(extents, on="process")
+    for process, rank, *edges_ns in main_workers.select(
         "process", "rank", "start_ns", "end_ns"
     ).iter_rows():
-        if process in readings and readings[process].height > 1:
-            times = _interpolate(
-                rank, readings[process], trace.clock_maps.get(process), np.array(edges, np.int64)
+        if process in readings_by_process and readings_by_process[process].height > 1:
+            core_times = _interpolate(
+                rank,
+                readings_by_process[process],
+                trace.clock_maps.get(process),
+                np.array(edges_ns, np.int64),
             )
-            if times.took > 0:
-                yield times
+            if core_times.took_ns > 0:
+                yield core_times
 
 
 def _interpolate(
-    rank: int, recorded: pl.DataFrame, clock_map: ClockMap | None, edges: Ints
+    rank: int, readings: pl.DataFrame, clock_map: ClockMap | None, edges_ns: Ints
 ) -> _TimesInSteps:
-    """Interpolate the readings of a rank between two times, as far as they reach."""
-    times_ns = recorded["monotonic_ns"].to_numpy()
+    """Return how long a rank ran and queued between two times (`edges_ns`), as far as readings reach.
+
+    `readings` has one row per reading: its time, and the sums of `ran_ns` and `queued_ns` until then.
+    """
+    times_ns = readings["monotonic_ns"].to_numpy()
     times_ns = clock_map.apply(times_ns) if clock_map else times_ns
-    first_ns, last_ns = np.clip(edges, times_ns[0], times_ns[-1])
+    first_ns, last_ns = np.clip(edges_ns, times_ns[0], times_ns[-1])
     ran_ns, queued_ns = (
         np.diff(
-            np.interp((first_ns, last_ns), times_ns, recorded[name].to_numpy().astype(np.float64))
+            np.interp((first_ns, last_ns), times_ns, readings[name].to_numpy().astype(np.float64))
         )
         for name in ("ran_ns", "queued_ns")
     )

@@ -26,12 +26,12 @@ _MEMORY: Final = r"(?i)^(mem(cpy|set)|memory copy)"
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """When a device computed, when it computed or communicated, when it did anything, in `windows`."""
+    """When a device computed, communicated, did either, or did anything at all, in `windows` (steps)."""
 
     windows: Intervals
     compute: Intervals
     communication: Intervals
-    both: Intervals
+    compute_or_communication: Intervals
     busy: Intervals
 
 
@@ -69,71 +69,80 @@ class DeviceTime:
         return 1 - self.exposed_ns / self.communication_ns
 
 
-def measure_device_time(trace: Trace, timed: pl.DataFrame | None = None) -> list[DeviceTime]:
-    """Measure the time of devices by rank; `timed` are the `select_timed_spans`, if at hand."""
-    ranks = dict(trace.processes.select("process", "rank").iter_rows())
-    times = []
-    for process, work in find_device_work(trace, timed).items():
-        compute, compute_or_communication, busy, communication = (
+def measure_device_time(trace: Trace, timed_spans: pl.DataFrame | None = None) -> list[DeviceTime]:
+    """Measure the time of devices by rank; `timed_spans` are the `select_timed_spans`, if at hand."""
+    rank_by_process = dict(trace.processes.select("process", "rank").iter_rows())
+    device_times = []
+    for process, work in find_device_work(trace, timed_spans).items():
+        compute_ns, compute_or_communication_ns, busy_ns, communication_ns = (
             int(
                 (
                     union.passed_before(work.windows.end) - union.passed_before(work.windows.start)
                 ).sum()
             )
-            for union in (work.compute, work.both, work.busy, work.communication)
-        )
-        times.append(
-            DeviceTime(
-                ranks[process],
-                job_ns=job_ns(trace) or work.windows.total_ns,
-                compute_ns=compute,
-                exposed_ns=compute_or_communication - compute,
-                copies_ns=busy - compute_or_communication,
-                communication_ns=communication,
+            for union in (
+                work.compute,
+                work.compute_or_communication,
+                work.busy,
+                work.communication,
             )
         )
-    return times
+        device_times.append(
+            DeviceTime(
+                rank_by_process[process],
+                job_ns=job_ns(trace) or work.windows.total_ns,
+                compute_ns=compute_ns,
+                exposed_ns=compute_or_communication_ns - compute_ns,
+                copies_ns=busy_ns - compute_or_communication_ns,
+                communication_ns=communication_ns,
+            )
+        )
+    return device_times
 
 
-def find_device_work(trace: Trace, timed: pl.DataFrame | None = None) -> dict[int, DeviceWork]:
+def find_device_work(
+    trace: Trace, timed_spans: pl.DataFrame | None = None
+) -> dict[int, DeviceWork]:
     """Find what devices did in the steps of each process that has one, or in all of its time.
 
-    `timed` are the `select_timed_spans`, if the caller has them.
+    `timed_spans` are the `select_timed_spans`, if the caller has them.
     """
     communicates = pl.col("kind") == "reduction"
-    moves = pl.col("name").cast(pl.String).str.contains(_MEMORY).fill_null(value=False)
-    timed = (select_timed_spans(trace) if timed is None else timed).with_columns(
-        communicates=communicates, computes=~communicates & ~moves
+    moves_memory = pl.col("name").cast(pl.String).str.contains(_MEMORY).fill_null(value=False)
+    timed_spans = (select_timed_spans(trace) if timed_spans is None else timed_spans).with_columns(
+        communicates=communicates, computes=~communicates & ~moves_memory
     )
     steps = trace.steps.select("process", start="start_ns", end="end_ns")
-    steps_of = steps.partition_by("process", as_dict=True)
-    by_process = timed.partition_by("process", as_dict=True, maintain_order=True)
-    work = {}
-    for (process,), rows in by_process.items():
-        busy = _merge(rows)
-        work[int(process)] = DeviceWork(
-            windows=_merge(steps_of[process,])
-            if (process,) in steps_of
+    steps_by_process = steps.partition_by("process", as_dict=True)
+    spans_by_process = timed_spans.partition_by("process", as_dict=True, maintain_order=True)
+    work_by_process = {}
+    for (process,), device_spans in spans_by_process.items():
+        busy = _merge_spans(device_spans)
+        work_by_process[int(process)] = DeviceWork(
+            windows=_merge_spans(steps_by_process[process,])
+            if (process,) in steps_by_process
             else Intervals(busy.start[:1], busy.end[-1:]),
-            compute=_merge(rows.filter("computes")),
-            communication=_merge(rows.filter("communicates")),
-            both=_merge(rows.filter(pl.col("communicates") | pl.col("computes"))),
+            compute=_merge_spans(device_spans.filter("computes")),
+            communication=_merge_spans(device_spans.filter("communicates")),
+            compute_or_communication=_merge_spans(
+                device_spans.filter(pl.col("communicates") | pl.col("computes"))
+            ),
             busy=busy,
         )
-    return work
+    return work_by_process
 
 
-def _merge(rows: pl.DataFrame) -> Intervals:
+def _merge_spans(spans: pl.DataFrame) -> Intervals:
     """Return the time in which any of some rows lasts, by their `start` and `end`."""
-    return Intervals.merge(rows["start"].to_numpy(), rows["end"].to_numpy())
+    return Intervals.merge(spans["start"].to_numpy(), spans["end"].to_numpy())
 
 
 def select_timed_spans(trace: Trace) -> pl.DataFrame:
-    """Return the spans that devices timed, with `start` and `end` there."""
+    """Return a row per span that a device timed, with its `start` and `end` on the device, ns."""
     begin_ns, length_ns = pl.col("device_start_ns"), pl.col("device_duration_ns")
-    timed = trace.spans.filter(begin_ns.is_not_null() & length_ns.is_not_null())
+    timed_spans = trace.spans.filter(begin_ns.is_not_null() & length_ns.is_not_null())
     columns = ("process", "rank", "thread", "step", "kind", "name", "bucket")
-    return timed.select(*columns, start=begin_ns, end=begin_ns + length_ns).collect()
+    return timed_spans.select(*columns, start=begin_ns, end=begin_ns + length_ns).collect()
 
 
 def measure_undivided_share(trace: Trace) -> float:
@@ -145,19 +154,19 @@ def measure_undivided_share(trace: Trace) -> float:
     """
     if trace.recognition is not None or trace.device_clocks.is_empty() or trace.steps.is_empty():
         return 0.0
-    timed = select_timed_spans(trace).join(trace.steps, on=["process", "step"], how="semi")
-    phases = timed.filter(pl.col("kind").is_in(COMPUTE_CATEGORIES))
-    awaited = timed.filter(pl.col("kind") == "reduction", pl.col("bucket").is_null())
-    awaited_of = awaited.partition_by("process", as_dict=True)
+    spans = select_timed_spans(trace).join(trace.steps, on=["process", "step"], how="semi")
+    phases = spans.filter(pl.col("kind").is_in(COMPUTE_CATEGORIES))
+    awaited = spans.filter(pl.col("kind") == "reduction", pl.col("bucket").is_null())
+    awaited_by_process = awaited.partition_by("process", as_dict=True)
     overlap_ns = sum(
-        _overlap_ns(part, awaited_of[process])
-        for process, part in phases.partition_by("process", as_dict=True).items()
-        if process in awaited_of
+        _overlap_ns(process_phases, awaited_by_process[process])
+        for process, process_phases in phases.partition_by("process", as_dict=True).items()
+        if process in awaited_by_process
     )
     return overlap_ns / (trace.steps["process"].n_unique() * max(job_ns(trace), 1))
 
 
-def _overlap_ns(first: pl.DataFrame, second: pl.DataFrame) -> int:
-    """Return for how long rows of both last at the same time."""
-    union_ns = _merge(pl.concat([first, second])).total_ns
-    return _merge(first).total_ns + _merge(second).total_ns - union_ns
+def _overlap_ns(spans: pl.DataFrame, other_spans: pl.DataFrame) -> int:
+    """Return for how long a span of each table lasts at the same time, ns."""
+    union_ns = _merge_spans(pl.concat([spans, other_spans])).total_ns
+    return _merge_spans(spans).total_ns + _merge_spans(other_spans).total_ns - union_ns

@@ -32,11 +32,11 @@ class EarlyEnd:
 
 
 def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | None:
-    """Find who made its last backprop in an earlier step than others, and did not end there.
+    """Find ranks whose last backprop is in an earlier step than the others', and that ended in order.
 
-    A rank that was cut off in its last step has not ended its loop: it must have lived on, or recorded
-    its end, when the others began the step that it does not have. None without backprop, or with servers
-    or masters, whose workers need not make equally many steps.
+    A rank that was cut off has not ended its loop: it must have lived on, or recorded its end, when the
+    others began their last step. None without backprop, or with servers or masters, whose workers need
+    not make equally many steps.
     """
     workers = trace.workers
     if roles.server is not None or not trace.shards.is_empty():
@@ -53,14 +53,16 @@ def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | Non
     others_last = last_steps.filter(is_last).select(
         pl.col("step").first(), pl.col("start_ns").min()
     )
-    others_step, begun_ns = others_last.row(0)
-    early = last_steps.filter(~is_last).join(
+    others_step, others_begin_ns = others_last.row(0)
+    early_ends = last_steps.filter(~is_last).join(
         workers.select("process", "rank", "last_ns", "complete", "dropped"), on="process"
     )
-    lived_on = pl.col("complete") | (pl.col("last_ns") > begun_ns)
-    is_whole = lived_on & (pl.col("dropped").fill_null(0) == 0) & (pl.col("start_ns") < begun_ns)
-    if not early.select(is_whole.all()).item():
+    lived_on = pl.col("complete") | (pl.col("last_ns") > others_begin_ns)
+    has_ended_loop = (
+        lived_on & (pl.col("dropped").fill_null(0) == 0) & (pl.col("start_ns") < others_begin_ns)
+    )
+    if not early_ends.select(has_ended_loop.all()).item():
         return None
-    last_step, ended_ns = early.select(pl.col("step", "end_ns").max()).row(0)
-    ranks = tuple(early["rank"].sort().to_list())
-    return EarlyEnd(ranks, last_step, others_step, begun_ns - ended_ns)
+    last_step, ended_ns = early_ends.select(pl.col("step", "end_ns").max()).row(0)
+    ranks = tuple(early_ends["rank"].sort().to_list())
+    return EarlyEnd(ranks, last_step, others_step, others_begin_ns - ended_ns)

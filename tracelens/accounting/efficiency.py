@@ -64,67 +64,73 @@ def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None
     steps = trace.steps
     if steps.is_empty():
         return None
-    job = max(job_ns(trace), 1)
-    ranks = steps["process"].n_unique()
-    total = ranks * job
+    duration_ns = max(job_ns(trace), 1)
+    rank_count = steps["process"].n_unique()
+    total_ns = rank_count * duration_ns
     useful_ns = int(sum_exactly(spent.useful_ns))
     lost_ns = {cause: spent.lost[name] for name, cause in CAUSES.items() if name in spent.lost}
-    outside_share = (total - useful_ns - sum(lost_ns.values())) / total
-    bars = [Share(cause, ns / total) for cause, ns in lost_ns.items()]
+    outside_share = (total_ns - useful_ns - sum(lost_ns.values())) / total_ns
+    bars = [Share(cause, ns / total_ns) for cause, ns in lost_ns.items()]
     is_upper_bound = measure_undivided_share(trace) >= MOST_UNEXPLAINED or (
         trace.recognition is not None and trace.recognition.hides_waits
     )
     return Efficiency(
-        achieved=useful_ns / total,
+        achieved=useful_ns / total_ns,
         waterfall=(*bars, Share("outside", outside_share)),
         pop={}
         if is_upper_bound
-        else _measure_pop(phases, spent.useful_ns, (ranks, job), parted=bool(trace.parted)),
-        job_ns=job,
-        uninstrumented=int(sum_exactly(phases.sum_time(CATEGORIES[UNINSTRUMENTED]))) / total,
+        else _measure_pop(
+            phases, spent.useful_ns, rank_count, duration_ns, parted=bool(trace.parted)
+        ),
+        job_ns=duration_ns,
+        uninstrumented=int(sum_exactly(phases.sum_time(CATEGORIES[UNINSTRUMENTED]))) / total_ns,
         at_most=is_upper_bound,
         devices=spent.devices,
     )
 
 
 def split_off_slow_hosts(efficiency: Efficiency, findings: Iterable[Finding]) -> Efficiency:
-    """Split off the wait for slow hosts, as their findings give its cost, from that for stragglers."""
-    cost = sum(finding.cost or 0.0 for finding in findings if KINDS[finding.kind].names_hosts)
+    """Split the bar of waits for late ranks: the cost of findings on slow hosts is a bar of its own."""
+    cost_share = sum(finding.cost or 0.0 for finding in findings if KINDS[finding.kind].names_hosts)
     bars: list[Share] = []
     for bar in efficiency.waterfall:
         if bar.cause == CAUSES["wait"]:
-            share_of_hosts = min(cost, bar.share)
-            bars += [Share(bar.cause, bar.share - share_of_hosts), Share(SLOW_HOST, share_of_hosts)]
+            host_share = min(cost_share, bar.share)
+            bars += [Share(bar.cause, bar.share - host_share), Share(SLOW_HOST, host_share)]
         else:
             bars.append(bar)
     return replace(efficiency, waterfall=tuple(bars))
 
 
 def _measure_pop(
-    phases: Phases, useful_ns: Ints, size: tuple[int, int], *, parted: bool
+    phases: Phases, useful_ns: Ints, rank_count: int, duration_ns: int, *, parted: bool
 ) -> dict[str, float]:
-    """Split parallel efficiency into POP's factors; it is their product.
+    """Split parallel efficiency into POP's factors (0 to 1), by name; it is their product.
 
-    `size` is the number of ranks and how long the job took, ns; `useful_ns` is the time of each worker.
-    Without transfer a step would be shorter by what the rank transferred that came last, which of all
-    ranks transferred least; what the ideal network leaves over is serialisation. Where ranks were left
-    out (`parted`), transfer holds waits for them, and says neither.
+    On an ideal network each step is shorter by its least transfer: that of the rank that came last. What
+    that leaves is serialisation. Where ranks were left out (`parted`), transfer holds waits for them.
+
+    Args:
+        phases: The partition of all workers' time.
+        useful_ns: Useful time of each worker.
+        rank_count: Number of ranks.
+        duration_ns: How long the job took.
+        parted: Ranks were left out.
     """
-    ranks, job = size
     most_useful_ns = int(useful_ns.max(initial=0))
     if most_useful_ns == 0:
         return {}
     shares = {
-        "load_balance": int(useful_ns.sum()) / ranks / most_useful_ns,
-        "communication_efficiency": most_useful_ns / job,
+        "load_balance": int(useful_ns.sum()) / rank_count / most_useful_ns,
+        "communication_efficiency": most_useful_ns / duration_ns,
     }
     if parted:
         return shares
     transfer_ns = phases.sum_time("transfer")
-    is_complete = phases.by_step(transfer_ns > 0) == ranks
+    is_complete = phases.by_step(transfer_ns > 0) == rank_count
     least_transfer_ns = phases.find_least(transfer_ns, transfer_ns > 0)[is_complete]
-    ideal_ns = max(job - int(least_transfer_ns.sum()), most_useful_ns)
+    ideal_ns = max(duration_ns - int(least_transfer_ns.sum()), most_useful_ns)
     return shares | {
         "serialisation_efficiency": most_useful_ns / ideal_ns,
-        "transfer_efficiency": ideal_ns / job,
+        "transfer_efficiency": ideal_ns / duration_ns,
     }

@@ -54,76 +54,77 @@ class Waits:
         """For how long others waited for each rank alone, ns."""
         return self._sums(self.alone, "alone_ns")
 
-    def jitter(self, accused: set[int], group: Mapping[int, int]) -> float:
-        """Measure the share of waits if all ranks let others wait as long as the usual peer.
-
-        Ranks that a fault names are not asked: for them others waited for a reason.
+    def jitter(self, accused: set[int], role_of_rank: Mapping[int, int]) -> float:
+        """Return the share (0 to 1) of waits that is chance: what others wait for a usual rank.
 
         Args:
-            accused: Those ranks.
-            group: Which part each rank plays: those of one are peers.
+            accused: Ranks that a fault names: others waited for them for a reason.
+            role_of_rank: Number of the part each rank plays: those of one part are peers.
         """
         is_accused = np.isin(self.alone["rank"].to_numpy(), list(accused))
-        waits_of_others, waited_ns = (
+        waits_for_innocent, waited_ns = (
             self.alone.filter(~is_accused),
             self._leave_out_waits(self.alone.filter(is_accused)),
         )
         few_steps = self.steps[find_few_outlying_steps(waited_ns)]
-        usual_waits = waits_of_others.filter(
-            ~np.isin(waits_of_others["step"].to_numpy(), few_steps)
+        waits_in_other_steps = waits_for_innocent.filter(
+            ~np.isin(waits_for_innocent["step"].to_numpy(), few_steps)
         )
-        share_spread = 1.0 - float(waited_ns[np.isin(self.steps, few_steps)].sum()) / max(
+        share_in_other_steps = 1.0 - float(waited_ns[np.isin(self.steps, few_steps)].sum()) / max(
             float(waited_ns.sum()), 1.0
         )
-        is_asked = np.array([rank not in accused for rank in self.ranks], np.bool_)
-        alone_ns = self._sums(usual_waits, "alone_ns")[is_asked]
+        is_innocent = np.array([rank not in accused for rank in self.ranks], np.bool_)
+        alone_ns = self._sums(waits_in_other_steps, "alone_ns")[is_innocent]
         if len(alone_ns) < 2 or not alone_ns.any():
-            return share_spread if len(alone_ns) else 0.0
-        by_chance = float(np.sqrt(usual_waits["variance"].to_numpy().sum()))
-        groups = np.array([group[rank] for rank in self.ranks])[is_asked]
-        in_turns = sum(
-            _sum_usual_waits(alone_ns[groups == number], by_chance) for number in np.unique(groups)
+            return share_in_other_steps if len(alone_ns) else 0.0
+        chance_ns = float(np.sqrt(waits_in_other_steps["variance"].to_numpy().sum()))
+        roles = np.array([role_of_rank[rank] for rank in self.ranks])[is_innocent]
+        usual_ns = sum(
+            _sum_usual_waits(alone_ns[roles == role], chance_ns) for role in np.unique(roles)
         )
-        return share_spread * float(in_turns / alone_ns.sum())
+        return share_in_other_steps * float(usual_ns / alone_ns.sum())
 
-    def _sums(self, alone: pl.DataFrame, column: str) -> Floats:
-        index = np.searchsorted(np.array(self.ranks), alone["rank"].to_numpy())
-        sums = np.bincount(index, alone[column].to_numpy(), minlength=len(self.ranks))
+    def _sums(self, waits: pl.DataFrame, column: str) -> Floats:
+        index = np.searchsorted(np.array(self.ranks), waits["rank"].to_numpy())
+        sums = np.bincount(index, waits[column].to_numpy(), minlength=len(self.ranks))
         return sums.astype(np.float64)
 
-    def _leave_out_waits(self, alone: pl.DataFrame) -> Floats:
-        """Measure the waits of each step but for those ranks, ns; for each all others waited."""
-        in_steps = alone.filter(np.isin(alone["step"].to_numpy(), self.steps))
+    def _leave_out_waits(self, accused_waits: pl.DataFrame) -> Floats:
+        """Return the waits of each step, ns, less those for accused ranks; all others wait for such."""
+        in_steps = accused_waits.filter(np.isin(accused_waits["step"].to_numpy(), self.steps))
         index = np.searchsorted(self.steps, in_steps["step"].to_numpy())
         caused_ns = np.bincount(index, in_steps["alone_ns"].to_numpy(), minlength=len(self.steps))
         return np.maximum(self.waited_ns - (len(self.ranks) - 1) * caused_ns, 0.0)
 
 
 def find_few_outlying_steps(waited_ns: Floats) -> Flags:
-    """Return the few steps in which ranks waited more than in many others together.
+    """Find the few steps in which ranks waited more than in many others together, [step].
 
     Such a step has many times the mean wait of the others, and as much as a share of all their waits.
-    At most a small share of all steps are such steps: more are not few. Of a single step, all is in it.
+    At most a small share of all steps are such steps: more are not few.
     """
-    is_few = np.zeros(len(waited_ns), np.bool_)
+    is_outlying = np.zeros(len(waited_ns), np.bool_)
     max_count = max(len(waited_ns) // STEPS_PER_OUTLIER, 1)
-    for step in np.argsort(-waited_ns, kind="stable")[:max_count].tolist():
-        other_waits_ns = np.delete(waited_ns, np.append(np.flatnonzero(is_few), step))
-        if len(other_waits_ns) and waited_ns[step] <= max(
+    for step_index in np.argsort(-waited_ns, kind="stable")[:max_count].tolist():
+        other_waits_ns = np.delete(waited_ns, np.append(np.flatnonzero(is_outlying), step_index))
+        if len(other_waits_ns) and waited_ns[step_index] <= max(
             MIN_SHARE_OF_OTHER_WAITS_OF_OUTLIER * other_waits_ns.sum(),
             MIN_RATIO_OF_WAIT_OF_OUTLIER * other_waits_ns.mean(),
         ):
             break
-        is_few[step] = True
-    return is_few
+        is_outlying[step_index] = True
+    return is_outlying
 
 
-def _sum_usual_waits(alone_ns: Floats, by_chance_ns: float) -> float:
-    """Return for how long peers let others wait, of each no more than is usual."""
+def _sum_usual_waits(alone_ns: Floats, chance_ns: float) -> float:
+    """Sum how long others waited for each of some peers, ns; of each at most what is usual.
+
+    `chance_ns` is the standard deviation that chance alone gives such a wait.
+    """
     if len(alone_ns) < 2:
         return float(alone_ns.sum())
     alone_ns = np.sort(alone_ns)
     typical_ns = alone_ns[(len(alone_ns) - 1) // 2]
     spread_ns = measure_deviation(alone_ns - np.median(alone_ns)) if len(alone_ns) > 2 else 0.0
-    limit_ns = typical_ns + Z_SCORE_TO_CLIP_WAITS_CAUSED * max(spread_ns, by_chance_ns)
+    limit_ns = typical_ns + Z_SCORE_TO_CLIP_WAITS_CAUSED * max(spread_ns, chance_ns)
     return float(np.minimum(alone_ns, limit_ns).sum())

@@ -87,7 +87,7 @@ class Phases(DisplayMixin):
 
     @property
     def times(self) -> pl.DataFrame:
-        """What was spent as rows, built at each access; only categories that occur."""
+        """What was spent, as rows (`TIME_COLUMNS`) of categories that occur; built at each access."""
         window, category = np.nonzero(self.spent)
         times = self.pieces.steps[window].with_columns(
             category=to_category_names(category),
@@ -101,11 +101,11 @@ class Phases(DisplayMixin):
         ns = self.hidden_ns.astype(np.int64)
         return self.pieces.steps.select("rank", "step").with_columns(ns=ns)
 
-    def sum_time(self, *names: str) -> Ints:
+    def sum_time(self, *categories: str) -> Ints:
         """Sum the time in some categories, [step window], ns."""
         total_ns = np.zeros(len(self.spent), np.int64)
-        for name in names:
-            total_ns += self.spent[:, CATEGORIES.index(name)]
+        for category in categories:
+            total_ns += self.spent[:, CATEGORIES.index(category)]
         return total_ns
 
     @cached_property
@@ -141,28 +141,31 @@ class Phases(DisplayMixin):
         begins = self.pieces.begins[:-1]
         return np.add.reduceat(values, begins) if begins else np.zeros(0, np.int64)
 
-    def find_least(self, values: Ints, among: Flags) -> Ints:
-        """Return the least value of each step among some windows, [step]; else `NO_TIME`."""
-        least = np.full(len(self.steps), NO_TIME)
-        np.minimum.at(least, self.step_places[among], values[among])
-        return least
+    def find_least(self, times_ns: Ints, is_counted: Flags) -> Ints:
+        """Return the least time of each step, [step], ns; `NO_TIME` if none of its windows is counted.
+
+        `times_ns` and `is_counted` are [step window].
+        """
+        least_ns = np.full(len(self.steps), NO_TIME)
+        np.minimum.at(least_ns, self.step_places[is_counted], times_ns[is_counted])
+        return least_ns
 
     def windows_of(self, processes: Ints, steps: Array) -> Int32s:
-        """Return the windows of steps, a column a process, or one for all; -1 where it lacks a step."""
+        """Return the window of each process and step, which broadcast; -1 where it lacks the step."""
         step_index = np.searchsorted(self.steps, steps)
         step_index[np.append(self.steps, -1)[step_index] != steps] = -1
-        worker = {process: index for index, process in enumerate(self.pieces.processes)}
-        workers = [worker.get(process, -1) for process in processes.tolist()]
-        return self._windows[step_index, workers]
+        worker_by_process = {process: index for index, process in enumerate(self.pieces.processes)}
+        worker_index = [worker_by_process.get(process, -1) for process in processes.tolist()]
+        return self._windows[step_index, worker_index]
 
     @cached_property
     def _windows(self) -> Int32s:
         """The window of each step and worker; -1 in the last row (no step) and column (no worker)."""
         worker_count = len(self.pieces)
-        table = np.full((len(self.steps) + 1, worker_count + 1), -1, np.int32)
-        owner = np.repeat(np.arange(worker_count), np.diff(self.pieces.begins))
-        table[self.step_places, owner] = np.arange(len(owner))
-        return table
+        windows = np.full((len(self.steps) + 1, worker_count + 1), -1, np.int32)
+        worker_of_window = np.repeat(np.arange(worker_count), np.diff(self.pieces.begins))
+        windows[self.step_places, worker_of_window] = np.arange(len(worker_of_window))
+        return windows
 
 
 def run(
@@ -182,11 +185,13 @@ def run(
     steps = in_process_order(trace.steps)
     outlines = outlined(trace)
     workers = steps["process"].unique().sort().to_list()
-    names = tuple(dict.fromkeys(name for process in workers for name in outlines[process].names))
-    rows = sum(outlines[process].rows for process in workers)
-    is_brief = rows < MIN_ROWS_FOR_THREADS * len(workers)
+    span_names = tuple(
+        dict.fromkeys(name for process in workers for name in outlines[process].names)
+    )
+    row_count = sum(outlines[process].rows for process in workers)
+    is_brief = row_count < MIN_ROWS_FOR_THREADS * len(workers)
     batches = batched(
-        _list_tasks(trace, steps, workers, names),
+        _list_tasks(trace, steps, workers, span_names),
         batch_size(len(workers), executor) if is_brief else 1,
     )
     account = partial(account_all, cache=BoundedCache())
@@ -195,13 +200,13 @@ def run(
     )
     if progress:
         accounts = _report(accounts, len(workers), progress)
-    return _gather(accounts, PieceStore(memory), steps, names)
+    return _gather(accounts, PieceStore(memory), steps, span_names)
 
 
 def in_process_order(steps: pl.DataFrame) -> pl.DataFrame:
     """Return steps by process and time; those that alignment made are, and need no copy."""
-    process, start = (steps[name].to_numpy() for name in ("process", "start_ns"))
-    is_later = (process[1:] == process[:-1]) & (start[1:] >= start[:-1])
+    process, start_ns = (steps[name].to_numpy() for name in ("process", "start_ns"))
+    is_later = (process[1:] == process[:-1]) & (start_ns[1:] >= start_ns[:-1])
     if np.all(is_later | (process[1:] > process[:-1])):
         return steps
     return steps.sort("process", "start_ns")
@@ -218,89 +223,123 @@ def _report(
 def _list_tasks(
     trace: Trace, steps: pl.DataFrame, workers: list[int], names: tuple[str, ...]
 ) -> Iterator[Task]:
-    training = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
-    queues = find_server_queues(trace).partition_by("process", as_dict=True)
-    tracks, follow_interval = in_flight_tracks(trace), find_follow_interval(trace)
+    """Yield what is needed to account for each worker (a process); all share the `names` of spans."""
+    thread_by_process = dict(
+        trace.workers.select("process", "training_thread").drop_nulls().iter_rows()
+    )
+    queue_by_process = find_server_queues(trace).partition_by("process", as_dict=True)
+    tracks_by_process, follow_interval = in_flight_tracks(trace), find_follow_interval(trace)
     waits = find_waits(trace, workers)
-    for (process, windows, gaps), wait in zip(_find_windows(steps), waits, strict=True):
-        queue = queues.get((process,))
+    for (process, bounds_ns, gaps), wait in zip(_find_windows(steps), waits, strict=True):
+        queue = queue_by_process.get((process,))
         yield Task(
             process=process,
             source=trace.source.only(process),
-            windows=windows,
+            window_bounds=bounds_ns,
             gaps=gaps,
             wait=wait,
             queue=Intervals.empty()
             if queue is None
             else Intervals(queue["start_ns"].to_numpy(), queue["end_ns"].to_numpy()),
-            training=training.get(process),
-            tracks=tuple(tracks.get(process, ())),
-            words=names,
-            every=follow_interval,
+            training_thread=thread_by_process.get(process),
+            flight_tracks=tuple(tracks_by_process.get(process, ())),
+            span_names=names,
+            follow_interval=follow_interval,
         )
 
 
 def _find_windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield each process, the bounds of its steps, and which of the windows between them are gaps."""
-    process, start, end = (steps[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
-    processes, first = np.unique(process, return_index=True)
-    stops = np.append(first, len(process))[1:]
-    for process_number, first_row, stop in zip(processes.tolist(), first, stops, strict=True):
-        bounds, ends = np.append(start[first_row:stop], end[stop - 1]), end[first_row : stop - 1]
-        before_gap = np.flatnonzero(ends < bounds[1:-1])
+    """Yield each process, the bounds of its windows, ns, and the indices of windows that are gaps.
+
+    Windows touch: each is a step, or the gap before the next step. `steps` has one row per step, by
+    process and time.
+    """
+    process, start_ns, end_ns = (
+        steps[name].to_numpy() for name in ("process", "start_ns", "end_ns")
+    )
+    processes, first_rows = np.unique(process, return_index=True)
+    stop_rows = np.append(first_rows, len(process))[1:]
+    for process_number, first_row, stop_row in zip(
+        processes.tolist(), first_rows, stop_rows, strict=True
+    ):
+        bounds_ns, inner_end_ns = (
+            np.append(start_ns[first_row:stop_row], end_ns[stop_row - 1]),
+            end_ns[first_row : stop_row - 1],
+        )
+        before_gap = np.flatnonzero(inner_end_ns < bounds_ns[1:-1])
         gaps = before_gap + 1 + np.arange(len(before_gap))
         yield (
             process_number,
-            np.insert(bounds, before_gap + 1, ends[before_gap]) if len(gaps) else bounds,
+            np.insert(bounds_ns, before_gap + 1, inner_end_ns[before_gap])
+            if len(gaps)
+            else bounds_ns,
             gaps,
         )
 
 
 def _gather(
-    accounts: Iterable[Account], pieces: PieceStore, steps: pl.DataFrame, names: tuple[str, ...]
+    accounts: Iterable[Account],
+    pieces: PieceStore,
+    steps: pl.DataFrame,
+    span_names: tuple[str, ...],
 ) -> Phases:
-    """Put all workers' accounts together, in order."""
+    """Put all workers' accounts together, in order.
+
+    Args:
+        accounts: One per worker.
+        pieces: Takes the pieces of each worker.
+        steps: One row per step window, in order of worker and time.
+        span_names: The names of spans, which pieces refer to by number.
+    """
     windows = steps.select("process", "rank", "step")
     # Of most steps 32 bits are all that is needed; and memory that is never written to takes none.
     spent_ns = np.zeros((len(CATEGORIES), steps.height), np.int32)
     hidden_ns = np.zeros(steps.height, spent_ns.dtype)
-    begins, facts = [0], []
+    window_begins, other_facts = [0], []
     for count, account in enumerate(accounts, 1):
-        begins.append(begins[-1] + len(account.hidden))
+        window_begins.append(window_begins[-1] + len(account.hidden))
         if account.hidden.itemsize > hidden_ns.itemsize:
             spent_ns, hidden_ns = spent_ns.astype(np.int64), hidden_ns.astype(np.int64)
-        spent_ns[account.categories, begins[-2] : begins[-1]] = account.spent
-        hidden_ns[begins[-2] : begins[-1]] = account.hidden
+        spent_ns[account.categories, window_begins[-2] : window_begins[-1]] = account.spent
+        hidden_ns[window_begins[-2] : window_begins[-1]] = account.hidden
         pieces.append(account.pieces)
-        facts.append((account.updates, account.amounts, account.span_count))
+        other_facts.append((account.updates, account.amounts, account.span_count))
         if count % WORKERS_BETWEEN_RELEASES == 0:
             give_back()
-    updates, amounts, span_counts = zip(*facts, strict=True) if facts else ((), (), ())
-    owners = windows[begins[:-1]].select("process", "rank").rows()
+    updates, amounts, span_counts = zip(*other_facts, strict=True) if other_facts else ((), (), ())
+    process_and_rank = windows[window_begins[:-1]].select("process", "rank").rows()
     left_out_ns = after_steps(steps).to_numpy()
     spent_ns[UNINSTRUMENTED] -= np.minimum(left_out_ns, spent_ns[UNINSTRUMENTED])
     return Phases(
-        pieces=Segments(pieces, tuple(begins), windows, names),
+        pieces=Segments(pieces, tuple(window_begins), windows, span_names),
         spent=spent_ns.T,
         hidden_ns=hidden_ns,
-        updates=WeightUpdates.from_workers(owners, updates),
-        amounts=_group_by_name([rank for _, rank in owners], amounts),
-        spans={process: count for (process, _), count in zip(owners, span_counts, strict=True)},
+        updates=WeightUpdates.from_workers(process_and_rank, updates),
+        amounts=_group_by_name([rank for _, rank in process_and_rank], amounts),
+        spans={
+            process: count
+            for (process, _), count in zip(process_and_rank, span_counts, strict=True)
+        },
     )
 
 
 def _group_by_name(
-    ranks: list[int], amounts_of: Sequence[dict[str, Amounts]]
+    ranks: list[int], amounts_by_worker: Sequence[dict[str, Amounts]]
 ) -> dict[str, dict[int, Amounts]]:
-    """Group all ranks' amounts by name; ranks that work equally much share their arrays."""
-    by_name: dict[str, dict[int, Amounts]] = {}
-    latest: dict[str, Amounts] = {}
-    for rank, amounts in zip(ranks, amounts_of, strict=True):
+    """Group all ranks' amounts by name, then rank; ranks that work equally much share their arrays.
+
+    `amounts_by_worker` has those of each of `ranks`, by name: steps, and the amount in each.
+    """
+    amounts_by_name: dict[str, dict[int, Amounts]] = {}
+    latest_by_name: dict[str, Amounts] = {}
+    for rank, amounts in zip(ranks, amounts_by_worker, strict=True):
         for name, amount in amounts.items():
-            shared = latest.get(name, amount)
+            shared = latest_by_name.get(name, amount)
             is_equal = all(map(np.array_equal, amount, shared))
-            latest[name] = by_name.setdefault(name, {})[rank] = shared if is_equal else amount
-    return by_name
+            latest_by_name[name] = amounts_by_name.setdefault(name, {})[rank] = (
+                shared if is_equal else amount
+            )
+    return amounts_by_name
 
 
 def job_ns(trace: Trace) -> int:
@@ -319,17 +358,19 @@ def after_steps(steps: pl.DataFrame) -> pl.Series:
 
     That is 0, but where steps were left out. `steps` is in order of process and time.
     """
-    process, start, end = (steps[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
-    after_ns = np.zeros(len(start), np.int64)
-    np.subtract(start[1:], end[:-1], out=after_ns[:-1], where=process[1:] == process[:-1])
+    process, start_ns, end_ns = (
+        steps[name].to_numpy() for name in ("process", "start_ns", "end_ns")
+    )
+    after_ns = np.zeros(len(start_ns), np.int64)
+    np.subtract(start_ns[1:], end_ns[:-1], out=after_ns[:-1], where=process[1:] == process[:-1])
     return pl.Series("ns", after_ns)
 
 
 def exposed_transfer(phases: Phases, steps: Ints) -> Floats:
-    """Return nanoseconds for each of `steps`: no step can become shorter by more without transfer."""
+    """Return the transfer that nothing hides in each of `steps`, ns: a step cannot save more of it."""
     least_ns = phases.least_transfer
     if not len(least_ns):
         return np.zeros(len(steps))
-    index = np.minimum(np.searchsorted(phases.steps, steps), len(least_ns) - 1)
-    is_known = (phases.steps[index] == steps) & (least_ns[index] != NO_TIME)
-    return np.where(is_known, least_ns[index], 0).astype(np.float64)
+    step_index = np.minimum(np.searchsorted(phases.steps, steps), len(least_ns) - 1)
+    is_known = (phases.steps[step_index] == steps) & (least_ns[step_index] != NO_TIME)
+    return np.where(is_known, least_ns[step_index], 0).astype(np.float64)

@@ -56,17 +56,17 @@ class PackedPieces:
 
     @classmethod
     def from_pieces(cls, pieces: Pieces, names: Int32s) -> Self:
-        """Pack the pieces of a worker, with names that all workers share."""
-        lengths, window_count = np.diff(pieces.bounds), len(pieces.hidden)
-        small = np.uint32 if lengths.max(initial=0) < 1 << 32 else np.int64
-        short = np.int16 if names.max(initial=0) < 1 << 15 else np.int32
-        of_step = np.searchsorted(pieces.step, np.arange(window_count + 1, dtype=np.int32))
+        """Pack the pieces of a worker; `names` is each piece's index of a name that workers share."""
+        lengths_ns, window_count = np.diff(pieces.bounds), len(pieces.hidden)
+        length_type = np.uint32 if lengths_ns.max(initial=0) < 1 << 32 else np.int64
+        name_type = np.int16 if names.max(initial=0) < 1 << 15 else np.int32
+        first_pieces = np.searchsorted(pieces.step, np.arange(window_count + 1, dtype=np.int32))
         return cls(
             int(pieces.bounds[0]),
-            lengths.astype(small),
-            of_step.astype(np.int32),
+            lengths_ns.astype(length_type),
+            first_pieces.astype(np.int32),
             pieces.category,
-            names.astype(short),
+            names.astype(name_type),
         )
 
     @property
@@ -77,10 +77,10 @@ class PackedPieces:
     @cached_property
     def bounds(self) -> Ints:
         """The boundaries, one more than pieces, ns."""
-        bounds = np.empty(len(self.lengths) + 1, np.int64)
-        bounds[0] = self.first_ns
-        bounds[1:] = self.lengths
-        return np.cumsum(bounds, out=bounds)
+        bounds_ns = np.empty(len(self.lengths) + 1, np.int64)
+        bounds_ns[0] = self.first_ns
+        bounds_ns[1:] = self.lengths
+        return np.cumsum(bounds_ns, out=bounds_ns)
 
     @cached_property
     def step(self) -> Int32s:
@@ -100,7 +100,7 @@ class WorkerPieces(PackedPieces):
     offset: int
 
     def select_windows(self, first_window: int, stop_window: int) -> WorkerPieces:
-        """Return those of its step windows from `first_window` to before `stop_window`."""
+        """Return the pieces of the step windows from `first_window` to before `stop_window`."""
         begin_piece, end_piece = int(self.of_step[first_window]), int(self.of_step[stop_window])
         return replace(
             self,
@@ -112,9 +112,9 @@ class WorkerPieces(PackedPieces):
             offset=self.offset + first_window,
         )
 
-    def spent_before(self, is_counted: Flags, moments: Ints) -> Floats:
+    def spent_before(self, is_counted: Flags, moments_ns: Ints) -> Floats:
         """Measure how much of some categories (flags) had passed at each moment, ns."""
-        return _passed_before(self.bounds, is_counted[self.category], moments)
+        return _passed_before(self.bounds, is_counted[self.category], moments_ns)
 
 
 class _Stored(NamedTuple):
@@ -127,11 +127,12 @@ class _Stored(NamedTuple):
     first_ns: int
 
     def read(self) -> PackedPieces:
+        """Read the arrays of the worker back."""
         content = os.pread(self.file.fileno(), sum(self.sizes), self.offset)
-        bounds = pairwise(accumulate(self.sizes, initial=0))
+        byte_ranges = pairwise(accumulate(self.sizes, initial=0))
         arrays: Iterable[Any] = (
             np.frombuffer(content[begin:end], type_)
-            for (begin, end), type_ in zip(bounds, self.types, strict=True)
+            for (begin, end), type_ in zip(byte_ranges, self.types, strict=True)
         )
         return PackedPieces(self.first_ns, *arrays)
 
@@ -156,17 +157,17 @@ class PieceStore:
             OSError: the file cannot be written.
         """
         arrays = (pieces.lengths, pieces.of_step, pieces.category, pieces.name)
-        sizes = tuple(array.nbytes for array in arrays)
-        if self._room is None or sum(sizes) <= self._room:
-            self._room = None if self._room is None else self._room - sum(sizes)
+        sizes_bytes = tuple(array.nbytes for array in arrays)
+        if self._room is None or sum(sizes_bytes) <= self._room:
+            self._room = None if self._room is None else self._room - sum(sizes_bytes)
             self._entries.append(pieces)
             return
-        offset = self._file.seek(0, os.SEEK_END)
+        offset_bytes = self._file.seek(0, os.SEEK_END)
         for array in arrays:
             self._file.write(array.tobytes())
         self._file.flush()
         types = tuple(array.dtype for array in arrays)
-        self._entries.append(_Stored(self._file, offset, sizes, types, pieces.first_ns))
+        self._entries.append(_Stored(self._file, offset_bytes, sizes_bytes, types, pieces.first_ns))
 
     @cached_property
     def _file(self) -> IO[bytes]:
@@ -208,28 +209,30 @@ class JoinedPieces:
     @classmethod
     def from_workers(cls, workers: Sequence[WorkerPieces]) -> Self:
         """Join those of some workers; there is at least one."""
-        edges = np.cumsum([0, *(len(worker.lengths) for worker in workers)])
-        bounds = np.zeros(edges[-1] + 1, np.int64)
-        np.cumsum(np.concatenate([worker.lengths for worker in workers]), out=bounds[1:])
+        first_pieces = np.cumsum([0, *(len(worker.lengths) for worker in workers)])
+        bounds_ns = np.zeros(first_pieces[-1] + 1, np.int64)
+        np.cumsum(np.concatenate([worker.lengths for worker in workers]), out=bounds_ns[1:])
         return cls(
             tuple(worker.process for worker in workers),
             np.array([worker.first_ns for worker in workers]),
-            bounds[edges],
-            bounds,
+            bounds_ns[first_pieces],
+            bounds_ns,
             np.concatenate([worker.category for worker in workers]),
         )
 
-    def to_line(self, moments: Ints, owner: Ints) -> Ints:
+    def to_line(self, moments_ns: Ints, worker_index: Ints) -> Ints:
         """Find where moments are on the line, those beyond a worker's time at its ends, ns.
 
-        `owner` is the index of each one's worker; both are broadcast against each other.
+        `worker_index` is the index of each one's worker; both are broadcast against each other.
         """
-        position = moments - self.first_ns[owner] + self.begins[owner]
-        return np.asarray(np.clip(position, self.begins[owner], self.begins[owner + 1]))
+        line_ns = moments_ns - self.first_ns[worker_index] + self.begins[worker_index]
+        return np.asarray(
+            np.clip(line_ns, self.begins[worker_index], self.begins[worker_index + 1])
+        )
 
-    def spent_before(self, is_counted: Flags, moments: Ints) -> Floats:
+    def spent_before(self, is_counted: Flags, moments_ns: Ints) -> Floats:
         """Measure how much of some categories (flags) had passed at each moment on the line, ns."""
-        return _passed_before(self.bounds, is_counted[self.category], moments)
+        return _passed_before(self.bounds, is_counted[self.category], moments_ns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,49 +276,57 @@ class Segments:
         self, workers: Iterable[int], most_pieces: int = MAX_JOINED_PIECES
     ) -> Iterator[JoinedPieces]:
         """Yield the pieces of workers, by index, in that order, up to `most_pieces` at a time."""
-        group: list[WorkerPieces] = []
-        count = 0
+        joined_workers: list[WorkerPieces] = []
+        piece_count = 0
         for pieces in map(self.of_worker, workers):
-            if group and count + len(pieces.category) > most_pieces:
-                yield JoinedPieces.from_workers(group)
-                group, count = [], 0
-            group.append(pieces)
-            count += len(pieces.category)
-        if group:
-            yield JoinedPieces.from_workers(group)
+            if joined_workers and piece_count + len(pieces.category) > most_pieces:
+                yield JoinedPieces.from_workers(joined_workers)
+                joined_workers, piece_count = [], 0
+            joined_workers.append(pieces)
+            piece_count += len(pieces.category)
+        if joined_workers:
+            yield JoinedPieces.from_workers(joined_workers)
 
     def to_frame(self) -> pl.DataFrame:
         """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
-        return self._to_frame((one, np.arange(len(one.category))) for one in self)
+        return self._to_frame((worker, np.arange(len(worker.category))) for worker in self)
 
     def select(self, category: str, steps: Ints, ranks: Collection[int]) -> pl.DataFrame:
         """Return the pieces of one category in some steps, of some ranks, in `SEGMENT_COLUMNS`."""
-        is_wanted, code = self._are_windows_of(steps), CATEGORIES.index(category)
+        is_selected_window, code = self._are_windows_of(steps), CATEGORIES.index(category)
         workers = (self.of_worker(index) for index, rank in enumerate(self.ranks) if rank in ranks)
-        rows = ((one, np.flatnonzero(one.category == code)) for one in workers)
+        pieces_of_category = (
+            (worker, np.flatnonzero(worker.category == code)) for worker in workers
+        )
         return self._to_frame(
-            (one, selected[is_wanted[one.step[selected] + one.offset]]) for one, selected in rows
+            (worker, piece_rows[is_selected_window[worker.step[piece_rows] + worker.offset]])
+            for worker, piece_rows in pieces_of_category
         )
 
     def sum_by_name(self, category: str, steps: Ints) -> pl.DataFrame:
         """Measure how long each rank was in a category in some steps, by name: `rank`, `name`, `ns`."""
-        is_wanted, code = self._are_windows_of(steps), CATEGORIES.index(category)
+        is_selected_window, code = self._are_windows_of(steps), CATEGORIES.index(category)
         sums = [(np.zeros(0, np.int32), *np.zeros((2, 0), np.int64))]
-        for rank, packed, begin in zip(self.ranks, self.packed, self.begins, strict=False):
-            count = np.diff(packed.of_step)
-            in_steps = np.repeat(is_wanted[begin : begin + len(count)], count)
-            rows = np.flatnonzero(in_steps & (packed.category == code))
-            name = np.maximum(packed.name[rows], -1) + 1
-            occurring = np.flatnonzero(np.bincount(name))
-            ns = np.bincount(name, packed.lengths[rows]).astype(np.int64)[occurring]
-            sums.append((np.full(len(occurring), rank, np.int32), occurring - 1, ns))
-        ranks, names, ns = map(np.concatenate, zip(*sums, strict=True))
-        return pl.DataFrame({"rank": ranks, "name": self.to_words(names), "ns": ns})
+        for rank, packed, first_window in zip(self.ranks, self.packed, self.begins, strict=False):
+            piece_counts = np.diff(packed.of_step)
+            is_selected = np.repeat(
+                is_selected_window[first_window : first_window + len(piece_counts)], piece_counts
+            )
+            piece_rows = np.flatnonzero(is_selected & (packed.category == code))
+            name_numbers = np.maximum(packed.name[piece_rows], -1) + 1
+            occurring_names = np.flatnonzero(np.bincount(name_numbers))
+            ns = np.bincount(name_numbers, packed.lengths[piece_rows]).astype(np.int64)[
+                occurring_names
+            ]
+            sums.append((np.full(len(occurring_names), rank, np.int32), occurring_names - 1, ns))
+        ranks, name_codes, ns = map(np.concatenate, zip(*sums, strict=True))
+        return pl.DataFrame({"rank": ranks, "name": self.to_words(name_codes), "ns": ns})
 
     def _are_windows_of(self, steps: Ints) -> Flags:
         return self.steps["step"].is_in(steps.tolist()).to_numpy()
 
-    def _to_frame(self, rows_of: Iterable[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
+    def _to_frame(self, selections: Iterable[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
+        """Return some pieces of workers, by their indices, as rows of `SEGMENT_COLUMNS`."""
         columns_of_workers = [
             (
                 worker.step[piece_rows] + worker.offset,
@@ -324,20 +335,20 @@ class Segments:
                 worker.category[piece_rows],
                 worker.name[piece_rows],
             )
-            for worker, piece_rows in rows_of
+            for worker, piece_rows in selections
         ]
         if not columns_of_workers:
             return pl.DataFrame(schema=SEGMENT_COLUMNS)
-        window, start, end, category, name = map(
+        window_rows, start_ns, end_ns, categories, name_codes = map(
             np.concatenate, zip(*columns_of_workers, strict=True)
         )
         return (
-            self.steps.select("process", "rank", "step")[window]
+            self.steps.select("process", "rank", "step")[window_rows]
             .with_columns(
-                start_ns=start,
-                end_ns=end,
-                category=to_category_names(category),
-                name=self.to_words(name),
+                start_ns=start_ns,
+                end_ns=end_ns,
+                category=to_category_names(categories),
+                name=self.to_words(name_codes),
             )
             .select(*SEGMENT_COLUMNS)
         )
@@ -353,13 +364,13 @@ def to_category_names(codes: Array) -> pl.Series:
     return pl.Series(CATEGORIES, dtype=pl.Enum(CATEGORIES)).gather(codes)
 
 
-def _passed_before(bounds: Ints, is_counted: Flags, moments: Ints) -> Floats:
+def _passed_before(bounds_ns: Ints, is_counted: Flags, moments_ns: Ints) -> Floats:
     """Measure how much of the counted pieces had passed at each moment, ns; pieces touch."""
-    inside = np.concatenate([[False], is_counted, [False]])
-    edges = bounds[np.flatnonzero(inside[1:] != inside[:-1])]  # begins and ends in turn
-    return covered_before(edges[::2], edges[1::2], moments)
+    is_inside = np.concatenate([[False], is_counted, [False]])
+    edges_ns = bounds_ns[np.flatnonzero(is_inside[1:] != is_inside[:-1])]  # begins and ends in turn
+    return covered_before(edges_ns[::2], edges_ns[1::2], moments_ns)
 
 
-def covered_before(begins: Ints, ends: Ints, moments: Ints) -> Floats:
+def covered_before(begins_ns: Ints, ends_ns: Ints, moments_ns: Ints) -> Floats:
     """Measure how much of disjoint intervals, in order, is before each moment, ns."""
-    return Intervals(begins, ends).passed_before(moments).astype(np.float64)
+    return Intervals(begins_ns, ends_ns).passed_before(moments_ns).astype(np.float64)

@@ -15,15 +15,19 @@ def find_left_behind(trace: Trace) -> list[int]:
     workers = trace.workers.filter(pl.col("world") > 0)
     if workers["world"].n_unique() < 2:
         return []
-    latest = workers.sort("incarnation", "first_ns")["world"].last()
-    began = workers.filter(pl.col("world") == latest)["first_ns"].min()
-    departed = workers.filter((pl.col("world") != latest) & (pl.col("last_ns") < began))
-    return departed["process"].to_list()
+    latest_world = workers.sort("incarnation", "first_ns")["world"].last()
+    restart_ns = workers.filter(pl.col("world") == latest_world)["first_ns"].min()
+    departed_workers = workers.filter(
+        (pl.col("world") != latest_world) & (pl.col("last_ns") < restart_ns)
+    )
+    return departed_workers["process"].to_list()
 
 
 def find_restarted(trace: Trace) -> list[int]:
     """Return the main processes of ranks that an earlier life of the job had as well."""
-    lives = trace.processes.filter(pl.col("role") == "worker")
-    first = lives.group_by("rank").agg(born=pl.col("incarnation").min())
-    later = trace.workers.join(first, on="rank").filter(pl.col("incarnation") > pl.col("born"))
-    return later["process"].to_list()
+    workers = trace.processes.filter(pl.col("role") == "worker")
+    first_lives = workers.group_by("rank").agg(born=pl.col("incarnation").min())
+    restarted_workers = trace.workers.join(first_lives, on="rank").filter(
+        pl.col("incarnation") > pl.col("born")
+    )
+    return restarted_workers["process"].to_list()

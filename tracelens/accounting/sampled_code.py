@@ -120,7 +120,7 @@ def find_in_ranks(
     steps: Ints,
     extra_ns: float,
 ) -> Culprit | None:
-    """Look for what the late ranks do longer than their peers.
+    """Find the code in which late ranks spend more time than their peers; None if samples do not tell.
 
     Args:
         trace: With samples, or there is nothing to find.
@@ -129,38 +129,57 @@ def find_in_ranks(
         peers: Those with which they are compared.
         phase: The phase that they are late in.
         steps: The steps in which they are.
-        extra_ns: How late a step, as compute time tells.
+        extra_ns: By how much they are late in a step, as compute time tells.
     """
     if not _is_sampled(trace, steps):
         return None
-    spent = _sum_by_rank(trace, phases, [phase], steps)
-    slow = {rank: spent[rank] for rank in ranks if any(spent.get(rank, ()))}
-    normal = [spent[rank] for rank in peers if rank in spent]
-    return _compare(trace, phases, slow, normal, steps=steps, extra_ns=extra_ns) if normal else None
+    ns_by_rank = _sum_by_rank(trace, phases, [phase], steps)
+    slow_ranks = {rank: ns_by_rank[rank] for rank in ranks if any(ns_by_rank.get(rank, ()))}
+    peer_times = [ns_by_rank[rank] for rank in peers if rank in ns_by_rank]
+    return (
+        _compare(trace, phases, slow_ranks, peer_times, steps=steps, extra_ns=extra_ns)
+        if peer_times
+        else None
+    )
 
 
 def find_in_steps(
-    trace: Trace, phases: Phases, phase: str, *, steps: Ints, others: Ints, extra_ns: float
+    trace: Trace, phases: Phases, phase: str, *, steps: Ints, other_steps: Ints, extra_ns: float
 ) -> Culprit | None:
-    """Look for what all ranks do longer in some steps than in others, in a phase."""
-    if not _is_sampled(trace, steps) or not len(others):
+    """Find the code of a phase in which all ranks spend `extra_ns` more in `steps` than in others.
+
+    None if samples do not tell.
+    """
+    if not _is_sampled(trace, steps) or not len(other_steps):
         return None
-    slow, normal = (_sum_by_rank(trace, phases, [phase], some) for some in (steps, others))
-    slow = {rank: spent for rank, spent in slow.items() if any(spent) and rank in normal}
+    ns_by_rank, usual_ns_by_rank = (
+        _sum_by_rank(trace, phases, [phase], selected_steps)
+        for selected_steps in (steps, other_steps)
+    )
+    ns_by_rank = {
+        rank: ns_by_stack
+        for rank, ns_by_stack in ns_by_rank.items()
+        if any(ns_by_stack) and rank in usual_ns_by_rank
+    }
     return _compare(
-        trace, phases, slow, [normal[rank] for rank in slow], steps=steps, extra_ns=extra_ns
+        trace,
+        phases,
+        ns_by_rank,
+        [usual_ns_by_rank[rank] for rank in ns_by_rank],
+        steps=steps,
+        extra_ns=extra_ns,
     )
 
 
 def find_in_phase(
     trace: Trace, phases: Phases, phase: str, *, steps: Ints, extra_ns: float
 ) -> Culprit | None:
-    """Look for what takes the time of a phase that is long in all steps of all ranks."""
+    """Find the code in which a phase that is long on all ranks spends `extra_ns` per step; or None."""
     if not _is_sampled(trace, steps):
         return None
-    spent_of = _sum_by_rank(trace, phases, [phase], steps)
-    slow = {rank: spent for rank, spent in spent_of.items() if any(spent)}
-    return _compare(trace, phases, slow, [], steps=steps, extra_ns=extra_ns)
+    ns_by_rank = _sum_by_rank(trace, phases, [phase], steps)
+    slow_ranks = {rank: ns_by_stack for rank, ns_by_stack in ns_by_rank.items() if any(ns_by_stack)}
+    return _compare(trace, phases, slow_ranks, [], steps=steps, extra_ns=extra_ns)
 
 
 def _compare(
@@ -172,67 +191,95 @@ def _compare(
     steps: Ints,
     extra_ns: float,
 ) -> Culprit | None:
-    """Find the path of the slow ranks, by rank; None if it holds too little of the delay, a step."""
+    """Find the calls in which slow ranks spend more; None if they hold too little of the delay.
+
+    Args:
+        trace: A run with samples.
+        phases: The partition of its time.
+        slow: Time per step, by rank and stack.
+        normal: The same of each peer, by stack.
+        steps: The steps compared.
+        extra_ns: The delay per step.
+    """
     if not slow:
         return None
-    everything = _sum_by_rank(trace, phases, OWN_CATEGORIES, steps)
-    culprit = find_differing_path(list(slow.values()), normal, [everything[rank] for rank in slow])
-    least_ns = MIN_SHARE_OF_DELAY_IN_SAMPLES * extra_ns
-    return culprit if culprit and culprit.extra_ns >= least_ns else None
+    all_ns_by_rank = _sum_by_rank(trace, phases, OWN_CATEGORIES, steps)
+    culprit = find_differing_path(
+        list(slow.values()), normal, [all_ns_by_rank[rank] for rank in slow]
+    )
+    least_excess_ns = MIN_SHARE_OF_DELAY_IN_SAMPLES * extra_ns
+    return culprit if culprit and culprit.extra_ns >= least_excess_ns else None
 
 
 def find_in_shards(trace: Trace, shards: Collection[int]) -> Culprit | None:
-    """Look for what PS shards do longer than the others while they serve; at all, if they are all."""
+    """Find the code in which some PS shards spend more time than the others while they serve.
+
+    If `shards` are all, all their time counts. None if samples do not tell.
+    """
     if trace.samples.is_empty() or not shards:
         return None
-    serving = _find_serving(trace)
-    threads = serving.group_by("process", "thread")
+    service = _find_serving(trace)
+    threads = service.group_by("process", "thread")
     # From when to when each thread served anything.
-    serving_times = threads.agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-    step_count = max(serving["step"].n_unique(), 1)
-    served, everything = (
-        _sum_by_shard(trace, times, step_count) for times in (serving, serving_times)
+    thread_times = threads.agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    step_count = max(service["step"].n_unique(), 1)
+    service_ns_by_shard, all_ns_by_shard = (
+        _sum_by_shard(trace, pieces, step_count) for pieces in (service, thread_times)
     )
-    slow_shards = [shard for shard in shards if any(served.get(shard, ()))]
-    times_of_others = [spent for shard, spent in served.items() if shard not in shards]
-    if not slow_shards or not (times_of_others or set(served) <= set(shards)):
+    sampled_shards = [shard for shard in shards if any(service_ns_by_shard.get(shard, ()))]
+    other_times = [
+        ns_by_stack for shard, ns_by_stack in service_ns_by_shard.items() if shard not in shards
+    ]
+    if not sampled_shards or not (other_times or set(service_ns_by_shard) <= set(shards)):
         return None
     return find_differing_path(
-        [served[shard] for shard in slow_shards],
-        times_of_others,
-        [everything[shard] for shard in slow_shards],
+        [service_ns_by_shard[shard] for shard in sampled_shards],
+        other_times,
+        [all_ns_by_shard[shard] for shard in sampled_shards],
     )
 
 
 def _find_serving(trace: Trace) -> pl.DataFrame:
-    """Return when threads of shards served: disjoint pieces with process, thread and step."""
-    running = trace.threads.filter(~pl.col("in_flight")).select("process", "thread")
-    of_thread = ("process", "thread")
-    earlier_end_ns = pl.col("end_ns").cum_max().shift(1).over(of_thread)
+    """Return when threads of shards served, as rows: `process`, `thread`, `step`, `start_ns`, `end_ns`.
+
+    Those of a thread do not overlap.
+    """
+    serving_threads = trace.threads.filter(~pl.col("in_flight")).select("process", "thread")
+    thread_columns = ("process", "thread")
+    earlier_end_ns = pl.col("end_ns").cum_max().shift(1).over(thread_columns)
     begin_ns = pl.max_horizontal("start_ns", earlier_end_ns)
     return (
         trace.requests_of(trace.shards)
         .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
-        .join(running.lazy(), on=["process", "thread"], how="semi")
-        .sort(*of_thread, "start_ns")
-        .select(*of_thread, "step", "end_ns", start_ns=begin_ns)
+        .join(serving_threads.lazy(), on=["process", "thread"], how="semi")
+        .sort(*thread_columns, "start_ns")
+        .select(*thread_columns, "step", "end_ns", start_ns=begin_ns)
         .filter(pl.col("end_ns") > pl.col("start_ns"))
         .collect()
     )
 
 
 def _sum_by_shard(
-    trace: Trace, times: pl.DataFrame, step_count: int
+    trace: Trace, pieces: pl.DataFrame, step_count: int
 ) -> dict[int, dict[Stack, float]]:
-    """Measure how much of a step each stack took in some pieces of the time of shards' threads, ns."""
+    """Sum each stack's time per step by shard, ns.
+
+    `thread_pieces` are rows of the time of shards' threads: `process`, `thread`, `start_ns`, `end_ns`.
+    """
     ns_by_shard: dict[int, dict[Stack, float]] = defaultdict(lambda: defaultdict(float))
-    shard_of = dict(trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows())
-    of_thread = ("process", "thread")
-    samples_of = trace.samples.sort("start_ns").partition_by(of_thread, as_dict=True)
-    for thread, pieces in times.partition_by(of_thread, as_dict=True).items():
-        samples = samples_of.get(thread)
-        for stack, ns in sum_by_stack(samples, pieces).items() if samples is not None else ():
-            ns_by_shard[shard_of[thread[0]]][stack] += ns / step_count
+    shard_by_process = dict(
+        trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows()
+    )
+    thread_columns = ("process", "thread")
+    samples_by_thread = trace.samples.sort("start_ns").partition_by(thread_columns, as_dict=True)
+    for thread, thread_pieces in pieces.partition_by(thread_columns, as_dict=True).items():
+        thread_samples = samples_by_thread.get(thread)
+        for stack, ns in (
+            sum_by_stack(thread_samples, thread_pieces).items()
+            if thread_samples is not None
+            else ()
+        ):
+            ns_by_shard[shard_by_process[thread[0]]][stack] += ns / step_count
     return ns_by_shard
 
 
@@ -243,33 +290,44 @@ def _is_sampled(trace: Trace, steps: Ints) -> bool:
 def _sum_by_rank(
     trace: Trace, phases: Phases, categories: Iterable[str], steps: Ints
 ) -> dict[int, dict[Stack, float]]:
-    """Measure how much of a step each stack of a rank's training thread took in some phases, ns."""
+    """Sum the time per step of each stack of ranks' training threads, by rank, ns.
+
+    Only the pieces of `steps` that are in `categories` count.
+    """
     threads = trace.workers.select("process", "rank", thread="training_thread")
     samples = trace.samples.join(threads, on=["process", "thread"]).sort("start_ns")
     ranks = set(samples["rank"])
     pieces = pl.concat([phases.pieces.select(name, steps, ranks) for name in categories])
-    pieces_of = pieces.sort("start_ns").partition_by("rank", as_dict=True)
+    pieces_by_rank = pieces.sort("start_ns").partition_by("rank", as_dict=True)
     ns_by_rank = {}
-    for (rank,), rows in samples.partition_by("rank", as_dict=True, maintain_order=True).items():
-        by_stack = sum_by_stack(rows, pieces_of.get((rank,), pieces.clear()))
-        ns_by_rank[int(rank)] = {stack: ns / len(steps) for stack, ns in by_stack.items()}
+    for (rank,), rank_samples in samples.partition_by(
+        "rank", as_dict=True, maintain_order=True
+    ).items():
+        ns_by_stack = sum_by_stack(rank_samples, pieces_by_rank.get((rank,), pieces.clear()))
+        ns_by_rank[int(rank)] = {stack: ns / len(steps) for stack, ns in ns_by_stack.items()}
     return ns_by_rank
 
 
 def sum_by_stack(samples: pl.DataFrame, pieces: pl.DataFrame) -> dict[Stack, float]:
-    """Measure how much of disjoint pieces' time each stack took, ns; that of none if few were seen."""
-    start, end = (pieces[name].to_numpy() for name in ("start_ns", "end_ns"))
-    before_start, before_end = (
-        covered_before(start, end, samples[name].to_numpy()) for name in ("start_ns", "end_ns")
+    """Divide the time of disjoint pieces among stacks, ns, as one thread's samples tell.
+
+    All of it goes to the empty stack if samples cover too little of it.
+    """
+    start_ns, end_ns = (pieces[name].to_numpy() for name in ("start_ns", "end_ns"))
+    before_start_ns, before_end_ns = (
+        covered_before(start_ns, end_ns, samples[name].to_numpy())
+        for name in ("start_ns", "end_ns")
     )
-    seen_ns = before_end - before_start
-    total_ns = float((end - start).sum())
-    if seen_ns.sum() < MIN_TIME_SAMPLED_NS:
+    sampled_ns = before_end_ns - before_start_ns
+    total_ns = float((end_ns - start_ns).sum())
+    if sampled_ns.sum() < MIN_TIME_SAMPLED_NS:
         return {(): total_ns}
-    scaled_ns = pl.Series(seen_ns * (total_ns / seen_ns.sum()))
-    summed = samples.select("frames", ns=scaled_ns).filter(pl.col("ns") > 0)
+    scaled_ns = pl.Series(sampled_ns * (total_ns / sampled_ns.sum()))
+    scaled_samples = samples.select("frames", ns=scaled_ns).filter(pl.col("ns") > 0)
     # In the order of samples, in which callers then add them up: floats differ by it in the last digit.
-    rows = summed.group_by("frames", maintain_order=True).agg(pl.col("ns").sum()).iter_rows()
+    rows = (
+        scaled_samples.group_by("frames", maintain_order=True).agg(pl.col("ns").sum()).iter_rows()
+    )
     return {tuple(frames): ns for frames, ns in rows}
 
 
@@ -285,73 +343,82 @@ def to_tree(ns_by_stack: TimeByStack) -> dict[Stack, float]:
 def find_differing_path(
     slow: Sequence[TimeByStack], normal: Sequence[TimeByStack], everything: Sequence[TimeByStack]
 ) -> Culprit | None:
-    """Return the path of calls in which the slow spend more than the normal.
+    """Find the path of calls in which slow ranks spend more than normal ones; None if there is none.
 
     Args:
-        slow: How much of a step each stack took, for each rank that is slow; and
-        normal: for each with which they are compared, the median of which counts. Without any, all that
-            the slow ones spend is excess.
-        everything: The same for all code of the slow ranks in these steps.
+        slow: Time per step by stack, of each slow rank.
+        normal: The same of each peer; their median counts. Without any, all time of `slow` is excess.
+        everything: The same of each slow rank for all its code.
     """
     slow, normal, everything = (
-        [_leave_out_recorder(spent) for spent in group] for group in (slow, normal, everything)
+        [_leave_out_recorder(ns_by_stack) for ns_by_stack in group]
+        for group in (slow, normal, everything)
     )
     slow_trees, normal_trees, all_trees = (
-        [to_tree(_merge_lines(spent)) for spent in group] for group in (slow, normal, everything)
+        [to_tree(_merge_lines(ns_by_stack)) for ns_by_stack in group]
+        for group in (slow, normal, everything)
     )
-    residual = _subtract_trees(slow_trees, normal_trees)
-    chain = _follow_residual(residual) if residual[()] > 0 else []
-    if not chain:
+    excess_ns = _subtract_trees(slow_trees, normal_trees)
+    calls = _follow_residual(excess_ns) if excess_ns[()] > 0 else []
+    if not calls:
         return None
-    total = {call: _average(all_trees, call) for call in chain}
-    informedness = [_measure_informedness(call, chain[0], residual, total) for call in chain]
-    functions = tuple(frame for frame in chain[-1] if not _parse_frame(frame).line)
+    total_ns = {call: _average(all_trees, call) for call in calls}
+    informedness = [_measure_informedness(call, calls[0], excess_ns, total_ns) for call in calls]
+    functions = tuple(frame for frame in calls[-1] if not _parse_frame(frame).line)
     first_index = len(functions) - 1
     if max(informedness) >= MIN_INFORMEDNESS_TO_LEAVE_CALLERS:
         min_informedness = MIN_RATIO_OF_INFORMEDNESS * max(informedness)
         first_index = min(
-            next(i for i, one in enumerate(informedness) if one >= min_informedness), first_index
+            next(index for index, value in enumerate(informedness) if value >= min_informedness),
+            first_index,
         )
     frames = _find_lines(functions, slow, normal)
-    return Culprit(frames[first_index:], frames[:first_index], residual[chain[-1]])
+    return Culprit(frames[first_index:], frames[:first_index], excess_ns[calls[-1]])
 
 
-def _leave_out_recorder(spent: TimeByStack) -> dict[Stack, float]:
+def _leave_out_recorder(ns_by_stack: TimeByStack) -> dict[Stack, float]:
     """Leave out the recorder's own calls, which stand between those of the program."""
-    of_program: dict[Stack, float] = defaultdict(float)
-    for stack, ns in spent.items():
-        of_program[tuple(frame for frame in stack if RECORDER not in frame)] += ns
-    return of_program
+    program_ns: dict[Stack, float] = defaultdict(float)
+    for stack, ns in ns_by_stack.items():
+        program_ns[tuple(frame for frame in stack if RECORDER not in frame)] += ns
+    return program_ns
 
 
 def _measure_informedness(
-    call: Stack, root: Stack, residual: TimeByStack, total: TimeByStack
+    call: Stack, root: Stack, excess_ns: TimeByStack, total_ns: TimeByStack
 ) -> float:
-    """Return the call's share of the excess less its share of the normal time of its thread's `root`."""
-    normal_ns = total[root] - residual[root]
-    share = (total[call] - residual[call]) / normal_ns if normal_ns > 0 else 0.0
-    return min(residual[call] / residual[()], 1.0) - min(max(share, 0.0), 1.0)
+    """Return the call's share of the excess less its share of the normal time, -1 to 1.
+
+    Times are by call, ns per step: `excess_ns` is what the slow spend more, `total_ns` all they spend.
+    `root` is the outermost call.
+    """
+    normal_ns = total_ns[root] - excess_ns[root]
+    normal_share = (total_ns[call] - excess_ns[call]) / normal_ns if normal_ns > 0 else 0.0
+    return min(excess_ns[call] / excess_ns[()], 1.0) - min(max(normal_share, 0.0), 1.0)
 
 
-def _follow_residual(residual: TimeByStack) -> list[Stack]:
-    """Return the calls that hold most of the excess, each called by the one before."""
+def _follow_residual(excess_ns: TimeByStack) -> list[Stack]:
+    """Return the calls that hold most of the excess, outermost first, each called by the one before."""
     callees: dict[Stack, list[Stack]] = defaultdict(list)
-    for call in residual:
+    for call in excess_ns:
         if call:
             callees[call[:-1]].append(call)
-    chain: list[Stack] = [()]
-    while callees[chain[-1]]:
-        largest = max(callees[chain[-1]], key=residual.__getitem__)
-        if residual[largest] <= MIN_SHARE_OF_RESIDUAL_TO_FOLLOW * residual[()]:
+    calls: list[Stack] = [()]
+    while callees[calls[-1]]:
+        largest = max(callees[calls[-1]], key=excess_ns.__getitem__)
+        if excess_ns[largest] <= MIN_SHARE_OF_RESIDUAL_TO_FOLLOW * excess_ns[()]:
             break
-        chain.append(largest)
-    return chain[1:]
+        calls.append(largest)
+    return calls[1:]
 
 
 def _subtract_trees(
     slow: list[dict[Stack, float]], normal: list[dict[Stack, float]]
 ) -> dict[Stack, float]:
-    """Return the mean time below each call of the slow, less the median of the normal, ns."""
+    """Return the mean time below each call on slow ranks, less the median of normal ones, ns.
+
+    Each tree has the time below every call, by the stack that leads to it.
+    """
     calls = {call for tree in slow for call in tree}
     return {
         call: _average(slow, call)
@@ -383,24 +450,29 @@ def _drop_line(frame: str) -> str:
     return f"{function} ({file}:)"
 
 
-def _merge_lines(spent: TimeByStack) -> dict[Stack, float]:
-    """Merge the lines of each function, but for that in the innermost one, which is as its callee."""
-    merged: dict[Stack, float] = defaultdict(float)
-    for stack, ns in spent.items():
-        innermost = [frame for frame in stack[-1:] if _parse_frame(frame).line]
-        merged[(*map(_drop_line, stack), *innermost)] += ns
-    return merged
+def _merge_lines(ns_by_stack: TimeByStack) -> dict[Stack, float]:
+    """Sum time by the functions of each stack; the line in the innermost one counts as its callee."""
+    merged_ns: dict[Stack, float] = defaultdict(float)
+    for stack, ns in ns_by_stack.items():
+        innermost_line = [frame for frame in stack[-1:] if _parse_frame(frame).line]
+        merged_ns[(*map(_drop_line, stack), *innermost_line)] += ns
+    return merged_ns
 
 
 def _find_lines(
     functions: Stack, slow: Sequence[TimeByStack], normal: Sequence[TimeByStack]
 ) -> Stack:
-    """Return the functions of a stack, each at the line on which most of the excess was seen."""
-    residuals_of: list[dict[str, float]] = [defaultdict(float) for _ in functions]
-    for sign, group in ((1, slow), (-1, normal)):
-        for spent in group:
-            for stack, ns in spent.items():
+    """Return the functions of a stack, each as the frame (with its line) that holds most of the excess.
+
+    `slow` and `normal` have each rank's time per step by stack, ns.
+    """
+    excess_by_depth: list[dict[str, float]] = [defaultdict(float) for _ in functions]
+    for sign, ranks in ((1, slow), (-1, normal)):
+        for ns_by_stack in ranks:
+            for stack, ns in ns_by_stack.items():
                 if tuple(map(_drop_line, stack[: len(functions)])) == functions:
-                    for residual, frame in zip(residuals_of, stack, strict=False):
-                        residual[frame] += sign * ns / len(group)
-    return tuple(max(residual, key=residual.__getitem__) for residual in residuals_of)
+                    for excess_by_frame, frame in zip(excess_by_depth, stack, strict=False):
+                        excess_by_frame[frame] += sign * ns / len(ranks)
+    return tuple(
+        max(excess_by_frame, key=excess_by_frame.__getitem__) for excess_by_frame in excess_by_depth
+    )

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Indices, Ints
     from tracelens.model.trace import Trace
 
-_SAME: Final = ("shard", "step", "key")
-_ABOUT: Final = ("process", *_SAME)
+_UPDATE_KEY: Final = ("shard", "step", "key")
+_REQUEST_KEY: Final = ("process", *_UPDATE_KEY)
 # One row a stretch of a request's queue.
 _QUEUE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),
@@ -40,174 +40,208 @@ _QUEUE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 def find_server_queues(trace: Trace) -> pl.DataFrame:
-    """Return when a request of each worker was with a shard that did not serve it."""
+    """Return when workers' requests were queued at a shard, as rows of `_QUEUE_COLUMNS`."""
     if trace.shards.is_empty() or trace.alignment.unaligned:
         return pl.DataFrame(schema=_QUEUE_COLUMNS)
-    asked, served = (
+    worker_requests, shard_work = (
         trace.requests_of(owners).filter(pl.col("kind") == "ps").collect()
         for owners in (trace.workers, trace.shards)
     )
     is_part = not trace.choice.is_all
-    requests = _join_requests(asked, served, is_part=is_part)
-    pushes = requests.filter(pl.col("op") == "push", pl.col("got").is_not_null())
-    queued = pl.concat(
-        [*_find_open(requests, is_part=is_part), _find_barriers(pushes, served, asked)]
+    requests = _join_requests(worker_requests, shard_work, is_part=is_part)
+    pushes = requests.filter(pl.col("op") == "push", pl.col("got_ns").is_not_null())
+    queued_times = pl.concat(
+        [
+            *_find_open(requests, is_part=is_part),
+            _find_barriers(pushes, shard_work, worker_requests),
+        ]
     )
-    waiting = _join_last_pushes(queued.filter(pl.col("start_ns") < pl.col("end_ns")), pushes)
-    return _leave_out_transfer(waiting, served)
+    waits = _join_last_pushes(queued_times.filter(pl.col("start_ns") < pl.col("end_ns")), pushes)
+    return _leave_out_transfer(waits, shard_work)
 
 
-def _join_requests(asked: pl.DataFrame, served: pl.DataFrame, *, is_part: bool) -> pl.DataFrame:
-    """Return pushes and pulls with when their shards got, began, added and answered them.
+def _join_requests(
+    worker_requests: pl.DataFrame, shard_work: pl.DataFrame, *, is_part: bool
+) -> pl.DataFrame:
+    """Return one row per push and pull, with the times at which its shard handled it.
 
-    Of a part of a run, also such whose arrival was before it.
+    `received_ns`: it arrived; `begun_ns`: its service began; `added_ns`: a push was added up; `got_ns`:
+    the earlier of arrival and that; `replied_ns`: the reply began; `until_ns`: the worker has it. Of a
+    selected part of a run (`is_part`), also such as arrived before it.
     """
     has_op = {op: pl.col("op") == op for op in ("receive", "aggregate", "reply")}
     service = (
-        served.drop_nulls("request")
+        shard_work.drop_nulls("request")
         .group_by("request")
         .agg(
-            received=pl.col("end_ns").filter(has_op["receive"]).min(),
-            begun=pl.col("start_ns").filter(pl.col("op").is_in(SERVICE_OPS)).min(),
-            added=pl.col("end_ns").filter(has_op["aggregate"]).max(),
-            got=pl.col("end_ns").filter(has_op["receive"] | has_op["aggregate"]).min(),
-            replied=pl.col("start_ns").filter(has_op["reply"]).min(),
-            held=pl.coalesce("shard", "rank").first(),
+            received_ns=pl.col("end_ns").filter(has_op["receive"]).min(),
+            begun_ns=pl.col("start_ns").filter(pl.col("op").is_in(SERVICE_OPS)).min(),
+            added_ns=pl.col("end_ns").filter(has_op["aggregate"]).max(),
+            got_ns=pl.col("end_ns").filter(has_op["receive"] | has_op["aggregate"]).min(),
+            replied_ns=pl.col("start_ns").filter(has_op["reply"]).min(),
+            holder=pl.coalesce("shard", "rank").first(),
         )
-        .with_columns(unseen=pl.col("received").is_null().all().over("held"))
+        .with_columns(is_arrival_unseen=pl.col("received_ns").is_null().all().over("holder"))
     )
-    began_before = pl.lit(is_part) & pl.col("received").is_null() & pl.col("replied").is_not_null()
-    is_served_unseen = pl.col("unseen") & pl.col("begun").is_not_null()
+    began_before = (
+        pl.lit(is_part) & pl.col("received_ns").is_null() & pl.col("replied_ns").is_not_null()
+    )
+    is_served_unseen = pl.col("is_arrival_unseen") & pl.col("begun_ns").is_not_null()
     return (
-        asked.filter(pl.col("op").is_in(["push", "pull"]))
+        worker_requests.filter(pl.col("op").is_in(["push", "pull"]))
         .join(
-            service.filter(pl.col("received").is_not_null() | began_before | is_served_unseen),
+            service.filter(pl.col("received_ns").is_not_null() | began_before | is_served_unseen),
             on="request",
         )
         .with_columns(
-            pl.coalesce("shard", "held").alias("shard"),
+            pl.coalesce("shard", "holder").alias("shard"),
             pl.col("key").fill_null(-1),
-            until=pl.col("end_ns").fill_null(FOREVER),
+            until_ns=pl.col("end_ns").fill_null(FOREVER),
         )
     )
 
 
 def _find_open(requests: pl.DataFrame, *, is_part: bool) -> list[pl.DataFrame]:
-    """Return when open requests were queued: before they are served, and before they are answered.
+    """Return when open requests were queued: one table before their service, one before the reply.
 
-    A pull carries nothing until its reply: before that it is in the queue, also unseen by a shard that
-    is too busy to take it in.
+    A pull carries nothing until its reply: it is queued from its begin, also while its shard is too busy
+    to receive it. `requests` has one row per request, as `_join_requests` returns it.
     """
-    asks, replied = pl.col("op") == "pull", pl.col("replied").is_not_null()
-    got = pl.max_horizontal("start_ns", "received")  # of one that nobody saw arrive: when it begins
-    begin_ns = pl.when(asks).then("start_ns").otherwise(got)
+    is_pull, is_replied = pl.col("op") == "pull", pl.col("replied_ns").is_not_null()
+    arrival_ns = pl.max_horizontal("start_ns", "received_ns")  # one of them may be null
+    begin_ns = pl.when(is_pull).then("start_ns").otherwise(arrival_ns)
     before_service = requests.select(
-        *_ABOUT,
+        *_REQUEST_KEY,
         for_update=pl.lit(value=False),
-        for_pushes=asks,
-        there_ns=pl.when("unseen").then("begun").when(asks).then("received"),
+        for_pushes=is_pull,
+        ready_ns=pl.when("is_arrival_unseen").then("begun_ns").when(is_pull).then("received_ns"),
         start_ns=begin_ns,
-        end_ns=pl.min_horizontal("until", "begun"),
+        end_ns=pl.min_horizontal("until_ns", "begun_ns"),
     )
     is_answered_later = (
-        pl.lit(is_part) & ~asks & pl.col("added").is_not_null() & (~asks & replied).any()
+        pl.lit(is_part)
+        & ~is_pull
+        & pl.col("added_ns").is_not_null()
+        & (~is_pull & is_replied).any()
     )
-    after_service = requests.filter(replied | is_answered_later).select(
-        *_ABOUT,
+    after_service = requests.filter(is_replied | is_answered_later).select(
+        *_REQUEST_KEY,
         for_update=pl.lit(value=False),
         for_pushes=pl.lit(value=True),
-        there_ns=pl.lit(None, pl.Int64),
-        start_ns="added",
-        end_ns=pl.min_horizontal("until", "replied"),
+        ready_ns=pl.lit(None, pl.Int64),
+        start_ns="added_ns",
+        end_ns=pl.min_horizontal("until_ns", "replied_ns"),
     )
     return [before_service, after_service]
 
 
-def _find_barriers(pushes: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
-    """Return when a push was over, its update was not, and its worker had no request open.
+def _find_barriers(
+    pushes: pl.DataFrame, shard_work: pl.DataFrame, worker_requests: pl.DataFrame
+) -> pl.DataFrame:
+    """Return one row per time from a push's end to its update in which the worker has no open request.
 
-    Only of updates that join pushes: where each makes one of its own, workers do not wait for others.
+    Only updates that join pushes count: where each push has its own, workers do not wait for others.
+
+    Args:
+        pushes: One row per push.
+        shard_work: One row per operation of a shard.
+        worker_requests: One row per request of a worker.
     """
-    key = pl.coalesce("shard", "rank").alias("shard"), "step", pl.col("key").fill_null(-1)
-    updates = (
-        served.filter(pl.col("op") == "apply", pl.col("end_ns").is_not_null())
-        .select(*key, applied="end_ns")
-        .group_by(_SAME)
-        .agg(pl.col("applied").max(), updates=pl.len())
+    update_columns = (
+        pl.coalesce("shard", "rank").alias("shard"),
+        "step",
+        pl.col("key").fill_null(-1),
     )
-    joint = pushes.group_by(_SAME).agg(pushes=pl.len()).join(updates, on=_SAME)
+    updates = (
+        shard_work.filter(pl.col("op") == "apply", pl.col("end_ns").is_not_null())
+        .select(*update_columns, applied_ns="end_ns")
+        .group_by(_UPDATE_KEY)
+        .agg(pl.col("applied_ns").max(), updates=pl.len())
+    )
+    joint_updates = pushes.group_by(_UPDATE_KEY).agg(pushes=pl.len()).join(updates, on=_UPDATE_KEY)
     if pushes["process"].n_unique() > 1:
-        joint = joint.filter(pl.col("updates") < pl.col("pushes"))
-    waiting = pushes.join(joint.select(*_SAME, "applied"), on=_SAME).select(
-        *_ABOUT,
+        joint_updates = joint_updates.filter(pl.col("updates") < pl.col("pushes"))
+    waits = pushes.join(joint_updates.select(*_UPDATE_KEY, "applied_ns"), on=_UPDATE_KEY).select(
+        *_REQUEST_KEY,
         for_update=pl.lit(value=True),
         for_pushes=pl.lit(value=True),
-        there_ns=pl.lit(None, pl.Int64),
-        start_ns="until",
-        end_ns="applied",
+        ready_ns=pl.lit(None, pl.Int64),
+        start_ns="until_ns",
+        end_ns="applied_ns",
     )
-    waiting = waiting.filter(pl.col("start_ns") < pl.col("end_ns"))
+    waits = waits.filter(pl.col("start_ns") < pl.col("end_ns"))
     end_or_never = pl.col("end_ns").fill_null(FOREVER)
     return _cut_by_intervals(
-        waiting, asked.select("process", "start_ns", end_or_never), "process", inside=False
+        waits, worker_requests.select("process", "start_ns", end_or_never), "process", inside=False
     )
 
 
-def _join_last_pushes(queued: pl.DataFrame, pushes: pl.DataFrame) -> pl.DataFrame:
-    """Add when the last push was sent that a stretch waits for, and when its shard had got all."""
-    sent = pushes.sort("got").select(
-        *_SAME, "got", at="got", sent_ns=pl.col("start_ns").cum_max().over(_SAME)
+def _join_last_pushes(queued_times: pl.DataFrame, pushes: pl.DataFrame) -> pl.DataFrame:
+    """Add to each queued time when the last push it waits for was sent, and when its shard had got all.
+
+    These are `sent_ns` and `got_ns`, clipped to the queued time.
+    """
+    pushes_sent = pushes.sort("got_ns").select(
+        *_UPDATE_KEY,
+        "got_ns",
+        got_key_ns="got_ns",
+        sent_ns=pl.col("start_ns").cum_max().over(_UPDATE_KEY),
     )
-    joined = queued.sort("end_ns").join_asof(
-        sent,
+    joined_times = queued_times.sort("end_ns").join_asof(
+        pushes_sent,
         left_on="end_ns",
-        right_on="at",
-        by=_SAME,
+        right_on="got_key_ns",
+        by=_UPDATE_KEY,
         strategy="backward",
         check_sortedness=False,
     )
-    joined = joined.with_columns(
+    joined_times = joined_times.with_columns(
         pl.when("for_pushes").then(pl.col(name)).fill_null(0).alias(name)
-        for name in ("sent_ns", "got")
+        for name in ("sent_ns", "got_ns")
     )
-    return joined.with_columns(
+    return joined_times.with_columns(
         pl.col("sent_ns").clip("start_ns", "end_ns"),
-        pl.max_horizontal("got", "there_ns").clip("start_ns", "end_ns").alias("got"),
+        pl.max_horizontal("got_ns", "ready_ns").clip("start_ns", "end_ns").alias("got_ns"),
     )
 
 
-def _leave_out_transfer(queued: pl.DataFrame, served: pl.DataFrame) -> pl.DataFrame:
-    """Leave out when the last push was on its way to a shard that did nothing meanwhile."""
+def _leave_out_transfer(queued_times: pl.DataFrame, shard_work: pl.DataFrame) -> pl.DataFrame:
+    """Return queued times (`_QUEUE_COLUMNS`) without those of a transfer.
+
+    That is when the last push was on its way to a shard that did nothing meanwhile.
+    """
     moves_bytes = (pl.col("op") != "receive") | (pl.col("bytes").fill_null(1) > 0)
-    working = served.filter(moves_bytes, pl.col("end_ns").is_not_null()).select(
+    shard_busy_times = shard_work.filter(moves_bytes, pl.col("end_ns").is_not_null()).select(
         "start_ns", "end_ns", shard=pl.coalesce("shard", "rank")
     )
-    queued = queued.with_columns(served_ns="end_ns", moves=pl.lit(value=False))
-    before_sent = queued.with_columns(end_ns="sent_ns")
-    on_way = queued.with_columns(start_ns="sent_ns", end_ns="got")
-    after_arrival = queued.with_columns(start_ns="got", sent_ns="got")
-    idle = _cut_by_intervals(on_way, working, "shard", inside=False).with_columns(
-        moves=pl.lit(value=True)
+    queued_times = queued_times.with_columns(served_ns="end_ns", is_transfer=pl.lit(value=False))
+    before_sent = queued_times.with_columns(end_ns="sent_ns")
+    after_send = queued_times.with_columns(start_ns="sent_ns", end_ns="got_ns")
+    after_arrival = queued_times.with_columns(start_ns="got_ns", sent_ns="got_ns")
+    transfers = _cut_by_intervals(after_send, shard_busy_times, "shard", inside=False).with_columns(
+        is_transfer=pl.lit(value=True)
     )
     pieces = [
         before_sent,
-        _cut_by_intervals(on_way, working, "shard", inside=True),
-        idle,
+        _cut_by_intervals(after_send, shard_busy_times, "shard", inside=True),
+        transfers,
         after_arrival,
     ]
-    stretches = _keep_last_served(
-        pl.concat(part for part in pieces if part.height) if queued.height else queued
+    kept_times = _keep_last_served(
+        pl.concat(piece for piece in pieces if piece.height)
+        if queued_times.height
+        else queued_times
     )
     return (
-        stretches.filter(~pl.col("moves"))
+        kept_times.filter(~pl.col("is_transfer"))
         .select(pl.col(name).cast(kind) for name, kind in _QUEUE_COLUMNS.items())
         .sort("process", "start_ns")
     )
 
 
-def _keep_last_served(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Leave every moment of a worker to the request that is served last of those queued in it."""
-    ordered = stretches.filter(pl.col("start_ns") < pl.col("end_ns")).sort(
+def _keep_last_served(queued_times: pl.DataFrame) -> pl.DataFrame:
+    """Remove overlaps of a worker's queued times: the request that is served last keeps each moment."""
+    ordered = queued_times.filter(pl.col("start_ns") < pl.col("end_ns")).sort(
         *("process", "served_ns", "shard", "key", "start_ns"),
         descending=[False, True, False, False, True],
     )
@@ -220,46 +254,54 @@ def _keep_last_served(stretches: pl.DataFrame) -> pl.DataFrame:
 
 
 def _cut_by_intervals(
-    rows: pl.DataFrame, others: pl.DataFrame, by: str, *, inside: bool
+    rows: pl.DataFrame, intervals: pl.DataFrame, key: str, *, inside: bool
 ) -> pl.DataFrame:
-    """Cut rows to what lies inside, or outside, all intervals of `others` with the same `by`."""
+    """Cut rows (`start_ns` to `end_ns`) to what lies inside, or outside, of intervals with the same key.
+
+    `key` is the column that both tables share. A row may become several, or none.
+    """
     pieces = [rows.clear()]
-    edges_of = {
-        key: _union(rows_of_key)
-        for (key,), rows_of_key in others.partition_by(by, as_dict=True).items()
+    edges_by_group = {
+        group: _union(group_rows)
+        for (group,), group_rows in intervals.partition_by(key, as_dict=True).items()
     }
-    for (key,), rows_of_key in rows.partition_by(by, as_dict=True).items():
-        row, start, end = _cut_at_edges(
-            rows_of_key, edges_of.get(key, np.zeros(0, np.int64)), inside=inside
+    for (group,), group_rows in rows.partition_by(key, as_dict=True).items():
+        row_index, start_ns, end_ns = _cut_at_edges(
+            group_rows, edges_by_group.get(group, np.zeros(0, np.int64)), inside=inside
         )
-        times = pl.Series(start, dtype=pl.Int64), pl.Series(end, dtype=pl.Int64)
-        pieces.append(rows_of_key[row].with_columns(start_ns=times[0], end_ns=times[1]))
+        times = {"start_ns": start_ns, "end_ns": end_ns}
+        columns = [pl.Series(name, values, pl.Int64) for name, values in times.items()]
+        pieces.append(group_rows[row_index].with_columns(columns))
     return pl.concat(pieces)
 
 
 def _union(intervals: pl.DataFrame) -> Ints:
-    """Return begins and ends of the union of some intervals, in turns."""
+    """Return the edges of the union of some intervals, ns: begins and ends in turn."""
     ordered = intervals.sort("start_ns")
-    start, reached = ordered["start_ns"].to_numpy(), ordered["end_ns"].cum_max().to_numpy()
-    new = np.append(True, start[1:] > reached[:-1])
-    last = np.append(np.flatnonzero(new)[1:] - 1, len(start) - 1)
-    return np.stack([start[new], reached[last]], axis=1).ravel()
+    start_ns, reached_ns = ordered["start_ns"].to_numpy(), ordered["end_ns"].cum_max().to_numpy()
+    is_first = np.append(True, start_ns[1:] > reached_ns[:-1])
+    last_rows = np.append(np.flatnonzero(is_first)[1:] - 1, len(start_ns) - 1)
+    return np.stack([start_ns[is_first], reached_ns[last_rows]], axis=1).ravel()
 
 
-def _cut_at_edges(rows: pl.DataFrame, edges: Ints, *, inside: bool) -> tuple[Indices, Ints, Ints]:
-    """Return stretches of rows between some edges, of those after an even or odd number of them."""
-    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    first_edge, stop_edge = (
-        np.searchsorted(edges, start, "right"),
-        np.searchsorted(edges, end, "left"),
-    )
-    count = np.maximum(stop_edge - first_edge, 0) + 1
-    row = np.repeat(np.arange(len(start)), count)
-    piece = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-    edge_index = first_edge[row] + piece  # of edges before it
-    bounds = np.concatenate([edges, [FOREVER]])
-    begin_ns = np.where(piece == 0, start[row], bounds[edge_index - 1])
-    end_ns = np.where(piece == count[row] - 1, end[row], bounds[edge_index])
-    is_kept: Flags = (edge_index % 2 == 1) == inside
-    is_kept &= begin_ns < end_ns
-    return row[is_kept], begin_ns[is_kept], end_ns[is_kept]
+def _cut_at_edges(
+    rows: pl.DataFrame, edges_ns: Ints, *, inside: bool
+) -> tuple[Indices, Ints, Ints]:
+    """Cut rows at edges of intervals (begins and ends in turn); keep what is inside of them, or not.
+
+    Returns for each piece the index of its row, and its begin and end, ns.
+    """
+    start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    first_edge = np.searchsorted(edges_ns, start_ns, "right")
+    stop_edge = np.searchsorted(edges_ns, end_ns, "left")
+    piece_count = np.maximum(stop_edge - first_edge, 0) + 1
+    row_index = np.repeat(np.arange(len(start_ns)), piece_count)
+    first_piece = np.repeat(np.cumsum(piece_count) - piece_count, piece_count)
+    index_in_row = np.arange(len(row_index)) - first_piece
+    edges_before = first_edge[row_index] + index_in_row  # an odd number inside of an interval
+    bounds_ns = np.concatenate([edges_ns, [FOREVER]])
+    is_last = index_in_row == piece_count[row_index] - 1
+    begin_ns = np.where(index_in_row == 0, start_ns[row_index], bounds_ns[edges_before - 1])
+    stop_ns = np.where(is_last, end_ns[row_index], bounds_ns[edges_before])
+    is_kept: Flags = ((edges_before % 2 == 1) == inside) & (begin_ns < stop_ns)
+    return row_index[is_kept], begin_ns[is_kept], stop_ns[is_kept]

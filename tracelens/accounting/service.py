@@ -14,16 +14,17 @@ SERVICE_OPS: Final = (*PROCESSOR_OPS, "reply")
 
 
 def measure_link_time(begin: Ints | Floats, end: Ints | Floats, crowding: float = 0.0) -> Floats:
-    """Measure each message's share of its link's time, if concurrent messages share it equally.
+    """Return how long each message would take on a link of its own; now messages share it equally.
 
-    With `crowding` above 0, n concurrent messages get 1 / (1 + crowding (n - 1)) of the link.
+    `begin` and `end` are times of each message, [message], in the unit of the result. With `crowding`
+    above 0, n concurrent messages together get only 1 / (1 + crowding (n - 1)) of the link.
     """
     edges = np.unique(np.concatenate([begin, end]))
     first_edge, last_edge = np.searchsorted(edges, begin), np.searchsorted(edges, end)
-    change = np.bincount(first_edge, minlength=len(edges)) - np.bincount(
+    count_change = np.bincount(first_edge, minlength=len(edges)) - np.bincount(
         last_edge, minlength=len(edges)
     )
-    crowd = np.maximum(np.cumsum(change)[:-1], 1)
-    share = np.diff(edges) / (crowd * (1 + crowding * (crowd - 1)))
-    share_before = np.concatenate([[0.0], np.cumsum(share)])
-    return np.asarray(share_before[last_edge] - share_before[first_edge])
+    message_count = np.maximum(np.cumsum(count_change)[:-1], 1)
+    full_link_time = np.diff(edges) / (message_count * (1 + crowding * (message_count - 1)))
+    time_before = np.concatenate([[0.0], np.cumsum(full_link_time)])
+    return np.asarray(time_before[last_edge] - time_before[first_edge])

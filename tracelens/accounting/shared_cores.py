@@ -35,15 +35,16 @@ class SharedCores:
 def find_shared_cores(trace: Trace) -> list[SharedCores]:
     """Return the hosts with more ranks than cores for them, as far as the cores were recorded."""
     tables = [table.with_row_index("row") for table in (trace.workers, trace.shards)]
-    ranks = pl.concat(tables).drop_nulls("cores").filter(pl.col("host") != "")
+    ranks_with_cores = pl.concat(tables).drop_nulls("cores").filter(pl.col("host") != "")
     hosts = []
-    for host in ranks.partition_by("host", maintain_order=True):
+    for host_ranks in ranks_with_cores.partition_by("host", maintain_order=True):
         workers, shards = (
-            host.filter(role=role)["row"].to_numpy().astype(np.int64) for role in ("worker", "ps")
+            host_ranks.filter(role=role)["row"].to_numpy().astype(np.int64)
+            for role in ("worker", "ps")
         )
-        cores = _count_cores(host.select("cores", "core_quota").iter_rows())
-        hosts.append(SharedCores(workers, shards, cores))
-    return [host for host in hosts if 0 < host.cores < host.ranks]
+        core_count = _count_cores(host_ranks.select("cores", "core_quota").iter_rows())
+        hosts.append(SharedCores(workers, shards, core_count))
+    return [host_ranks for host_ranks in hosts if 0 < host_ranks.cores < host_ranks.ranks]
 
 
 def _count_cores(limits: Iterable[tuple[str, float | None]]) -> float:
@@ -54,11 +55,11 @@ def _count_cores(limits: Iterable[tuple[str, float | None]]) -> float:
     Args:
         limits: Of each process the cores on which it may run, and how many cores' time it may use.
     """
-    usable: dict[frozenset[int], float] = {}
+    core_count_by_set: dict[frozenset[int], float] = {}
     for ranges, quota in limits:
         cores = _parse_ranges(ranges)
-        usable[cores] = len(cores) if quota is None else min(len(cores), quota)
-    return min(float(len(frozenset().union(*usable))), sum(usable.values()))
+        core_count_by_set[cores] = len(cores) if quota is None else min(len(cores), quota)
+    return min(float(len(frozenset().union(*core_count_by_set))), sum(core_count_by_set.values()))
 
 
 def _parse_ranges(ranges: str) -> frozenset[int]:

@@ -31,15 +31,15 @@ class Spans:
         """Return no spans."""
         return cls(*np.empty((4, 0), np.int64))
 
-    def clip(self, first: int, last: int) -> Spans:
+    def clip(self, first_ns: int, last_ns: int) -> Spans:
         """Cut to a window and sort: outer spans before the inner ones."""
-        start, end = np.maximum(self.start, first), np.minimum(self.end, last)
-        clipped = Spans(start, end, self.code, self.name)
-        lasts = start < end
-        if not lasts.all():
-            clipped = clipped.take(np.flatnonzero(lasts))
-        later, longer = np.diff(clipped.start), np.diff(clipped.end)
-        if not np.all((later > 0) | ((later == 0) & (longer <= 0))):
+        start_ns, end_ns = np.maximum(self.start, first_ns), np.minimum(self.end, last_ns)
+        clipped = Spans(start_ns, end_ns, self.code, self.name)
+        has_length = start_ns < end_ns
+        if not has_length.all():
+            clipped = clipped.take(np.flatnonzero(has_length))
+        start_change_ns, end_change_ns = np.diff(clipped.start), np.diff(clipped.end)
+        if not np.all((start_change_ns > 0) | ((start_change_ns == 0) & (end_change_ns <= 0))):
             clipped = clipped.take(np.lexsort((-clipped.end, clipped.start)))
         return clipped
 
@@ -52,14 +52,16 @@ class Spans:
 
         Codes become 16 bits, names 32, as the sweep expects them.
         """
-        code = self.code.astype(np.int16)
-        blocked = np.flatnonzero(code == BLOCKED)
-        if len(blocked):
-            start, end = self.start[blocked], self.end[blocked]
-            begun = sum(np.searchsorted(part.start, end) for part in busy)
-            ended = sum(np.searchsorted(part.end, start, "right") for part in busy)
-            code[blocked] = np.where(begun == ended, WAIT, COMMUNICATION)
-        return Spans(self.start, self.end, code, self.name.astype(np.int32))
+        codes = self.code.astype(np.int16)
+        blocked_spans = np.flatnonzero(codes == BLOCKED)
+        if len(blocked_spans):
+            start_ns, end_ns = self.start[blocked_spans], self.end[blocked_spans]
+            begun_count = sum(np.searchsorted(intervals.start, end_ns) for intervals in busy)
+            ended_count = sum(
+                np.searchsorted(intervals.end, start_ns, "right") for intervals in busy
+            )
+            codes[blocked_spans] = np.where(begun_count == ended_count, WAIT, COMMUNICATION)
+        return Spans(self.start, self.end, codes, self.name.astype(np.int32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +84,11 @@ class Surroundings:
         """Intervals that cover a moment for any activity of the thread."""
         return self.wait, self.queue, self.flying, self.stopped, self.cause
 
-    def clip(self, first: int, last: int) -> Surroundings:
+    def clip(self, first_ns: int, last_ns: int) -> Surroundings:
         """Cut to a window; begins and ends are in order, and blocking spans of the device resolved."""
-        covers = (cover.clip(first, last).sort_edges() for cover in self.covers)
+        covers = (cover.clip(first_ns, last_ns).sort_edges() for cover in self.covers)
         wait, queue, flying, stopped, cause = covers
-        device = self.device.clip(first, last).resolve_blocking(flying)
+        device = self.device.clip(first_ns, last_ns).resolve_blocking(flying)
         return Surroundings(wait, queue, flying, stopped, cause, device)
 
 
@@ -101,18 +103,18 @@ class Pieces(NamedTuple):
     hidden: Ints  # nanoseconds of communication under own work, [step window]
 
     def without_gaps(self, gaps: Ints) -> Pieces:
-        """Give windows that are gaps to the ones before, as time in which nothing was recorded."""
+        """Give windows that are gaps (indices) to the ones before, as time without a record."""
         if not len(gaps):
             return self
         is_step = np.ones(len(self.hidden), np.bool_)
         is_step[gaps] = False
-        window = np.cumsum(is_step, dtype=np.int32) - 1
-        spent, in_step = self.spent[is_step], is_step[self.step]
-        spent[window[gaps], UNINSTRUMENTED] += self.spent[gaps].sum(axis=1)
+        step_of_window = np.cumsum(is_step, dtype=np.int32) - 1
+        spent_ns, is_in_step = self.spent[is_step], is_step[self.step]
+        spent_ns[step_of_window[gaps], UNINSTRUMENTED] += self.spent[gaps].sum(axis=1)
         return self._replace(
-            step=window[self.step],
-            category=np.where(in_step, self.category, np.int8(UNINSTRUMENTED)),
-            name=np.where(in_step, self.name, np.int32(NOTHING)),
-            spent=spent,
+            step=step_of_window[self.step],
+            category=np.where(is_in_step, self.category, np.int8(UNINSTRUMENTED)),
+            name=np.where(is_in_step, self.name, np.int32(NOTHING)),
+            spent=spent_ns,
             hidden=self.hidden[is_step],
         )

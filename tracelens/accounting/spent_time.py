@@ -61,7 +61,7 @@ def measure_spent_time(trace: Trace, phases: Phases, useful: tuple[str, ...]) ->
     host_ns = sum_exactly(phases.spent)
     useful_ns = phases.by_worker(phases.sum_time(*useful))
     if any(outline.on_device for outline in outlined(trace).values()):
-        return _correct_by_devices(trace, phases, is_useful, (host_ns, useful_ns))
+        return _correct_by_devices(trace, phases, is_useful, host_ns, useful_ns)
     return SpentTime(useful_ns, _to_losses(host_ns, is_useful))
 
 
@@ -70,44 +70,50 @@ def _to_losses(spent: Ints, is_useful: Flags) -> dict[str, int]:
 
 
 def _correct_by_devices(
-    trace: Trace, phases: Phases, is_useful: Flags, of_hosts: tuple[Ints, Ints]
+    trace: Trace, phases: Phases, is_useful: Flags, host_ns: Ints, useful_ns: Ints
 ) -> SpentTime:
-    """Correct what hosts spent by what devices did meanwhile."""
-    host_ns, useful_ns = of_hosts
+    """Correct what hosts spent by what devices did meanwhile.
+
+    `is_useful` and `host_ns`, the time of all hosts, are [category]; `useful_ns` is [worker].
+    """
     gap_ns_by_span: Counter[str] = Counter()
-    lets_wait = is_useful
+    lets_device_wait = is_useful
     if trace.recognition is not None and trace.workers.height == 1:
         # a profile of one rank shows no peer that it waits for, whatever its host does unseen
-        lets_wait = is_useful | (np.arange(len(CATEGORIES)) == UNINSTRUMENTED)
-    on_devices = np.zeros((len(_STATES), len(CATEGORIES)), object)  # sums may exceed 64 bits
-    work = find_device_work(trace)
-    workers = [at for at, process in enumerate(phases.pieces.processes) if process in work]
-    for worker in workers:
+        lets_device_wait = is_useful | (np.arange(len(CATEGORIES)) == UNINSTRUMENTED)  # [category]
+    device_ns = np.zeros((len(_STATES), len(CATEGORIES)), object)  # sums may exceed 64 bits
+    work_by_process = find_device_work(trace)
+    worker_indices = [
+        index for index, process in enumerate(phases.pieces.processes) if process in work_by_process
+    ]
+    for worker in worker_indices:
         pieces = phases.pieces.of_worker(worker)
-        states = _measure_states(pieces, work[pieces.process])
-        by_state = np.array([_sum_by_category(pieces, state) for state in states])
-        useful_ns[worker] = by_state[_COMPUTES].sum()
-        on_devices += by_state
-        launching = states[_IS_IDLE] * lets_wait[pieces.category]
+        ns_by_state_and_piece = _measure_states(pieces, work_by_process[pieces.process])
+        ns_by_state = np.array([_sum_by_category(pieces, state) for state in ns_by_state_and_piece])
+        useful_ns[worker] = ns_by_state[_COMPUTES].sum()
+        device_ns += ns_by_state
+        launch_wait_ns = ns_by_state_and_piece[_IS_IDLE] * lets_device_wait[pieces.category]
         gap_ns_by_span += _find_spans_before_gaps(
-            pieces, work[pieces.process], launching, phases.pieces.words
+            pieces, work_by_process[pieces.process], launch_wait_ns, phases.pieces.words
         )
-    elsewhere = on_devices[_IS_EXPOSED] * ~_IS_COMMUNICATION
-    host_ns = host_ns - on_devices[_COMPUTES] - on_devices[_COPIES] - elsewhere
-    host_ns[TRANSFER] += elsewhere.sum()
-    launching_ns = int(on_devices[_IS_IDLE, lets_wait].sum())
-    host_ns = host_ns - on_devices[_IS_IDLE] * (lets_wait & ~is_useful)
-    lost = _to_losses(host_ns, is_useful) | {COPIES: int(on_devices[_COPIES].sum())}
-    lost["idle"] += launching_ns
-    compute, exposed, copies, _ = (on_devices.sum(axis=1) / _whole_ns(trace, workers)).tolist()
+    unseen_exposed_ns = device_ns[_IS_EXPOSED] * ~_IS_COMMUNICATION
+    host_ns = host_ns - device_ns[_COMPUTES] - device_ns[_COPIES] - unseen_exposed_ns
+    host_ns[TRANSFER] += unseen_exposed_ns.sum()
+    launching_ns = int(device_ns[_IS_IDLE, lets_device_wait].sum())
+    host_ns = host_ns - device_ns[_IS_IDLE] * (lets_device_wait & ~is_useful)
+    lost_ns = _to_losses(host_ns, is_useful) | {COPIES: int(device_ns[_COPIES].sum())}
+    lost_ns["idle"] += launching_ns
+    compute, exposed, copies, _ = (
+        device_ns.sum(axis=1) / _whole_ns(trace, worker_indices)
+    ).tolist()
     shares = DeviceShares(
         compute,
         exposed,
         copies,
-        launching_ns / _whole_ns(trace, workers),
+        launching_ns / _whole_ns(trace, worker_indices),
         _find_largest(gap_ns_by_span),
     )
-    return SpentTime(useful_ns, lost, launching_ns, shares if workers else None)
+    return SpentTime(useful_ns, lost_ns, launching_ns, shares if worker_indices else None)
 
 
 def _whole_ns(trace: Trace, workers: Sequence[int]) -> int:
@@ -115,7 +121,7 @@ def _whole_ns(trace: Trace, workers: Sequence[int]) -> int:
 
 
 def _find_largest(gap_ns_by_span: Mapping[str, int]) -> dict[str, float]:
-    """Return the spans of the host after which devices waited longest, as shares of that time."""
+    """Return the names of host spans after which devices waited longest, with shares of that time."""
     total_ns = sum(gap_ns_by_span.values())
     shares = {
         name: ns / total_ns
@@ -126,13 +132,16 @@ def _find_largest(gap_ns_by_span: Mapping[str, int]) -> dict[str, float]:
 
 
 def _measure_states(pieces: WorkerPieces, work: DeviceWork) -> Array:
-    """Return for how long a device did what in each piece: computing, exposed, copies, nothing."""
-    compute, with_communication, busy, profiled_ns = (
-        np.diff(part.passed_before(pieces.bounds))
-        for part in (work.compute, work.both, work.busy, work.windows)
+    """Measure how long a device was in each state within each piece, [state, piece], ns.
+
+    States are computing, exposed communication, copies, nothing.
+    """
+    compute_ns, either_ns, busy_ns, profiled_ns = (
+        np.diff(intervals.passed_before(pieces.bounds))
+        for intervals in (work.compute, work.compute_or_communication, work.busy, work.windows)
     )
     state_ns = np.stack(
-        [compute, with_communication - compute, busy - with_communication, profiled_ns - busy]
+        [compute_ns, either_ns - compute_ns, busy_ns - either_ns, profiled_ns - busy_ns]
     )
     return np.where(profiled_ns > 0, state_ns, 0)
 
@@ -142,20 +151,24 @@ def _sum_by_category(pieces: WorkerPieces, ns: Ints) -> Ints:
 
 
 def _find_spans_before_gaps(
-    pieces: WorkerPieces, work: DeviceWork, launching: Ints, words: tuple[str, ...]
+    pieces: WorkerPieces, work: DeviceWork, launch_wait_ns: Ints, words: tuple[str, ...]
 ) -> Counter[str]:
-    """Return for how long a device waited for launches, by the host's span in which it ran dry."""
+    """Sum how long a device waited for launches, ns, by name of the host's span in which it ran dry.
+
+    `launch_wait_ns` is the time of such waits in each piece, ns. The name is empty without a span.
+    """
     gaps = work.busy.end[:-1], work.busy.start[1:]
-    launching_before = np.concatenate([[0], np.cumsum(launching)])
-    first = pieces.bounds[0]  # times of today need more digits than fractions have
+    launch_wait_before_ns = np.concatenate([[0], np.cumsum(launch_wait_ns)])
+    origin_ns = pieces.bounds[0]  # times of today need more digits than fractions have
     waited_ns = np.diff(
-        np.interp(np.array(gaps) - first, pieces.bounds - first, launching_before), axis=0
+        np.interp(np.array(gaps) - origin_ns, pieces.bounds - origin_ns, launch_wait_before_ns),
+        axis=0,
     )[0]
-    piece_rows = np.clip(
-        np.searchsorted(pieces.bounds, gaps[0], "right") - 1, 0, len(launching) - 1
+    pieces_at_gap = np.clip(
+        np.searchsorted(pieces.bounds, gaps[0], "right") - 1, 0, len(launch_wait_ns) - 1
     )
     gap_ns_by_span: Counter[str] = Counter()
-    for name, ns in zip(*_sum_by_key(pieces.name[piece_rows], waited_ns), strict=True):
+    for name, ns in zip(*_sum_by_key(pieces.name[pieces_at_gap], waited_ns), strict=True):
         gap_ns_by_span[words[name] if name >= 0 else ""] += int(ns)
     return gap_ns_by_span
 

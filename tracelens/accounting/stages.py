@@ -44,7 +44,7 @@ class Stages:
     @cached_property
     def members(self) -> tuple[Indices, ...]:
         """The ranks (columns) of each stage."""
-        return tuple(np.flatnonzero(self.stage == one) for one in np.unique(self.stage))
+        return tuple(np.flatnonzero(self.stage == number) for number in np.unique(self.stage))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,22 +64,28 @@ def find_roles(trace: Trace) -> Roles:
 
 
 def find_stages(trace: Trace) -> Stages | None:
-    """Look for them, in messages and communicators."""
-    sent = trace.sent
+    """Find the stages of a pipeline, by messages and communicators; None where all ranks are peers."""
+    messages = trace.sent
     ranks = trace.workers["rank"].to_list()
-    if sent.is_empty() or len(ranks) < 2:
+    if messages.is_empty() or len(ranks) < 2:
         return None
-    column_of = {rank: index for index, rank in enumerate(ranks)}
-    pairs = sent.select("rank", "peer").unique().rows()
-    links = [(column_of[a], column_of[b]) for a, b in pairs if a in column_of and b in column_of]
-    chain = _find_components(len(ranks), links)
-    depth = _find_depths(sent, column_of)
-    stage = _join_by_communicators(trace, column_of, chain)
-    if stage is None:
-        if max(depth.values(), default=0) < MIN_DEPTH_OF_PIPELINE:
+    column_by_rank = {rank: column for column, rank in enumerate(ranks)}
+    pairs = messages.select("rank", "peer").unique().rows()
+    links = [
+        (column_by_rank[a], column_by_rank[b])
+        for a, b in pairs
+        if a in column_by_rank and b in column_by_rank
+    ]
+    chain_numbers = _find_components(len(ranks), links)
+    depth_by_column = _find_depths(messages, column_by_rank)
+    stage_numbers = _join_by_communicators(trace, column_by_rank, chain_numbers)
+    if stage_numbers is None:
+        if max(depth_by_column.values(), default=0) < MIN_DEPTH_OF_PIPELINE:
             return None
-        stage = np.array([depth.get(index, 0) for index in range(len(ranks))], np.int64)
-    return Stages(_order_stages(stage, depth), chain)
+        stage_numbers = np.array(
+            [depth_by_column.get(column, 0) for column in range(len(ranks))], np.int64
+        )
+    return Stages(_order_stages(stage_numbers, depth_by_column), chain_numbers)
 
 
 def find_server(trace: Trace) -> int | None:
@@ -90,15 +96,19 @@ def find_server(trace: Trace) -> int | None:
     workers = set(trace.workers["rank"].to_list())
     if len(workers) < MIN_WORKERS_WITH_SERVER or trace.sent.is_empty():
         return None
-    sent = trace.sent.filter(pl.col("rank").is_in(list(workers)))
-    pairs = [{a, b} for a, b in sent.select("rank", "peer").unique().rows() if {a, b} <= workers]
-    centre = set.intersection(*pairs) if pairs else set()
-    if len(centre) != 1 or set.union(*pairs) != workers:
+    messages = trace.sent.filter(pl.col("rank").is_in(list(workers)))
+    pairs = [
+        {a, b} for a, b in messages.select("rank", "peer").unique().rows() if {a, b} <= workers
+    ]
+    common_ranks = set.intersection(*pairs) if pairs else set()
+    if len(common_ranks) != 1 or set.union(*pairs) != workers:
         return None
-    (server,) = centre
+    (server,) = common_ranks
     sends = pl.col("op").cast(pl.String) == "send"
-    moment = pl.when(sends).then("start_ns").otherwise("end_ns")
-    own_messages = sent.filter(pl.col("rank") == server).select("peer", done=moment, answers=sends)
+    done_ns = pl.when(sends).then("start_ns").otherwise("end_ns")
+    own_messages = messages.filter(pl.col("rank") == server).select(
+        "peer", done=done_ns, answers=sends
+    )
     own_messages = (
         own_messages.drop_nulls().sort("done").with_columns(asks=~pl.col("answers").shift(1))
     )
@@ -114,22 +124,27 @@ def find_server(trace: Trace) -> int | None:
     )
 
 
-def _join_by_communicators(trace: Trace, column_of: Mapping[int, int], chain: Ints) -> Ints | None:
-    """Join the ranks of each communicator that has one rank of a chain at most; None if none has."""
+def _join_by_communicators(
+    trace: Trace, column_by_rank: Mapping[int, int], chain: Ints
+) -> Ints | None:
+    """Return the number of each rank's stage, [column]; None if communicators tell no stages.
+
+    Ranks of a communicator without two ranks of one `chain` ([column]) are in one stage.
+    """
     links: list[tuple[int, int]] = []
     for grid in trace.calls:
-        columns = [column_of[rank] for rank in grid.ranks.tolist() if rank in column_of]
+        columns = [column_by_rank[rank] for rank in grid.ranks.tolist() if rank in column_by_rank]
         if len(set(chain[columns].tolist())) == len(columns):
             links += [(columns[0], column) for column in columns[1:]]
-    stage = _find_components(len(chain), links)
-    cells = set(zip(stage.tolist(), chain.tolist(), strict=True))
+    stage_numbers = _find_components(len(chain), links)
+    stages_in_chains = set(zip(stage_numbers.tolist(), chain.tolist(), strict=True))
     # What joins two ranks of a chain by a detour gives no stages.
-    return stage if links and len(cells) == len(chain) else None
+    return stage_numbers if links and len(stages_in_chains) == len(chain) else None
 
 
-def _find_components(count: int, links: Iterable[tuple[int, int]]) -> Ints:
-    """Return the number of the connected component of each node."""
-    parent = list(range(count))
+def _find_components(node_count: int, links: Iterable[tuple[int, int]]) -> Ints:
+    """Return the number of each node's connected component, [node]; `links` are pairs of nodes."""
+    parent = list(range(node_count))
 
     def root(node: int) -> int:
         while parent[node] != node:
@@ -137,17 +152,20 @@ def _find_components(count: int, links: Iterable[tuple[int, int]]) -> Ints:
             node = parent[node]
         return node
 
-    for first, second in links:
-        parent[root(first)] = root(second)
-    return np.unique([root(node) for node in range(count)], return_inverse=True)[1]
+    for a, b in links:
+        parent[root(a)] = root(b)
+    return np.unique([root(node) for node in range(node_count)], return_inverse=True)[1]
 
 
-def _find_depths(sent: pl.DataFrame, column_of: Mapping[int, int]) -> dict[int, int]:
-    """Count how many messages, one after the other, come before a rank's first one in most steps."""
+def _find_depths(messages: pl.DataFrame, column_by_rank: Mapping[int, int]) -> dict[int, int]:
+    """Count the messages, one after the other, that come before a rank's first one in most steps.
+
+    Ranks are columns here. `messages` has one row per send and receive.
+    """
     end_ns = pl.col("end_ns")
-    first_steps = sent["step"].unique().sort().head(MAX_STEPS_TO_FIND_DEPTH)
+    first_steps = messages["step"].unique().sort().head(MAX_STEPS_TO_FIND_DEPTH)
     first_messages = (
-        sent.lazy()
+        messages.lazy()
         .filter(pl.col("step").is_in(first_steps.implode()))
         .with_columns(pl.col("op").cast(pl.String))
         .sort("rank", "step", "end_ns", nulls_last=True)
@@ -166,26 +184,34 @@ def _find_depths(sent: pl.DataFrame, column_of: Mapping[int, int]) -> dict[int, 
         .agg(pl.col("after").fill_null(-1).mode().max())
         .collect()
     )
-    sender_of = {
-        column_of[rank]: column_of.get(peer)
+    sender_by_column = {
+        column_by_rank[rank]: column_by_rank.get(peer)
         for rank, peer in first_messages.select("rank", "after").iter_rows()
-        if rank in column_of
+        if rank in column_by_rank
     }
     depths = {}
-    for node, sender in sender_of.items():
+    for column, sender in sender_by_column.items():
         depth, ancestor = 0, sender
-        while ancestor is not None and depth <= len(sender_of):
-            depth, ancestor = depth + 1, sender_of.get(ancestor)
-        depths[node] = depth if depth <= len(sender_of) else 0
+        while ancestor is not None and depth <= len(sender_by_column):
+            depth, ancestor = depth + 1, sender_by_column.get(ancestor)
+        depths[column] = depth if depth <= len(sender_by_column) else 0
     return depths
 
 
-def _order_stages(stage: Ints, depth: Mapping[int, int]) -> Ints:
-    """Number stages in the order in which a step goes through them."""
+def _order_stages(stage_numbers: Ints, depth_by_column: Mapping[int, int]) -> Ints:
+    """Renumber the stage of each column in the order in which a step goes through them, [column].
+
+    That is the order of the most frequent depth (messages before a rank's first one) of their ranks.
+    """
     typical_depth = {}
-    for number in np.unique(stage).tolist():
-        depths = Counter(depth.get(rank, 0) for rank in np.flatnonzero(stage == number).tolist())
-        typical_depth[number] = depths.most_common(1)[0][0]
-    stages = sorted(typical_depth, key=lambda number: (typical_depth[number], number))
-    position = {number: index for index, number in enumerate(stages)}
-    return np.array([position[number] for number in stage.tolist()], np.int64)
+    for old_number in np.unique(stage_numbers).tolist():
+        depths = Counter(
+            depth_by_column.get(column, 0)
+            for column in np.flatnonzero(stage_numbers == old_number).tolist()
+        )
+        typical_depth[old_number] = depths.most_common(1)[0][0]
+    ordered_numbers = sorted(typical_depth, key=lambda number: (typical_depth[number], number))
+    new_number_by_old = {old_number: index for index, old_number in enumerate(ordered_numbers)}
+    return np.array(
+        [new_number_by_old[old_number] for old_number in stage_numbers.tolist()], np.int64
+    )

@@ -84,14 +84,18 @@ class Standstill:
 def find_standstill(trace: Trace) -> Standstill:
     """Return the calls that were open at the end, and the roots that all their ranks wait for."""
     communicators = trace.communicators.unique("communicator", keep="first", maintain_order=True)
-    members = dict(communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows())
-    present = _expected_ranks(trace)
+    ranks_by_communicator = dict(
+        communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows()
+    )
+    expected_ranks = _list_expected_ranks(trace)
     calls = [
         call
         for grid in trace.calls
-        for call in _open_calls(grid, members.get(grid.uid), present, trace.equal_bytes)
+        for call in _find_open_calls(
+            grid, ranks_by_communicator.get(grid.uid), expected_ranks, trace.equal_bytes
+        )
     ]
-    calls += _open_messages(trace)
+    calls += _find_open_messages(trace)
     return Standstill(tuple(calls), tuple(_find_roots(calls, _count_calls(trace))))
 
 
@@ -99,19 +103,19 @@ def _count_calls(trace: Trace) -> Counter[int]:
     """Count how many calls each rank entered, by their numbers: early ones may have been lost."""
     counts: Counter[int] = Counter()
     for grid in trace.calls:
-        counts.update(_last_numbers(grid))
+        counts.update(_find_last_numbers(grid))
     return counts
 
 
-def _last_numbers(grid: CallGrid) -> dict[int, int]:
+def _find_last_numbers(grid: CallGrid) -> dict[int, int]:
     """Return the number of the last call that each rank entered."""
     if not grid.height:
         return {}
-    last_row = grid.height - 1 - grid.took_part[::-1].argmax(axis=0)
-    return dict(zip(grid.ranks.tolist(), grid.seq[last_row].tolist(), strict=True))
+    last_row_by_column = grid.height - 1 - grid.took_part[::-1].argmax(axis=0)
+    return dict(zip(grid.ranks.tolist(), grid.seq[last_row_by_column].tolist(), strict=True))
 
 
-def _expected_ranks(trace: Trace) -> frozenset[int] | None:
+def _list_expected_ranks(trace: Trace) -> frozenset[int] | None:
     """Return the ranks that a call can lack; null where those without a recording count as well."""
     if trace.is_snapshot and trace.choice.ranks is None:
         return None
@@ -119,71 +123,83 @@ def _expected_ranks(trace: Trace) -> frozenset[int] | None:
     return frozenset(trace.workers.filter(~pl.col("file").is_in(cut))["rank"])
 
 
-def _open_calls(
+def _find_open_calls(
     grid: CallGrid,
     members: Sequence[int] | None,
-    present: frozenset[int] | None,
+    recorded_ranks: frozenset[int] | None,
     equal_bytes: Sequence[str],
 ) -> Iterator[OpenCall]:
-    """Yield the open calls of a communicator, in order."""
+    """Yield the calls of a communicator that ranks did not leave, in order.
+
+    Args:
+        grid: All calls of the communicator.
+        members: Its ranks; None = those that made calls.
+        recorded_ranks: The ranks that a call can lack; None = all.
+        equal_bytes: The operations whose ranks must name the same number of bytes.
+    """
     if grid.is_closed:
         return
-    rows = np.flatnonzero((grid.end_ns == FOREVER).any(axis=1))
-    open_rows = grid.take(rows)
+    open_indices = np.flatnonzero((grid.end_ns == FOREVER).any(axis=1))
+    open_grid = grid.take(open_indices)
     ranks = grid.ranks.tolist()
-    last_seq = _last_numbers(grid)
-    expected = {*ranks} if members is None else {*members}
-    if present is not None:
-        expected &= present
-    mismatched = find_mismatched(open_rows, equal_bytes)
-    astray = strayed = frozenset[int]()
-    for row, seq in enumerate(open_rows.seq.tolist()):
-        parties = [frozenset(ranks)]
-        if mismatched[row] and not astray:
-            variants = [ranks_of for _, ranks_of in split_by_variant(open_rows, row, equal_bytes)]
-            strayed = astray = frozenset(find_minority(variants))
-            if not astray:  # no party is the largest: each waits for the others
-                parties = [frozenset(ranks_of) for ranks_of in variants]
-                strayed = frozenset().union(*parties)
+    last_seq_by_rank = _find_last_numbers(grid)
+    expected_ranks = {*ranks} if members is None else {*members}
+    if recorded_ranks is not None:
+        expected_ranks &= recorded_ranks
+    is_mismatched = find_mismatched(open_grid, equal_bytes)
+    strayed_before = strayed = frozenset[int]()
+    for index, seq in enumerate(open_grid.seq.tolist()):
+        groups = [frozenset(ranks)]
+        if is_mismatched[index] and not strayed_before:
+            ranks_by_variant = [
+                ranks_of for _, ranks_of in split_by_variant(open_grid, index, equal_bytes)
+            ]
+            strayed = strayed_before = frozenset(find_minority(ranks_by_variant))
+            if not strayed_before:  # no party is the largest: each waits for the others
+                groups = [frozenset(ranks_of) for ranks_of in ranks_by_variant]
+                strayed = frozenset().union(*groups)
         ranks_inside = {
-            rank for rank, end in zip(ranks, open_rows.end_ns[row], strict=True) if end == FOREVER
+            rank
+            for rank, end_ns in zip(ranks, open_grid.end_ns[index], strict=True)
+            if end_ns == FOREVER
         }
-        entered = {rank for rank in ranks if last_seq[rank] >= seq} - astray
-        for party in parties:
+        entered_ranks = {rank for rank in ranks if last_seq_by_rank[rank] >= seq} - strayed_before
+        for group in groups:
             yield OpenCall(
                 grid.uid,
                 seq,
-                COLLECTIVES[int(open_rows.op[row].max())],
-                int(open_rows.step[row].max()),
-                tuple(sorted(ranks_inside & party - astray)),
-                tuple(sorted(expected - (entered & party))),
+                COLLECTIVES[int(open_grid.op[index].max())],
+                int(open_grid.step[index].max()),
+                tuple(sorted(ranks_inside & group - strayed_before)),
+                tuple(sorted(expected_ranks - (entered_ranks & group))),
                 strayed,
             )
 
 
-def _open_messages(trace: Trace) -> Iterator[OpenCall]:
-    """Yield sends and receives that did not end; whose other side is open as well lack no rank."""
+def _find_open_messages(trace: Trace) -> Iterator[OpenCall]:
+    """Yield sends and receives that did not end; one whose other side is open too awaits no rank."""
     messages = trace.opened.filter(
         pl.col("op").cast(pl.String).is_in(POINT_TO_POINT) & (pl.col("peer") >= 0)
     ).select(pl.col("communicator", "op").cast(pl.String), "rank", "peer", "step")
-    pairs = {(row[0], row[1], row[2], row[3]) for row in messages.iter_rows()}
+    open_sides = set(messages.drop("step").iter_rows())
     for communicator, op, rank, peer, step in messages.sort("rank").iter_rows():
         opposite = "send" if op == "recv" else "recv"
-        awaited = () if (communicator, opposite, peer, rank) in pairs else (peer,)
+        awaited = () if (communicator, opposite, peer, rank) in open_sides else (peer,)
         yield OpenCall(communicator or "", -1, op, step, (rank,), awaited)
 
 
 def _find_roots(calls: Sequence[OpenCall], counts: Counter[int]) -> list[Root]:
     """Return the ranks at the ends of the graph in which each rank leads to those that it waits for.
 
-    An end is a rank that leads nowhere, or a circle that leads to no other rank.
+    An end is a rank that leads nowhere, or a circle that leads to no other rank. `counts` says how many
+    calls each rank entered.
     """
-    entered = [call for call in calls if call.inside]
-    if not entered:
+    occupied_calls = [call for call in calls if call.inside]
+    if not occupied_calls:
         return []
-    graph = _Graph.of_calls(entered)
-    while (opened := graph.open_circle(counts)) is not None:
-        graph = opened
+    graph = _Graph.of_calls(occupied_calls)
+    while (next_graph := graph.open_circle(counts)) is not None:
+        graph = next_graph
     roots = []
     for members in graph.find_ends():
         awaiting = tuple(call for call in calls if not members.isdisjoint(call.awaited))
@@ -196,57 +212,64 @@ def _find_roots(calls: Sequence[OpenCall], counts: Counter[int]) -> list[Root]:
 class _Graph:
     """Ranks lead to the open calls that they are in, and calls to the ranks that are awaited in them.
 
-    The first nodes are ranks (`number`), the others `calls`; nodes that lead to each other have one
-    `part`. An edge is a pair of nodes. A call in which no rank is awaited leads nowhere.
+    The first nodes are ranks (`node_by_rank`), the others `calls`; nodes that lead to each other are a
+    `component`. An edge is a pair of nodes. A call in which no rank is awaited leads nowhere.
     """
 
     calls: list[OpenCall]
-    number: dict[int, int]
+    node_by_rank: dict[int, int]
     edges: Int32s
-    part: Int32s
+    component: Int32s
 
     @classmethod
     def of_calls(cls, calls: list[OpenCall]) -> Self:
+        """Build the graph of open calls, each of which has ranks inside."""
         from scipy.sparse import coo_array  # noqa: PLC0415 - few runs stand still
         from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
 
         ranks = sorted({rank for call in calls for rank in (*call.inside, *call.awaited)})
-        number = {rank: node for node, rank in enumerate(ranks)}
+        node_by_rank = {rank: node for node, rank in enumerate(ranks)}
         edges = [
             edge
             for node, call in enumerate(calls, len(ranks))
             for edge in (
-                *((number[rank], node) for rank in call.inside),
-                *((node, number[rank]) for rank in call.awaited),
+                *((node_by_rank[rank], node) for rank in call.inside),
+                *((node, node_by_rank[rank]) for rank in call.awaited),
             )
         ]
-        ends = np.array(edges, np.int32).reshape(-1, 2)
-        size = len(ranks) + len(calls)
-        graph = coo_array((np.ones(len(ends), np.int8), ends.T), shape=(size, size))
-        part = connected_components(graph, connection="strong")[1]
-        return cls(calls, number, ends, part)
+        edge_array = np.array(edges, np.int32).reshape(-1, 2)
+        node_count = len(ranks) + len(calls)
+        graph = coo_array(
+            (np.ones(len(edge_array), np.int8), edge_array.T), shape=(node_count, node_count)
+        )
+        component = connected_components(graph, connection="strong")[1]
+        return cls(calls, node_by_rank, edge_array, component)
 
     def find_ends(self) -> list[set[int]]:
         """Return the ranks of each component that waits for no other; mostly one rank."""
-        begins, ends = self.part[self.edges.T]
-        leads_on = set(begins[begins != ends].tolist())
-        members: dict[int, set[int]] = {}
-        for rank, node in self.number.items():
-            members.setdefault(int(self.part[node]), set()).add(rank)
-        return [found for part, found in members.items() if part not in leads_on]
+        begin_components, end_components = self.component[self.edges.T]
+        leads_on = set(begin_components[begin_components != end_components].tolist())
+        ranks_by_component: dict[int, set[int]] = {}
+        for rank, node in self.node_by_rank.items():
+            ranks_by_component.setdefault(int(self.component[node]), set()).add(rank)
+        return [
+            ranks for component, ranks in ranks_by_component.items() if component not in leads_on
+        ]
 
     def open_circle(self, counts: Counter[int]) -> Self | None:
-        """Return the graph with one circle less, where most ranks of a group are in one of its calls.
+        """Return the graph with one circle of waits less; None where no circle can be opened.
 
-        Those of them that made equally many calls before (`counts`) do what the program wants: one that
-        made more or fewer waits for no rank by right, and no rank elsewhere waits for them by right.
-        Null where no circle has such a call.
+        A circle is opened if most ranks of a group are in one of its calls. Those of them that made
+        equally many calls before (`counts`, by rank) do what the program wants: one that made more or
+        fewer waits for no rank by right, and no rank elsewhere waits for them by right.
         """
-        for members in self.find_ends():
+        for waiting_ranks in self.find_ends():
             circle_calls = [
                 call
                 for call in self.calls
-                if not (members.isdisjoint(call.inside) or members.isdisjoint(call.awaited))
+                if not (
+                    waiting_ranks.isdisjoint(call.inside) or waiting_ranks.isdisjoint(call.awaited)
+                )
             ]
             if not circle_calls:
                 continue
@@ -262,9 +285,11 @@ class _Graph:
             ):
                 continue
             wrong_ranks = {
-                rank for rank in members & {*largest_call.inside} if counts[rank] != usual_count
+                rank
+                for rank in waiting_ranks & {*largest_call.inside}
+                if counts[rank] != usual_count
             }
-            corrected = [_correct(call, largest_call, wrong_ranks) for call in circle_calls]
+            corrected_calls = [_correct(call, largest_call, wrong_ranks) for call in circle_calls]
             other_calls = [
                 call
                 for call in self.calls
@@ -275,7 +300,7 @@ class _Graph:
                     *other_calls,
                     *(
                         circle_call
-                        for circle_call in corrected
+                        for circle_call in corrected_calls
                         if circle_call.inside and circle_call.awaited
                     ),
                 ]
@@ -284,16 +309,16 @@ class _Graph:
 
     def find_waiting(self, ranks: set[int]) -> set[int]:
         """Return all other ranks that wait for some ranks, directly or in turn."""
-        begins_of: dict[int, list[int]] = {}
+        begins_by_end: dict[int, list[int]] = {}
         for begin, end in self.edges.tolist():
-            begins_of.setdefault(end, []).append(begin)
-        reached = {self.number[rank] for rank in ranks}
+            begins_by_end.setdefault(end, []).append(begin)
+        reached = {self.node_by_rank[rank] for rank in ranks}
         unvisited = list(reached)
         while unvisited:
-            reached_next = set(begins_of.get(unvisited.pop(), ())) - reached
+            reached_next = set(begins_by_end.get(unvisited.pop(), ())) - reached
             reached |= reached_next
             unvisited += reached_next
-        return {rank for rank, node in self.number.items() if node in reached} - ranks
+        return {rank for rank, node in self.node_by_rank.items() if node in reached} - ranks
 
 
 def _correct(call: OpenCall, correct_call: OpenCall, wrong_ranks: set[int]) -> OpenCall:

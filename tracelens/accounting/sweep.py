@@ -57,18 +57,22 @@ def _load_native() -> ModuleType | None:
 _NATIVE: Final = _load_native()
 
 
-def cut_time(windows: Ints, thread: Spans, around: Surroundings) -> Pieces:
-    """Cut the time from ``windows[0]`` to ``windows[-1]``, within which all else lies."""
+def cut_time(window_bounds: Ints, thread: Spans, around: Surroundings) -> Pieces:
+    """Cut the time between the first and the last bound, ns, within which all else lies.
+
+    `thread` holds the spans of the training thread, `around` what the rank does beside it.
+    """
     if _NATIVE is None:
-        return cut_in_numpy(windows, thread, around)
-    covers = [side for cover in around.covers for side in (cover.start, cover.end)]
+        return cut_in_numpy(window_bounds, thread, around)
+    covers = [side for intervals in around.covers for side in (intervals.start, intervals.end)]
     spans = [
-        (track.start, np.sort(track.end, kind="stable"), track.end, track.code, track.name)
-        for track in (thread, around.device)
+        (part.start, np.sort(part.end, kind="stable"), part.end, part.code, part.name)
+        for part in (thread, around.device)
     ]
-    max_bounds = len(windows) + sum(map(len, covers)) + sum(2 * len(track[0]) for track in spans)
-    step_count = len(windows) - 1
-    room = Pieces(
+    span_count = len(thread.start) + len(around.device.start)
+    max_bounds = len(window_bounds) + sum(map(len, covers)) + 2 * span_count
+    step_count = len(window_bounds) - 1
+    buffers = Pieces(
         bounds=np.empty(max_bounds + 1, np.int64),
         step=np.empty(max_bounds, np.int32),
         category=np.empty(max_bounds, np.int8),
@@ -76,91 +80,120 @@ def cut_time(windows: Ints, thread: Spans, around: Surroundings) -> Pieces:
         spent=np.zeros((step_count, len(CATEGORIES)), np.int64),
         hidden=np.zeros(step_count, np.int64),
     )
-    arrays = map(np.ascontiguousarray, (windows, *spans[0], *spans[1], *covers))
-    count = _NATIVE.cut(tuple(arrays), tuple(room))
-    return room._replace(
-        bounds=room.bounds[: count + 1],
-        step=room.step[:count],
-        category=room.category[:count].copy(),  # which is kept
-        name=room.name[:count],
+    arrays = map(np.ascontiguousarray, (window_bounds, *spans[0], *spans[1], *covers))
+    piece_count = _NATIVE.cut(tuple(arrays), tuple(buffers))
+    return buffers._replace(
+        bounds=buffers.bounds[: piece_count + 1],
+        step=buffers.step[:piece_count],
+        category=buffers.category[:piece_count].copy(),  # which is kept
+        name=buffers.name[:piece_count],
     )
 
 
 def partition(
     spans: Spans,
     around: Surroundings,
-    windows: Ints,
+    window_bounds: Ints,
     sweep: Callable[[Ints, Spans, Surroundings], Pieces] = cut_time,
 ) -> Pieces:
-    """Cut the time from ``windows[0]`` to ``windows[-1]``; `windows` are the bounds of the steps, ns."""
-    first, last = int(windows[0]), int(windows[-1])
-    around = around.clip(first, last)
-    thread = spans.clip(first, last).resolve_blocking(around.wait, around.queue, around.flying)
-    return sweep(windows, thread, around)
+    """Cut a worker's time, from the first to the last of the bounds of its steps, ns."""
+    first_ns, last_ns = int(window_bounds[0]), int(window_bounds[-1])
+    around = around.clip(first_ns, last_ns)
+    thread = spans.clip(first_ns, last_ns).resolve_blocking(
+        around.wait, around.queue, around.flying
+    )
+    return sweep(window_bounds, thread, around)
 
 
-def cut_in_numpy(windows: Ints, thread: Spans, around: Surroundings) -> Pieces:
-    """Do the same as `cut` without the part in C."""
-    sets = [(part.start, part.end) for part in (thread, around.device)]
-    sets += [(cover.start, cover.end) for cover in around.covers]
-    bounds, of_steps, (of_thread, of_device, *of_covers) = _find_boundaries(windows, sets)
-    wait, queue, flying, stopped, cause = (_covers(len(bounds), edges) for edges in of_covers)
-    code, is_user, name = _find_innermost(len(bounds), thread, of_thread)
-    split = _choose(wait, WAIT, _choose(queue, PS_QUEUE, TRANSFER))
-    idle = _choose(cause, IDLE, UNINSTRUMENTED)
-    unrecorded = _choose(is_user, USER, _choose(flying & stopped, split, idle))
-    category = _choose(code == NOTHING, unrecorded, _choose(code == COMMUNICATION, split, code))
-    is_queued = code >= QUEUED
+def cut_in_numpy(window_bounds: Ints, thread: Spans, around: Surroundings) -> Pieces:
+    """Return what `cut_time` returns, without the part in C.
+
+    Categories and names are chosen for each stretch between two moments at which anything changes, and
+    equal stretches that follow each other are joined.
+    """
+    interval_sets = [(spans.start, spans.end) for spans in (thread, around.device)]
+    interval_sets += [(intervals.start, intervals.end) for intervals in around.covers]
+    bounds_ns, window_edges, (thread_edges, device_edges, *cover_edges) = _find_boundaries(
+        window_bounds, interval_sets
+    )
+    wait, queue, flying, stopped, cause = (_covers(len(bounds_ns), edges) for edges in cover_edges)
+    thread_code, is_user, name = _find_innermost(len(bounds_ns), thread, thread_edges)
+    communication_code = _choose(wait, WAIT, _choose(queue, PS_QUEUE, TRANSFER))
+    idle_code = _choose(cause, IDLE, UNINSTRUMENTED)
+    uncovered_code = _choose(
+        is_user, USER, _choose(flying & stopped, communication_code, idle_code)
+    )
+    category = _choose(
+        thread_code == NOTHING,
+        uncovered_code,
+        _choose(thread_code == COMMUNICATION, communication_code, thread_code),
+    )
+    is_queued = thread_code >= QUEUED
     if is_queued.any():
-        category = _choose(is_queued, _choose(flying, split, code - QUEUED), category)
+        category = _choose(
+            is_queued, _choose(flying, communication_code, thread_code - QUEUED), category
+        )
         name = np.where(is_queued & flying, NOTHING, name)
     if len(around.device.start):
-        work, is_user_work, work_name = _find_innermost(len(bounds), around.device, of_device)
-        work = _choose((work == NOTHING) & is_user_work, USER, work)
-        category = _choose(work != NOTHING, work, category)
-        name = np.where(work != NOTHING, work_name, name)
-    count = len(windows) - 1
-    step = np.repeat(np.arange(count, dtype=np.int32), np.diff(of_steps))
+        device_code, is_device_user, device_name = _find_innermost(
+            len(bounds_ns), around.device, device_edges
+        )
+        device_code = _choose((device_code == NOTHING) & is_device_user, USER, device_code)
+        category = _choose(device_code != NOTHING, device_code, category)
+        name = np.where(device_code != NOTHING, device_name, name)
+    window_count = len(window_bounds) - 1
+    window = np.repeat(np.arange(window_count, dtype=np.int32), np.diff(window_edges))
     is_work = (category <= USER) | (category == UNINSTRUMENTED)
-    hidden_rows = np.flatnonzero(flying & is_work)
-    hidden = _sum_exactly(step[hidden_rows], bounds[hidden_rows + 1] - bounds[hidden_rows], count)
-    is_new = np.ones(len(step), np.bool_)
-    is_new[1:] = False
-    for values in (step, category, name):
-        is_new[1:] |= values[1:] != values[:-1]
-    rows = np.flatnonzero(is_new)
-    step, category, name = step[rows], category[rows], name[rows]
-    bounds = np.append(bounds[rows], bounds[-1])
-    cell = step * len(CATEGORIES) + category
-    spent = _sum_exactly(cell, np.diff(bounds), count * len(CATEGORIES))
-    spent = spent.reshape(count, len(CATEGORIES))
-    return Pieces(bounds, step, category.astype(np.int8), name, spent, hidden)
+    hidden_stretches = np.flatnonzero(flying & is_work)
+    hidden_ns = _sum_exactly(
+        window[hidden_stretches],
+        bounds_ns[hidden_stretches + 1] - bounds_ns[hidden_stretches],
+        window_count,
+    )
+    is_changed = np.ones(len(window), np.bool_)
+    is_changed[1:] = False
+    for values in (window, category, name):
+        is_changed[1:] |= values[1:] != values[:-1]
+    first_stretches = np.flatnonzero(is_changed)
+    window, category, name = (
+        window[first_stretches],
+        category[first_stretches],
+        name[first_stretches],
+    )
+    bounds_ns = np.append(bounds_ns[first_stretches], bounds_ns[-1])
+    window_and_category = window * len(CATEGORIES) + category
+    spent_ns = _sum_exactly(window_and_category, np.diff(bounds_ns), window_count * len(CATEGORIES))
+    spent_ns = spent_ns.reshape(window_count, len(CATEGORIES))
+    return Pieces(bounds_ns, window, category.astype(np.int8), name, spent_ns, hidden_ns)
 
 
 def _find_boundaries(
-    windows: Ints, sets: list[tuple[Ints, Ints]]
+    window_bounds: Ints, interval_sets: list[tuple[Ints, Ints]]
 ) -> tuple[Ints, Array, list[Array]]:
-    """Return all moments at which anything changes, and the indices among them of all edges.
+    """Return all moments at which anything changes, ns, and the index among them of every edge.
 
-    Those of the windows are one array; those of each set are [0] of begins, [1] of ends.
+    Each set has begins and ends of intervals. Indices of the windows' bounds are one array; those of
+    each set are [begin or end, interval].
     """
-    edges = np.concatenate([windows, *(side for pair in sets for side in pair)])
-    order = np.argsort(edges, kind="stable")  # made of sorted runs, which that merges
-    ordered = edges[order]
-    is_new = np.ones(len(ordered), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
-    index = np.empty(len(edges), np.int32)
+    edges_ns = np.concatenate(
+        [window_bounds, *(side for interval_set in interval_sets for side in interval_set)]
+    )
+    order = np.argsort(edges_ns, kind="stable")  # made of sorted runs, which that merges
+    ordered_ns = edges_ns[order]
+    is_new = np.ones(len(ordered_ns), np.bool_)
+    np.not_equal(ordered_ns[1:], ordered_ns[:-1], out=is_new[1:])
+    index = np.empty(len(edges_ns), np.int32)
     index[order] = np.cumsum(is_new, dtype=np.int32) - 1
-    cuts = np.cumsum([len(windows), *(2 * len(begins) for begins, _ in sets)])
-    of_windows, *of_sets = np.split(index, cuts[:-1])
-    return ordered[is_new], of_windows, [part.reshape(2, -1) for part in of_sets]
+    set_stops = np.cumsum([len(window_bounds), *(2 * len(begins) for begins, _ in interval_sets)])
+    window_edges, *set_edges = np.split(index, set_stops[:-1])
+    return ordered_ns[is_new], window_edges, [indices.reshape(2, -1) for indices in set_edges]
 
 
-def _sum_exactly(where: Array, values: Ints, size: int) -> Ints:
+def _sum_exactly(indices: Array, values: Ints, size: int) -> Ints:
     """Add values up by index, exactly: as two halves, which floating point holds exactly."""
-    low = np.bincount(where, values & _HALF, minlength=size)
+    low = np.bincount(indices, values & _HALF, minlength=size)
     if len(values) and int(values.max()) > _HALF:
-        high = np.bincount(where, values >> _HALF_BITS, minlength=size)
+        high = np.bincount(indices, values >> _HALF_BITS, minlength=size)
         return low.astype(np.int64) + (high.astype(np.int64) << _HALF_BITS)
     return np.asarray(low.astype(np.int64))
 
@@ -174,37 +207,46 @@ def _covers(bound_count: int, edges: Array) -> Flags:
     """Find which pieces any interval covers, by the indices of begins and ends, [piece]."""
     if not edges.shape[1]:
         return np.zeros(bound_count - 1, np.bool_)
-    opened, closed = (np.bincount(side, minlength=bound_count) for side in edges)
-    return np.asarray(np.cumsum(opened - closed)[:-1] > 0)
+    begin_counts, end_counts = (np.bincount(indices, minlength=bound_count) for indices in edges)
+    return np.asarray(np.cumsum(begin_counts - end_counts)[:-1] > 0)
 
 
 def _find_innermost(bound_count: int, spans: Spans, edges: Array) -> tuple[Int16s, Flags, Int32s]:
-    """Find for each piece the innermost phase's code, whether user code is open, and the name."""
-    count = bound_count - 1
+    """Find for each piece the code of the innermost phase, whether user code is open, and a name.
+
+    The name is that of the innermost span. `edges` are the indices of spans' begins and ends among the
+    bounds, [begin or end, span].
+    """
+    piece_count = bound_count - 1
     begin_index, end_index = edges
-    code = np.append(spans.code, np.int16(NOTHING))
-    is_user, has_user = code == USER, np.zeros(count, np.bool_)
-    innermost = np.full(count, -1, np.int32)
-    phase = innermost.copy() if is_user.any() else innermost
-    ended = np.cumsum(np.bincount(end_index, minlength=bound_count))  # spans, by each boundary
-    levels = np.arange(len(begin_index)) - ended[begin_index]
+    codes = np.append(spans.code, np.int16(NOTHING))
+    is_user, has_user = codes == USER, np.zeros(piece_count, np.bool_)
+    innermost_span = np.full(piece_count, -1, np.int32)
+    innermost_phase = innermost_span.copy() if is_user.any() else innermost_span
+    ended_count = np.cumsum(
+        np.bincount(end_index, minlength=bound_count)
+    )  # spans, by each boundary
+    levels = np.arange(len(begin_index)) - ended_count[begin_index]
     for level in range(int(levels.max(initial=-1)) + 1):
-        active = _lay_out(np.flatnonzero(levels == level), begin_index, end_index, count)
-        is_active = active >= 0
-        np.copyto(innermost, active, where=is_active)
-        if phase is not innermost:
-            has_user |= is_user[active]
-            np.copyto(phase, active, where=is_active & ~is_user[active])
-    name = np.append(spans.name, np.int32(NOTHING))
-    return code[phase], has_user, name[innermost]
+        active_span = _lay_out(np.flatnonzero(levels == level), begin_index, end_index, piece_count)
+        is_active = active_span >= 0
+        np.copyto(innermost_span, active_span, where=is_active)
+        if innermost_phase is not innermost_span:
+            has_user |= is_user[active_span]
+            np.copyto(innermost_phase, active_span, where=is_active & ~is_user[active_span])
+    names = np.append(spans.name, np.int32(NOTHING))
+    return codes[innermost_phase], has_user, names[innermost_span]
 
 
-def _lay_out(rows: Indices, begin: Array, end: Array, count: int) -> Int32s:
-    """Find which of some spans is active in each piece, the latest begun one; -1 where none is."""
-    first_piece = begin[rows]
-    stop_piece = np.minimum(end[rows], np.append(first_piece[1:], count))
-    label, repeats = np.full((2, 2 * len(rows) + 1), -1, np.int32)
-    label[1::2], repeats[1::2] = rows, stop_piece - first_piece
+def _lay_out(span_rows: Indices, begin_index: Array, end_index: Array, piece_count: int) -> Int32s:
+    """Find the span that is active in each piece, the latest begun one, [piece]; -1 where none is.
+
+    Only some spans count (`span_rows`, by begin). Their begins and ends are indices of bounds, [span].
+    """
+    first_piece = begin_index[span_rows]
+    stop_piece = np.minimum(end_index[span_rows], np.append(first_piece[1:], piece_count))
+    span_and_gap_rows, repeats = np.full((2, 2 * len(span_rows) + 1), -1, np.int32)
+    span_and_gap_rows[1::2], repeats[1::2] = span_rows, stop_piece - first_piece
     repeats[:-1:2] = first_piece - np.append(0, stop_piece[:-1])
-    repeats[-1] = count - stop_piece[-1]
-    return np.repeat(label, repeats)
+    repeats[-1] = piece_count - stop_piece[-1]
+    return np.repeat(span_and_gap_rows, repeats)

@@ -6,6 +6,7 @@ communication in flight, and recorded causes of idleness, from the records of th
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
@@ -102,73 +103,85 @@ class ThreadActivity:
     def read_thread_spans(self, columns: Columns) -> Spans:
         """Read the training thread's spans; `code` is their meaning, `name` that of their file."""
         rows, code = self.thread_spans
-        start, end = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
-        return Spans(start, end, code, columns.word_column("name").codes.take(rows))
+        start_ns, end_ns = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
+        return Spans(start_ns, end_ns, code, columns.word_column("name").codes.take(rows))
 
 
 def read_intervals(
     columns: Columns, rows: Indices, device_rows: Indices | None = None
 ) -> Intervals:
-    """Read when events lasted, and others on the device."""
-    start, end = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
-    on_thread = Intervals(start, end)
+    """Read from when to when events (rows) lasted, ns; of `device_rows` the time on the device."""
+    start_ns, end_ns = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
+    on_thread = Intervals(start_ns, end_ns)
     if device_rows is None or not len(device_rows):
         return on_thread
     return Intervals.concatenate(on_thread, Intervals(*work_times(columns, device_rows)))
 
 
 def find_activity(
-    columns: Columns, training: int | None, tracks: tuple[int, ...], cache: BoundedCache
+    columns: Columns,
+    training_thread: int | None,
+    flight_tracks: tuple[int, ...],
+    cache: BoundedCache,
 ) -> ThreadActivity:
-    """Look for a worker's activity; the same columns as of another one have the same.
+    """Find a worker's activity; workers with equal columns share it.
 
     Args:
         columns: Its events, with `ACTIVITY_COLUMNS`.
-        training: Its training thread; None = it has none.
-        tracks: Its tracks of operations in flight.
+        training_thread: Its training thread; None = it has none.
+        flight_tracks: Its tracks of operations in flight.
         cache: Of the pass over all workers.
     """
-    key_words = [columns.word_column(name) for name in ("type", "kind", "op")]
-    numbers = [columns.number(name) for name in ("thread", "depth", "device_duration_ns")]
+    word_columns = [columns.word_column(name) for name in ("type", "kind", "op")]
+    number_columns = [columns.number(name) for name in ("thread", "depth", "device_duration_ns")]
     return cache.get_or_make(
         "thread activity",
-        [*(word.codes for word in key_words), *numbers],
-        lambda: _find_activity(columns, training, tracks),
-        *(training, tracks, *(word.known for word in key_words)),
+        [*(column.codes for column in word_columns), *number_columns],
+        lambda: _find_activity(columns, training_thread, flight_tracks),
+        *(training_thread, flight_tracks, *(column.known for column in word_columns)),
     )
 
 
 def _find_activity(
-    columns: Columns, training: int | None, tracks: tuple[int, ...]
+    columns: Columns, training_thread: int | None, flight_tracks: tuple[int, ...]
 ) -> ThreadActivity:
+    """Find a worker's activity; all flags here are [event]."""
     is_span, kind, thread = columns.is_span, columns.word_column("kind"), columns.number("thread")
-    has_thread = training is not None
-    on_training = is_span & has_thread & (thread == (-1 if training is None else training))
+    has_thread = training_thread is not None
+    on_training = (
+        is_span & has_thread & (thread == (-1 if training_thread is None else training_thread))
+    )
     off_training = is_span & has_thread & ~on_training
-    off_tracks = off_training & ~np.isin(thread, tracks)
+    off_tracks = off_training & ~np.isin(thread, flight_tracks)
     is_timed = is_span & (columns.number("device_duration_ns") >= 0)
     # A reduction that a thread only queues: it is in flight on the device.
-    reduced = is_timed & kind.is_in(("reduction",))
+    is_device_reduction = is_timed & kind.is_in(("reduction",))
     on_device = is_timed & kind.is_in((*COMPUTE_CATEGORIES, "device"))
-    directed = _find_directed_phases(kind, on_training, off_tracks)
-    queued_phases = [phase for phase in directed if (on_device & kind.is_in((phase,))).any()]
-    queueing = off_tracks & kind.is_in(queued_phases)
-    computing = _on_computing_threads(columns, on_training, off_tracks & ~queueing, directed)
-    work = np.flatnonzero(on_device | computing)
-    work = work[np.argsort(columns.number("depth")[work], kind="stable")]
-    work_code = kind.take(work).translated(_MEANING | {"device": USER}, USER)
-    spans = np.flatnonzero((on_training | queueing) & ~kind.is_in(("step",)) & ~reduced)
-    flies = off_training & kind.is_in(_IN_FLIGHT) & ~reduced
-    unshown = flies & ~kind.is_in(("reduction",)) if _shows_waits(columns, on_training) else flies
+    directed_phases = _find_directed_phases(kind, on_training, off_tracks)
+    queued_phases = [phase for phase in directed_phases if (on_device & kind.is_in((phase,))).any()]
+    is_queueing = off_tracks & kind.is_in(queued_phases)
+    is_computing = _find_work_on_threads(
+        columns, on_training, off_tracks & ~is_queueing, directed_phases
+    )
+    work_rows = np.flatnonzero(on_device | is_computing)
+    work_rows = work_rows[np.argsort(columns.number("depth")[work_rows], kind="stable")]
+    work_code = kind.take(work_rows).translated(_MEANING | {"device": USER}, USER)
+    span_rows = np.flatnonzero(
+        (on_training | is_queueing) & ~kind.is_in(("step",)) & ~is_device_reduction
+    )
+    is_flight = off_training & kind.is_in(_IN_FLIGHT) & ~is_device_reduction
+    is_unshown_flight = (
+        is_flight & ~kind.is_in(("reduction",)) if _shows_waits(columns, on_training) else is_flight
+    )
     activity = ThreadActivity(
-        device_work=(work, work_code),
-        thread_spans=(spans, _to_codes(columns, spans, work_code)),
-        flights=(np.flatnonzero(flies), np.flatnonzero(reduced)),
+        device_work=(work_rows, work_code),
+        thread_spans=(span_rows, _to_codes(columns, span_rows, work_code)),
+        flights=(np.flatnonzero(is_flight), np.flatnonzero(is_device_reduction)),
         idle_causes=(np.flatnonzero(off_tracks & kind.is_in(_CAUSES)), np.flatnonzero(is_timed)),
-        updates=np.flatnonzero((on_training | computing) & kind.is_in(("update",))),
+        updates=np.flatnonzero((on_training | is_computing) & kind.is_in(("update",))),
         forward=np.flatnonzero(is_span & kind.is_in(("forward",))),
         passes=np.flatnonzero(on_training & kind.is_in(("forward", "backprop"))),
-        unshown_flights=np.flatnonzero(unshown),
+        unshown_flights=np.flatnonzero(is_unshown_flight),
     )
     for rows in (activity.updates, activity.forward, activity.passes):
         rows.setflags(write=False)
@@ -184,60 +197,62 @@ def _shows_waits(columns: Columns, on_training: Flags) -> bool:
     return bool((is_wait & ~columns.word_column("op").is_in((_OP_WITHOUT_WORK,))).any())
 
 
-def _find_directed_phases(kind: Words, on_training: Flags, off_tracks: Flags) -> tuple[str, ...]:
-    """Return the phases of training that other threads have, and the training thread has not itself.
+def _find_directed_phases(kinds: Words, on_training: Flags, off_tracks: Flags) -> tuple[str, ...]:
+    """Return the phases of training that are on other threads and never on the training thread.
 
-    It only directs them. Where a device computes such a phase, these threads only queue it.
+    It only directs them. `kinds` and the flags are [event].
     """
     return tuple(
         phase
         for phase in _PHASES_OF_TRAINING
-        if (kind.is_in((phase,)) & off_tracks).any()
-        and not (kind.is_in((phase,)) & on_training).any()
+        if (kinds.is_in((phase,)) & off_tracks).any()
+        and not (kinds.is_in((phase,)) & on_training).any()
     )
 
 
-def _on_computing_threads(
-    columns: Columns, on_training: Flags, off_tracks: Flags, directed: tuple[str, ...]
+def _find_work_on_threads(
+    columns: Columns, on_training: Flags, off_tracks: Flags, directed_phases: tuple[str, ...]
 ) -> Flags:
     """Find the work on threads of their own, where the training thread only directs it, [event].
 
-    That are the phases that it directs, with what else is done there. If no thread has such phases, it
-    is the thread with most other work, if that is more than the training thread has.
+    That is all work on threads with directed phases. Without such phases it is the user's work on the
+    thread that has most, if that is more than the training thread has.
     """
     kind, thread = columns.word_column("kind"), columns.number("thread")
-    if directed:
-        computing = np.unique(thread[kind.is_in(directed) & off_tracks])
-        return np.asarray(off_tracks & kind.is_in((*directed, "user")) & np.isin(thread, computing))
-    is_user, trains = kind.is_in(("user",)), kind.is_in(_PHASES_OF_TRAINING)
-    count = np.bincount(thread[is_user & off_tracks])
-    if (trains & on_training).any() or count.max(initial=0) <= np.count_nonzero(
+    if directed_phases:
+        computing_threads = np.unique(thread[kind.is_in(directed_phases) & off_tracks])
+        return np.asarray(
+            off_tracks & kind.is_in((*directed_phases, "user")) & np.isin(thread, computing_threads)
+        )
+    is_user, is_training = kind.is_in(("user",)), kind.is_in(_PHASES_OF_TRAINING)
+    span_count_by_thread = np.bincount(thread[is_user & off_tracks])
+    if (is_training & on_training).any() or span_count_by_thread.max(initial=0) <= np.count_nonzero(
         is_user & on_training
     ):
         return np.zeros(columns.height, np.bool_)
-    return np.asarray(off_tracks & is_user & (thread == count.argmax()))
+    return np.asarray(off_tracks & is_user & (thread == span_count_by_thread.argmax()))
 
 
 def _to_codes(columns: Columns, rows: Indices, work_code: Array) -> Array:
-    """Return the code of each span of the training thread; `work_code` is what a device worked on."""
-    code = columns.word_column("kind").take(rows).translated(_MEANING, USER)
-    of_op = columns.word_column("op").take(rows).translated(_MEANING_OF_OP, NULL)
-    code = np.where(of_op == NULL, code, of_op)
+    """Return the code of each span of the training thread, [row]; `work_code` is what devices did."""
+    codes = columns.word_column("kind").take(rows).translated(_MEANING, USER)
+    codes_of_ops = columns.word_column("op").take(rows).translated(_MEANING_OF_OP, NULL)
+    codes = np.where(codes_of_ops == NULL, codes, codes_of_ops)
     if len(work_code):  # spans that only give the device such work, or await it
-        code = np.where(np.isin(code, [*np.unique(work_code), IDLE]), code + QUEUED, code)
-    return code
+        codes = np.where(np.isin(codes, [*np.unique(work_code), IDLE]), codes + QUEUED, codes)
+    return codes
 
 
 def find_waits(trace: Trace, processes: list[int]) -> Iterator[Intervals]:
     """Yield when each process was blocked by others: in collectives, and in messages."""
-    process, start, end = (
+    process, start_ns, end_ns = (
         trace.awaited[name].to_numpy() for name in ("process", "start_ns", "end_ns")
     )
-    edges = np.searchsorted(process, processes), np.searchsorted(process, processes, "right")
-    by_process = _find_collective_waits(trace.calls, processes)
-    for wait, first, stop in zip(by_process, *edges, strict=True):
-        in_messages = Intervals(start[first:stop], end[first:stop])
-        yield wait if first == stop else Intervals.concatenate(wait, in_messages)
+    row_ranges = np.searchsorted(process, processes), np.searchsorted(process, processes, "right")
+    collective_waits = _find_collective_waits(trace.calls, processes)
+    for waits, first_row, stop_row in zip(collective_waits, *row_ranges, strict=True):
+        in_messages = Intervals(start_ns[first_row:stop_row], end_ns[first_row:stop_row])
+        yield waits if first_row == stop_row else Intervals.concatenate(waits, in_messages)
 
 
 def _find_collective_waits(
@@ -247,34 +262,35 @@ def _find_collective_waits(
 
     `processes` are in order, as those of each communicator are.
     """
-    by_process = merge(*map(_find_waits_of_grid, calls), key=itemgetter(0))
-    upcoming = next(by_process, None)
+    waits_by_process = merge(*map(_find_waits_of_grid, calls), key=itemgetter(0))
+    no_wait = (sys.maxsize, Intervals.empty())
+    next_process, next_waits = next(waits_by_process, no_wait)
     for process in processes:
         waits = [Intervals.empty()]
-        while upcoming is not None and upcoming[0] <= process:
-            if upcoming[0] == process:
-                waits.append(upcoming[1])
-            upcoming = next(by_process, None)
+        while next_process <= process:
+            if next_process == process:
+                waits.append(next_waits)
+            next_process, next_waits = next(waits_by_process, no_wait)
         yield Intervals.concatenate(*waits)
 
 
 def _find_waits_of_grid(grid: CallGrid) -> Iterator[tuple[int, Intervals]]:
-    """Yield the waits of each process in the calls of one communicator.
+    """Yield each process of a communicator, with the times at which it waited in the calls.
 
-    Where ranks make different operations nothing is transferred: they wait for what never comes.
+    Where ranks make different operations, they wait until the call's end for what never comes.
     """
     is_known = grid.last_ns != NEVER
     is_missing = ~is_known & ((grid.last_rank != NULL) | grid.follows_mismatch)
     for column, (start_ns, wait_ns) in enumerate(grid.waits_by_process()):
         wait_end_ns = start_ns + wait_ns
         wait_end_ns[is_missing] = grid.end_ns[is_missing, column]
-        waits = (is_known | is_missing) & (start_ns != NEVER)
-        yield int(grid.processes[column]), Intervals(start_ns[waits], wait_end_ns[waits])
+        is_wait = (is_known | is_missing) & (start_ns != NEVER)
+        yield int(grid.processes[column]), Intervals(start_ns[is_wait], wait_end_ns[is_wait])
 
 
 def training_threads(trace: Trace) -> Ints:
     """Return each process's training thread, [process]; -1 without one."""
-    known = trace.processes.select("process", "training_thread")
+    processes = trace.processes.select("process", "training_thread")
     threads = np.full(int(trace.processes["process"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]  # a column of numbers
-    threads[known["process"].to_numpy()] = known["training_thread"].fill_null(-1).to_numpy()
+    threads[processes["process"].to_numpy()] = processes["training_thread"].fill_null(-1).to_numpy()
     return threads

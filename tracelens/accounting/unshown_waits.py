@@ -37,82 +37,99 @@ class _Stretches:
     """Stretches of a thread without a span, in which calls are in flight, [stretch], ns.
 
     `next_name` is the name of the span that ends each. The last call that ends in a stretch does so at
-    `call_end`, which is `begin` if none does.
+    `call_end_ns`, which is `begin_ns` if none does.
     """
 
     next_name: Ints
-    begin: Ints
-    call_end: Ints
-    end: Ints
+    begin_ns: Ints
+    call_end_ns: Ints
+    end_ns: Ints
 
     @property
-    def length(self) -> Ints:
-        return self.end - self.begin
+    def length_ns(self) -> Ints:
+        return self.end_ns - self.begin_ns
 
     @property
-    def delay(self) -> Ints:
+    def delay_ns(self) -> Ints:
         """How long after their begin the last call is over."""
-        return self.call_end - self.begin
+        return self.call_end_ns - self.begin_ns
 
     def find_waits(self) -> Flags:
-        """Find the stretches in which the thread may have waited for the calls."""
-        has_end = self.delay > 0
-        is_prompt = has_end & (self.end - self.call_end <= MAX_SHARE_AFTER_CALL * self.length)
-        waits = np.zeros(len(self.begin), np.bool_)
-        order = np.argsort(self.next_name, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(self.next_name[order])) + 1):
-            ended = rows[has_end[rows]]
-            before_end_ns = self.length[rows].sum() - self.length[ended].sum()
-            if before_end_ns > MAX_SHARE_BEFORE_END * self.length[rows].sum():
+        """Find the stretches in which the thread may have waited for the calls, [stretch]."""
+        has_end = self.delay_ns > 0
+        is_prompt = has_end & (
+            self.end_ns - self.call_end_ns <= MAX_SHARE_AFTER_CALL * self.length_ns
+        )
+        waits = np.zeros(len(self.begin_ns), np.bool_)
+        by_name = np.argsort(self.next_name, kind="stable")
+        for stretches_before_span in np.split(
+            by_name, np.flatnonzero(np.diff(self.next_name[by_name])) + 1
+        ):
+            with_call_end = stretches_before_span[has_end[stretches_before_span]]
+            before_end_ns = (
+                self.length_ns[stretches_before_span].sum() - self.length_ns[with_call_end].sum()
+            )
+            if before_end_ns > MAX_SHARE_BEFORE_END * self.length_ns[stretches_before_span].sum():
                 continue
-            follows_calls = is_prompt[ended].all() or self._follow_calls(ended)
+            follows_calls = is_prompt[with_call_end].all() or self._are_lengthened_by_calls(
+                with_call_end
+            )
             if follows_calls is None:
                 follows_calls = not is_prompt.any()
-            waits[ended] = follows_calls | is_prompt[ended]
+            waits[with_call_end] = follows_calls | is_prompt[with_call_end]
         return waits
 
-    def _follow_calls(self, rows: Indices) -> bool | None:
+    def _are_lengthened_by_calls(self, stretches: Indices) -> bool | None:
         """Return True if stretches are longer where calls end later; None if that is not clear."""
-        delay, length = (ns[rows] - ns[rows].mean() for ns in (self.delay, self.length))
-        variance = float((delay**2).sum())
-        if len(rows) < 3 or not variance:
+        delay_deviation_ns, length_deviation_ns = (
+            ns[stretches] - ns[stretches].mean() for ns in (self.delay_ns, self.length_ns)
+        )
+        delay_square_sum = float((delay_deviation_ns**2).sum())
+        if len(stretches) < 3 or not delay_square_sum:
             return None
-        slope = float((delay * length).sum()) / variance
-        residuals = length - slope * delay
-        error = float(np.sqrt((residuals**2).sum() / (len(rows) - 2) / variance))
+        slope = float((delay_deviation_ns * length_deviation_ns).sum()) / delay_square_sum
+        residuals_ns = length_deviation_ns - slope * delay_deviation_ns
+        error = float(np.sqrt((residuals_ns**2).sum() / (len(stretches) - 2) / delay_square_sum))
         is_clear = abs(slope - MIN_SLOPE_IF_WAITING) > STANDARD_ERRORS_OF_SLOPE * error
         return slope > MIN_SLOPE_IF_WAITING if is_clear else None
 
 
-def find_unshown_waits(spans: Spans, flights: Intervals, first: int, last: int) -> Intervals:
+def find_unshown_waits(spans: Spans, flights: Intervals, first_ns: int, last_ns: int) -> Intervals:
     """Return when a thread may have waited for calls in flight in stretches without a span.
 
     Args:
         spans: Those of the thread, outer ones before inner ones.
         flights: The calls whose waits no span shows.
-        first: When the thread's time begins, ns.
-        last: When it ends.
+        first_ns: When the thread's time begins, ns.
+        last_ns: When it ends.
     """
     if not len(flights.start):
         return flights
-    stretches = _find_stretches(spans, flights.sort_edges(), np.array([first, last]))
-    waits = stretches.find_waits()
-    return Intervals(stretches.begin[waits], stretches.call_end[waits])
+    stretches = _find_stretches(spans, flights.sort_edges(), np.array([first_ns, last_ns]))
+    is_wait = stretches.find_waits()
+    return Intervals(stretches.begin_ns[is_wait], stretches.call_end_ns[is_wait])
 
 
-def _find_stretches(spans: Spans, edges: Intervals, bounds: Ints) -> _Stretches:
-    """Find the stretches without a span in which calls are in flight, by the calls' sorted edges."""
-    start, end = (np.concatenate([side, bounds]) for side in (spans.start, spans.end))
-    name = np.append(spans.name, np.full(len(bounds), -1))
-    order = np.argsort(start, kind="stable")
-    covered_until, next_span = np.maximum.accumulate(end[order])[:-1], order[1:]
-    is_gap = covered_until < start[next_span]
-    begin, next_span = covered_until[is_gap], next_span[is_gap]
-    end = start[next_span]
+def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stretches:
+    """Find the stretches between two times without a span in which calls are in flight.
+
+    Begins and ends of `flights`, the calls, are each in order.
+    """
+    start_ns, end_ns = (np.concatenate([side, limits_ns]) for side in (spans.start, spans.end))
+    names = np.append(spans.name, np.full(len(limits_ns), -1))
+    by_start = np.argsort(start_ns, kind="stable")
+    covered_until_ns, next_span = np.maximum.accumulate(end_ns[by_start])[:-1], by_start[1:]
+    is_gap = covered_until_ns < start_ns[next_span]
+    begin_ns, next_span = covered_until_ns[is_gap], next_span[is_gap]
+    end_ns = start_ns[next_span]
     # Another thread may note the end of a call when the waiting one has gone on already.
-    latest_end = end + (MAX_SHARE_AFTER_CALL * (end - begin)).astype(np.int64)
-    call = np.searchsorted(edges.end, latest_end, side="right") - 1
-    call_end = np.where(call >= 0, np.clip(edges.end[call], begin, end), begin)
-    in_flight = np.searchsorted(edges.start, end) > np.searchsorted(edges.end, end)
-    rows = np.flatnonzero((call_end > begin) | in_flight)
-    return _Stretches(name[next_span[rows]], begin[rows], call_end[rows], end[rows])
+    latest_end_ns = end_ns + (MAX_SHARE_AFTER_CALL * (end_ns - begin_ns)).astype(np.int64)
+    last_call = np.searchsorted(flights.end, latest_end_ns, side="right") - 1
+    call_end_ns = np.where(
+        last_call >= 0, np.clip(flights.end[last_call], begin_ns, end_ns), begin_ns
+    )
+    is_in_flight = np.searchsorted(flights.start, end_ns) > np.searchsorted(flights.end, end_ns)
+    selected = np.flatnonzero((call_end_ns > begin_ns) | is_in_flight)
+    return _Stretches(
+        names[next_span[selected]], begin_ns[selected], call_end_ns[selected], end_ns[selected]
+    )

@@ -71,82 +71,105 @@ class Updates:
 
         `cache` belongs to the pass over all workers; most of them update in the same order.
         """
-        updates = activity.updates
-        is_open = columns.number("end_ns")[updates] == FOREVER
-        updates = updates[~is_open] if is_open.any() else updates
+        update_rows = activity.updates
+        is_open = columns.number("end_ns")[update_rows] == FOREVER
+        update_rows = update_rows[~is_open] if is_open.any() else update_rows
         return cls(
-            _read_gaps(columns, updates, activity.passes),
-            _read_by_bucket(columns, updates, every, cache),
+            _read_gaps(columns, update_rows, activity.passes),
+            _read_by_bucket(columns, update_rows, every, cache),
             _read_uses(columns, activity.forward, every, cache),
         )
 
 
-def _read_gaps(columns: Columns, rows: Indices, passes: Indices) -> tuple[Array, ...]:
-    """Measure the gap between each update and the next one, in `GAP_COLUMNS` but the rank.
+def _read_gaps(columns: Columns, update_rows: Indices, pass_rows: Indices) -> tuple[Array, ...]:
+    """Return the gaps between updates: step, begin, length in ns, and whether both are in one step.
 
-    Between two updates of one step that forward or backprop lie between is no gap, but a further pass:
-    of another optimizer, or of more samples.
+    Two updates of a step with forward or backprop (`pass_rows`, rows) between them have no gap, but a
+    further pass: of another optimizer, or of more samples.
     """
-    start, end, step = (columns.number(name).take(rows) for name in ("start_ns", "end_ns", "step"))
-    reached = np.maximum.accumulate(end)[:-1]  # an update may lie within another
-    gaps = np.flatnonzero(start[1:] > reached)
+    start_ns, end_ns, step = (
+        columns.number(name).take(update_rows) for name in ("start_ns", "end_ns", "step")
+    )
+    covered_until_ns = np.maximum.accumulate(end_ns)[:-1]  # an update may lie within another
+    gap_indices = np.flatnonzero(start_ns[1:] > covered_until_ns)
     is_within = step[:-1] == step[1:]
-    candidates = gaps[is_within[gaps]]
-    if len(candidates) and len(passes):
-        pass_start, pass_end = (
-            columns.number(name).take(passes) for name in ("start_ns", "end_ns")
+    gaps_in_step = gap_indices[is_within[gap_indices]]
+    if len(gaps_in_step) and len(pass_rows):
+        pass_start_ns, pass_end_ns = (
+            columns.number(name).take(pass_rows) for name in ("start_ns", "end_ns")
         )
-        begun_count = np.searchsorted(pass_start, start[1:][candidates])
-        last_end = np.maximum.accumulate(pass_end)[begun_count - 1]
-        has_pass = (begun_count > 0) & (last_end > reached[candidates])
+        begun_count = np.searchsorted(pass_start_ns, start_ns[1:][gaps_in_step])
+        last_pass_end_ns = np.maximum.accumulate(pass_end_ns)[begun_count - 1]
+        has_pass = (begun_count > 0) & (last_pass_end_ns > covered_until_ns[gaps_in_step])
         if has_pass.any():
-            gaps = np.setdiff1d(gaps, candidates[has_pass], assume_unique=True)
-    gap_ns = (start[1:] - reached)[gaps]
-    small = np.uint32 if gap_ns.max(initial=0) < 1 << 32 else np.int64
-    return step[:-1][gaps], reached[gaps], gap_ns.astype(small), is_within[gaps]
+            gap_indices = np.setdiff1d(gap_indices, gaps_in_step[has_pass], assume_unique=True)
+    gap_ns = (start_ns[1:] - covered_until_ns)[gap_indices]
+    gap_type = np.uint32 if gap_ns.max(initial=0) < 1 << 32 else np.int64
+    return (
+        step[:-1][gap_indices],
+        covered_until_ns[gap_indices],
+        gap_ns.astype(gap_type),
+        is_within[gap_indices],
+    )
 
 
 def _read_by_bucket(
-    columns: Columns, rows: Indices, every: int, cache: BoundedCache
+    columns: Columns, update_rows: Indices, every: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
-    """Return when each step's weights are updated, by bucket where updates carry one."""
+    """Return step, bucket (`NULL`: none), begin and end of the update of each step's weights.
+
+    `update_rows` are the updates; only every n-th step counts (`every`).
+    """
     steps, buckets = columns.number("step"), columns.number("bucket")
-    step, bucket, rows, firsts = cache.get_or_make(
+    step, bucket, update_rows, group_begins = cache.get_or_make(
         "order of updates",
-        (rows, steps, buckets),
-        partial(_sort_by_bucket, rows, steps, buckets, every),
+        (update_rows, steps, buckets),
+        partial(_sort_by_bucket, update_rows, steps, buckets, every),
         every,
     )
-    start, end = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
-    if not len(firsts):
-        return step, bucket, start, end
-    return step, bucket, np.minimum.reduceat(start, firsts), np.maximum.reduceat(end, firsts)
+    start_ns, end_ns = (columns.number(name).take(update_rows) for name in ("start_ns", "end_ns"))
+    if not len(group_begins):
+        return step, bucket, start_ns, end_ns
+    return (
+        step,
+        bucket,
+        np.minimum.reduceat(start_ns, group_begins),
+        np.maximum.reduceat(end_ns, group_begins),
+    )
 
 
-def _sort_by_bucket(rows: Indices, steps: Array, buckets: Array, every: int) -> tuple[Array, ...]:
-    """Return each step and bucket of updates, their rows by these, and where among them each begins."""
-    rows = rows[steps[rows] % every == 0]
-    rows = rows[np.lexsort((buckets[rows], steps[rows]))]
-    step, bucket = steps[rows], buckets[rows]
-    is_first = np.ones(len(rows), np.bool_)
-    is_first[1:] = (step[1:] != step[:-1]) | (bucket[1:] != bucket[:-1])
-    firsts = np.flatnonzero(is_first)
-    return step[firsts], bucket[firsts], rows, firsts
+def _sort_by_bucket(
+    update_rows: Indices, steps: Array, buckets: Array, every: int
+) -> tuple[Array, ...]:
+    """Sort updates (rows) by step and bucket, those of every n-th step.
+
+    Returns the step and the bucket of each group, all rows in that order, and where each group begins.
+    """
+    update_rows = update_rows[steps[update_rows] % every == 0]
+    update_rows = update_rows[np.lexsort((buckets[update_rows], steps[update_rows]))]
+    step_of_row, bucket_of_row = steps[update_rows], buckets[update_rows]
+    is_first = np.ones(len(update_rows), np.bool_)
+    is_first[1:] = (step_of_row[1:] != step_of_row[:-1]) | (bucket_of_row[1:] != bucket_of_row[:-1])
+    group_begins = np.flatnonzero(is_first)
+    return step_of_row[group_begins], bucket_of_row[group_begins], update_rows, group_begins
 
 
 def _read_uses(
-    columns: Columns, forward: Indices, every: int, cache: BoundedCache
+    columns: Columns, forward_rows: Indices, every: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
-    """Return steps that leave weights, and when these are first used; forward passes are by begin."""
+    """Return steps, and when the weights that each leaves are first used: the next forward pass, ns.
+
+    Forward passes are in order of time; only every n-th step counts (`every`).
+    """
 
     def find_first_uses() -> tuple[Array, ...]:
-        rows = forward[(steps[forward] - 1) % every == 0]
+        rows = forward_rows[(steps[forward_rows] - 1) % every == 0]
         step, first = np.unique(steps[rows], return_index=True)
         return step - 1, rows[first]
 
     steps = columns.number("step")
     step, first_rows = cache.get_or_make(
-        "first use of weights", (forward, steps), find_first_uses, every
+        "first use of weights", (forward_rows, steps), find_first_uses, every
     )
     return step, columns.number("start_ns")[first_rows]
 
@@ -170,20 +193,34 @@ class WeightUpdates:
 
     def some_gaps(self) -> Iterator[pl.DataFrame]:
         """Yield all gaps, those of some workers at a time, in `GAP_COLUMNS`."""
-        for first in range(0, max(len(self.ranks), 1), WORKERS_PER_TABLE):
-            workers = slice(first, first + WORKERS_PER_TABLE)
+        for first_worker in range(0, max(len(self.ranks), 1), WORKERS_PER_TABLE):
+            workers = slice(first_worker, first_worker + WORKERS_PER_TABLE)
             yield _to_table(GAP_COLUMNS, self.ranks[workers], self.gaps_of_workers[workers])
 
     @classmethod
-    def from_workers(cls, owners: Sequence[tuple[int, int]], updates_of: Sequence[Updates]) -> Self:
-        """Put the workers' together; `owners` are their processes and ranks."""
+    def from_workers(
+        cls, owners: Sequence[tuple[int, int]], updates_by_worker: Sequence[Updates]
+    ) -> Self:
+        """Join the updates of all workers; `owners` are their processes and ranks."""
         processes = [process for process, _ in owners]
-        updates = _to_table(UPDATE_COLUMNS, processes, [one.updates for one in updates_of])
+        updates = _to_table(
+            UPDATE_COLUMNS,
+            processes,
+            [worker_updates.updates for worker_updates in updates_by_worker],
+        )
         return cls(
             ranks=tuple(rank for _, rank in owners),
-            gaps_of_workers=tuple(accumulate((one.gaps for one in updates_of), _share_equal)),
+            gaps_of_workers=tuple(
+                accumulate(
+                    (worker_updates.gaps for worker_updates in updates_by_worker), _share_equal
+                )
+            ),
             updates=updates.with_columns(pl.when(pl.col("bucket") != NULL).then("bucket")),
-            used=_to_table(USED_COLUMNS, processes, [one.used for one in updates_of]),
+            used=_to_table(
+                USED_COLUMNS,
+                processes,
+                [worker_updates.used for worker_updates in updates_by_worker],
+            ),
         )
 
 
@@ -194,11 +231,16 @@ def _share_equal(before: tuple[Array, ...], arrays: tuple[Array, ...]) -> tuple[
 
 
 def _to_table(
-    columns: dict[str, pl.DataType], owners: Sequence[int], arrays_of: Sequence[tuple[Array, ...]]
+    schema: dict[str, pl.DataType],
+    owners: Sequence[int],
+    columns_by_worker: Sequence[tuple[Array, ...]],
 ) -> pl.DataFrame:
-    if not arrays_of:
-        return pl.DataFrame(schema=columns)
-    owner = np.repeat(np.array(owners, np.int32), [len(arrays[0]) for arrays in arrays_of])
-    values = [owner, *map(np.concatenate, zip(*arrays_of, strict=True))]
-    series = zip(columns.items(), values, strict=True)
-    return pl.DataFrame([pl.Series(name, column).cast(kind) for (name, kind), column in series])
+    """Join the columns of all workers into a table whose first column is the worker's owner."""
+    if not columns_by_worker:
+        return pl.DataFrame(schema=schema)
+    owner_column = np.repeat(
+        np.array(owners, np.int32), [len(worker_columns[0]) for worker_columns in columns_by_worker]
+    )
+    values = [owner_column, *map(np.concatenate, zip(*columns_by_worker, strict=True))]
+    series = zip(schema.items(), values, strict=True)
+    return pl.DataFrame([pl.Series(name, array).cast(dtype) for (name, dtype), array in series])

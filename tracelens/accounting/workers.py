@@ -53,20 +53,20 @@ class Account:
 class Task:
     """What accounts for one worker's time: its events, and what is known of the other ranks'.
 
-    `windows` are the bounds of its steps; in `gaps` steps were left out as asked.
-    Of every `every`-th step updates are followed.
+    `window_bounds` are the bounds of its steps; in `gaps` steps were left out as asked.
+    Of every n-th step (`follow_interval`) updates are followed.
     """
 
     process: int
     source: Source
-    windows: Ints
+    window_bounds: Ints
     gaps: Ints
     wait: Intervals
     queue: Intervals
-    training: int | None
-    tracks: tuple[int, ...]
-    words: tuple[str, ...]
-    every: int
+    training_thread: int | None
+    flight_tracks: tuple[int, ...]
+    span_names: tuple[str, ...]
+    follow_interval: int
 
 
 def account_all(tasks: Sequence[Task], cache: BoundedCache) -> list[Account]:
@@ -75,29 +75,31 @@ def account_all(tasks: Sequence[Task], cache: BoundedCache) -> list[Account]:
 
 
 def _account(task: Task, cache: BoundedCache) -> Account:
+    """Account for one worker's time."""
     columns = task.source.columns(task.process, _COLUMNS, cache)
-    activity = find_activity(columns, task.training, task.tracks, cache)
+    activity = find_activity(columns, task.training_thread, task.flight_tracks, cache)
     pieces = _partition(task, columns, activity)
-    occurring = np.flatnonzero(pieces.spent.any(axis=0))
-    spent = pieces.spent.T[occurring]
-    most_ns = max(spent.max(initial=0), pieces.hidden.max(initial=0))
-    small = np.int32 if most_ns <= np.iinfo(np.int32).max else np.int64
-    names = _number_names(columns, task.words)[pieces.name]
+    categories = np.flatnonzero(pieces.spent.any(axis=0))
+    spent_ns = pieces.spent.T[categories]
+    most_ns = max(spent_ns.max(initial=0), pieces.hidden.max(initial=0))
+    number_type = np.int32 if most_ns <= np.iinfo(np.int32).max else np.int64
+    names = _number_names(columns, task.span_names)[pieces.name]
     return Account(
         PackedPieces.from_pieces(pieces, names),
-        occurring,
-        spent.astype(small),
-        pieces.hidden.astype(small),
-        Updates.from_activity(columns, activity, every=task.every, cache=cache),
+        categories,
+        spent_ns.astype(number_type),
+        pieces.hidden.astype(number_type),
+        Updates.from_activity(columns, activity, every=task.follow_interval, cache=cache),
         _read_amounts(columns, cache),
         int(np.count_nonzero(columns.is_span)),
     )
 
 
 def _partition(task: Task, columns: Columns, activity: ThreadActivity) -> Pieces:
-    first, last = int(task.windows[0]), int(task.windows[-1])
-    spans = activity.read_thread_spans(columns).clip(first, last)
-    unshown = read_intervals(columns, activity.unshown_flights).clip(first, last)
+    """Cut a worker's time into pieces; `columns` are its events, `activity` says what they mean."""
+    first_ns, last_ns = int(task.window_bounds[0]), int(task.window_bounds[-1])
+    spans = activity.read_thread_spans(columns).clip(first_ns, last_ns)
+    unshown_flights = read_intervals(columns, activity.unshown_flights).clip(first_ns, last_ns)
     flights, device_flights = activity.flights
     around = Surroundings(
         wait=task.wait,
@@ -105,19 +107,19 @@ def _partition(task: Task, columns: Columns, activity: ThreadActivity) -> Pieces
         flying=read_intervals(columns, flights, device_flights),
         stopped=Intervals.concatenate(
             read_intervals(columns, flights[:0], device_flights),
-            find_unshown_waits(spans, unshown, first, last),
+            find_unshown_waits(spans, unshown_flights, first_ns, last_ns),
         ),
         cause=read_intervals(columns, *activity.idle_causes),
         device=activity.read_device_work(columns),
     )
-    return partition(spans, around, task.windows).without_gaps(task.gaps)
+    return partition(spans, around, task.window_bounds).without_gaps(task.gaps)
 
 
-def _number_names(columns: Columns, words: Sequence[str]) -> Int32s:
-    """Return for each name of a file its number among `words`; the last one is that of none."""
-    numbers = {word: number for number, word in enumerate(words)}
+def _number_names(columns: Columns, shared_names: Sequence[str]) -> Int32s:
+    """Return for each name of a file its number among `shared_names`; the last one is that of none."""
+    number_by_word = {word: number for number, word in enumerate(shared_names)}
     names = columns.word_column("name").known
-    return np.array([*(numbers.get(name, NOTHING) for name in names), NOTHING], np.int32)
+    return np.array([*(number_by_word.get(name, NOTHING) for name in names), NOTHING], np.int32)
 
 
 def _read_amounts(columns: Columns, cache: BoundedCache) -> dict[str, Amounts]:
@@ -134,14 +136,15 @@ def _read_amounts(columns: Columns, cache: BoundedCache) -> dict[str, Amounts]:
 
 
 def _sum_amounts(columns: Columns) -> dict[str, Amounts]:
-    name, value = columns.word_column("name"), columns.values["value"]
-    counters = np.flatnonzero(columns.word_column("type").is_in(("counter",)))
-    is_of_step = columns.word_column("kind").take(counters).is_in(("step",))
-    counters = counters[is_of_step & np.isfinite(value[counters])]
+    """Return the steps that counters tell of, and the sum in each, by the name of the amount."""
+    names, values = columns.word_column("name"), columns.values["value"]
+    counter_rows = np.flatnonzero(columns.word_column("type").is_in(("counter",)))
+    is_of_step = columns.word_column("kind").take(counter_rows).is_in(("step",))
+    counter_rows = counter_rows[is_of_step & np.isfinite(values[counter_rows])]
     amounts = {}
     for amount in AMOUNTS:
-        rows = counters[name.take(counters).is_in((amount,))]
-        if len(rows):
-            step, index = np.unique(columns.number("step")[rows], return_inverse=True)
-            amounts[amount] = step, np.bincount(index, value[rows])
+        amount_rows = counter_rows[names.take(counter_rows).is_in((amount,))]
+        if len(amount_rows):
+            step, index = np.unique(columns.number("step")[amount_rows], return_inverse=True)
+            amounts[amount] = step, np.bincount(index, values[amount_rows])
     return amounts

@@ -25,7 +25,7 @@ from tracelens.stats.robust import bootstrap_interval
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelens.accounting.communication.call_costs import Costs, Key
+    from tracelens.accounting.communication.call_costs import Costs, CallKind
     from tracelens.facts import Facts
     from tracelens.replay.pricing import JoinedCalls
     from tracelens.stats.cost_line import CostModel
@@ -141,7 +141,7 @@ def _summarise(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _table(lines: Costs, latency_shares: Mapping[Key, float]) -> pl.DataFrame:
+def _table(lines: Costs, latency_shares: Mapping[CallKind, float]) -> pl.DataFrame:
     rows = []
     for (op, ranks, algorithm), line in lines.items():
         factor = transfers.bus_factor(op, ranks)

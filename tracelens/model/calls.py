@@ -117,7 +117,10 @@ class CallGrid(CallFacts):
         return len(self.seq)
 
     def varies(self, name: str, missing: int) -> Flags:
-        """Return True for each call whose ranks differ in a fact, [call]; `missing` does not count."""
+        """Return True for each call whose ranks differ in the fact `name`, [call].
+
+        Cells with the value `missing` do not count.
+        """
         cells: Array = getattr(self, name)
         if is_uniform(cells):
             return np.zeros(self.height, np.bool_)
@@ -157,8 +160,8 @@ class CallGrid(CallFacts):
     def alone_ns(self) -> Ints:
         """Return the time between the last two arrivals, ns, [call]; 0 for a single rank."""
         gaps_ns = np.zeros(self.height, np.int64)
-        for rows, some in self.blocks():
-            gaps_ns[rows] = alone_ns(some.start_ns)
+        for rows, some_calls in self.blocks():
+            gaps_ns[rows] = alone_ns(some_calls.start_ns)
         return gaps_ns
 
     @cached_property
@@ -178,9 +181,9 @@ class CallGrid(CallFacts):
             return np.asarray(cells[:, 0])
         return np.asarray(cells[np.arange(self.height), self.took_part.argmax(axis=1)])
 
-    def take(self, calls: Indices | slice) -> CallGrid:
-        """Return some calls, by their places; no copy of those that follow each other."""
-        rows = calls if isinstance(calls, slice) else stretch(calls)
+    def take(self, call_indices: Indices | slice) -> CallGrid:
+        """Return some calls, by their indices; no copy of those that follow each other."""
+        rows = call_indices if isinstance(call_indices, slice) else stretch(call_indices)
         shape = (len(self.seq[rows]), len(self.processes))
         call_facts: dict[str, Any] = {
             name: getattr(self, name)[rows] for name in ("seq", *_OF_CALL)
@@ -195,10 +198,10 @@ class CallGrid(CallFacts):
         return replace(self, **call_facts, **time_columns, **cell_facts)
 
     def blocks(self) -> Iterator[tuple[slice, CallGrid]]:
-        """Yield all calls, some at a time, and their places: what is made of them stays small."""
+        """Yield all calls, some at a time, each with their range: what is made of them stays small."""
         size = max(MAX_CELLS_AT_ONCE // max(len(self.processes), 1), 1)
-        for first in range(0, self.height, size):
-            yield (rows := slice(first, first + size)), self.take(rows)
+        for first_row in range(0, self.height, size):
+            yield (rows := slice(first_row, first_row + size)), self.take(rows)
 
     def by_process(self) -> Iterator[tuple[int, Ints, Ints]]:
         """Yield each process, its begins and its ends."""
@@ -230,20 +233,21 @@ class CallGrid(CallFacts):
 
     def waits_by_process(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield begins and waits of each process, [call]."""
-        for column, start in enumerate(self.start_ns.T):
-            yield start, self.wait_of(column)
+        for column, start_ns in enumerate(self.start_ns.T):
+            yield start_ns, self.wait_of(column)
 
     def wait_of(self, column: int) -> Ints:
         """Return the same of one process, [call]."""
         return np.asarray(self._waits(slice(column, column + 1), self.last_ns[:, None])[:, 0])
 
     def _waits(self, columns: slice, last_ns: Ints) -> Ints:
-        start, end = self.start_ns[:, columns], self.end_ns[:, columns]
-        waits_ns: Ints = np.maximum(last_ns, NEVER // 2) - np.maximum(start, NEVER // 2)
+        """Return the waits of some processes (columns), [call, process], ns; `last_ns` is [call, 1]."""
+        start_ns, end_ns = self.start_ns[:, columns], self.end_ns[:, columns]
+        waits_ns: Ints = np.maximum(last_ns, NEVER // 2) - np.maximum(start_ns, NEVER // 2)
         if len(self._rooted):
-            waits_ns[self._rooted] = self._proceed_ns(columns) - start[self._rooted]
+            waits_ns[self._rooted] = self._find_proceed_ns(columns) - start_ns[self._rooted]
         np.maximum(waits_ns, 0, out=waits_ns)
-        np.minimum(waits_ns, end - start, out=waits_ns)
+        np.minimum(waits_ns, end_ns - start_ns, out=waits_ns)
         return waits_ns
 
     @cached_property
@@ -252,86 +256,95 @@ class CallGrid(CallFacts):
         return np.flatnonzero(np.isin(distinct(self.op), (*FROM_ROOT, *TO_ROOT)).any(axis=1))
 
     @cached_property
-    def _root_arrived(self) -> Ints:
+    def _root_arrival_ns(self) -> Ints:
         """When the root arrived at each of these calls, [call, 1]; `FOREVER` where that is not known."""
-        start = take_rows(self.start_ns, self._rooted)
-        arrived = np.where(self._roots(slice(None)), start, FOREVER)
-        return np.asarray(arrived.min(axis=1, keepdims=True))
+        start_ns = take_rows(self.start_ns, self._rooted)
+        arrival_ns = np.where(self._roots(slice(None)), start_ns, FOREVER)
+        return np.asarray(arrival_ns.min(axis=1, keepdims=True))
 
     def _roots(self, columns: slice) -> Flags:
         """Return True where a rank is the root of a rooted call, [rooted call, process]."""
-        peer, made_call = (
+        peer, has_made_call = (
             self.peer[:, columns][self._rooted],
             self.took_part[:, columns][self._rooted],
         )
-        return np.asarray((peer == self.ranks[columns]) & made_call)
+        return np.asarray((peer == self.ranks[columns]) & has_made_call)
 
-    def _proceed_ns(self, columns: slice) -> Ints:
-        """Return when some ranks could proceed in calls with a root."""
-        rows, root_ns = self._rooted, self._root_arrived
-        start, op = self.start_ns[:, columns][rows], self.op[:, columns][rows]
-        is_root, is_root_known = self._roots(columns), root_ns < FOREVER
-        last_ns = self.last_ns[rows, None]
+    def _find_proceed_ns(self, columns: slice) -> Ints:
+        """Return when some processes could proceed in calls with a root, [rooted call, process], ns."""
+        rooted_calls, root_arrival_ns = self._rooted, self._root_arrival_ns
+        start_ns, op = self.start_ns[:, columns][rooted_calls], self.op[:, columns][rooted_calls]
+        is_root, is_root_known = self._roots(columns), root_arrival_ns < FOREVER
+        last_ns = self.last_ns[rooted_calls, None]
         return np.where(
             np.isin(op, FROM_ROOT) & is_root_known,
-            np.where(is_root, start, root_ns),
-            np.where(np.isin(op, TO_ROOT) & is_root_known & ~is_root, start, last_ns),
+            np.where(is_root, start_ns, root_arrival_ns),
+            np.where(np.isin(op, TO_ROOT) & is_root_known & ~is_root, start_ns, last_ns),
         )
 
     def times(self) -> pl.DataFrame:
         """Return a row for each call and rank that made it, in `TIME_COLUMNS`, by call and rank."""
-        cells = self._flattener(self.ranks)
-        end = cells(self.end_ns)
+        flatten = self._flattener(self.ranks)
+        end_ns = flatten(self.end_ns)
         columns = {
-            "communicator": self._uid_column(len(end)),
-            "seq": cells(self.seq[:, None]),
-            "rank": cells(self.ranks),
-            "op": _worded(cells(self.op)),
-            "start_ns": cells(self.start_ns),
-            "end_ns": _where(end != FOREVER, end),
+            "communicator": self._uid_column(len(end_ns)),
+            "seq": flatten(self.seq[:, None]),
+            "rank": flatten(self.ranks),
+            "op": _to_op_names(flatten(self.op)),
+            "start_ns": flatten(self.start_ns),
+            "end_ns": _null_unless(end_ns != FOREVER, end_ns),
         }
         return _table(columns, TIME_COLUMNS)
 
     def frame(self) -> pl.DataFrame:
         """Return a row for each call and rank that made it, in `ARRIVAL_COLUMNS`, by call."""
-        cells = self._flattener(self.processes)
+        flatten = self._flattener(self.processes)
 
-        def calls(values: Array) -> Array:
-            return cells(values[:, None])
+        def flatten_calls(values: Array) -> Array:
+            return flatten(values[:, None])
 
-        is_matched = calls(self.last_ns != NEVER)
-        is_closed = cells(self.end_ns != FOREVER)
-        wait = cells(self.wait_ns())
-        start, end = cells(self.start_ns), cells(self.end_ns)
-        last_rank, bucket, nbytes = calls(self.last_rank), cells(self.bucket), cells(self.nbytes)
+        is_matched = flatten_calls(self.last_ns != NEVER)
+        is_closed = flatten(self.end_ns != FOREVER)
+        wait_ns = flatten(self.wait_ns())
+        start_ns, end_ns = flatten(self.start_ns), flatten(self.end_ns)
+        last_rank, bucket, nbytes = (
+            flatten_calls(self.last_rank),
+            flatten(self.bucket),
+            flatten(self.nbytes),
+        )
         columns = {
-            "process": cells(self.processes),
-            "rank": cells(self.ranks),
-            "communicator": self._uid_column(len(start)),
-            "seq": calls(self.seq),
-            "op": _worded(cells(self.op)),
-            "step": cells(self.step),
-            "bucket": _where(bucket != NULL, bucket),
-            "bytes": _where(nbytes >= 0, nbytes),
-            "thread": cells(self.thread),
-            "start_ns": start,
-            "end_ns": _where(is_closed, end),
-            "last_arrival_ns": _where(is_matched, calls(self.last_ns)),
-            "last_rank": _where(last_rank != NULL, last_rank),
-            "arrived": calls(self.arrived),
-            "expected": calls(self.expected),
-            "wait_ns": _where(is_matched, wait),
-            "transfer_ns": _where(is_matched & is_closed, end - start - wait),
+            "process": flatten(self.processes),
+            "rank": flatten(self.ranks),
+            "communicator": self._uid_column(len(start_ns)),
+            "seq": flatten_calls(self.seq),
+            "op": _to_op_names(flatten(self.op)),
+            "step": flatten(self.step),
+            "bucket": _null_unless(bucket != NULL, bucket),
+            "bytes": _null_unless(nbytes >= 0, nbytes),
+            "thread": flatten(self.thread),
+            "start_ns": start_ns,
+            "end_ns": _null_unless(is_closed, end_ns),
+            "last_arrival_ns": _null_unless(is_matched, flatten_calls(self.last_ns)),
+            "last_rank": _null_unless(last_rank != NULL, last_rank),
+            "arrived": flatten_calls(self.arrived),
+            "expected": flatten_calls(self.expected),
+            "wait_ns": _null_unless(is_matched, wait_ns),
+            "transfer_ns": _null_unless(is_matched & is_closed, end_ns - start_ns - wait_ns),
         }
         return _table(columns, ARRIVAL_COLUMNS)
 
     def _flattener(self, keys: Ints) -> Callable[[Array], Array]:
-        """Return a function that lists cells by call, then by `keys`, [process]; calls not made lack."""
+        """Return a function that flattens [call, process] by call, then by `keys` of the processes.
+
+        It leaves out calls that a process did not make, and broadcasts [call, 1] or [process] before.
+        """
         order = np.argsort(keys, kind="stable")
-        by_key = slice(None) if np.all(np.diff(order) == 1) else order
-        made = slice(None) if self.whole else np.flatnonzero(self.took_part[:, by_key])
+        process_order = slice(None) if np.all(np.diff(order) == 1) else order
+        made_cells = slice(None) if self.whole else np.flatnonzero(self.took_part[:, process_order])
         shape = self.start_ns.shape
-        return lambda values: np.broadcast_to(values, shape)[:, by_key].reshape(-1)[made]
+        return lambda values: np.broadcast_to(values, shape)[:, process_order].reshape(-1)[
+            made_cells
+        ]
 
     def _uid_column(self, height: int) -> pl.Series:
         return pl.Series([self.uid], dtype=pl.Categorical).new_from_index(0, height)
@@ -342,16 +355,19 @@ def _table(columns: dict[str, Any], schema: dict[str, pl.DataType]) -> pl.DataFr
 
 
 def alone_ns(start_ns: Ints) -> Ints:
-    """Return the time between the last two arrivals of each row, ns; 0 for a single arrival."""
+    """Return the time between the last two arrivals, [call], ns; 0 for a single arrival.
+
+    `start_ns` is [call, process].
+    """
     if start_ns.shape[1] < 2:
         return np.zeros(len(start_ns), np.int64)
-    other_starts, row_indices, latest_columns = (
+    other_starts_ns, row_indices, latest_columns = (
         start_ns.copy(),
         np.arange(len(start_ns)),
         start_ns.argmax(axis=1),
     )
-    other_starts[row_indices, latest_columns] = NEVER
-    previous_ns = other_starts.max(axis=1)
+    other_starts_ns[row_indices, latest_columns] = NEVER
+    previous_ns = other_starts_ns.max(axis=1)
     return np.where(previous_ns == NEVER, 0, start_ns[row_indices, latest_columns] - previous_ns)
 
 
@@ -378,19 +394,19 @@ def take_rows(cells: Array, rows: Indices | slice) -> Array:
 
 
 def uniform(columns: Sequence[Array]) -> Array:
-    """Return [row, column] of columns; kept once where all are equal, else column by column."""
-    first = columns[0]
-    if all(one is first or np.array_equal(one, first) for one in columns):
-        return np.broadcast_to(first[:, None], (len(first), len(columns)))
-    kind = np.result_type(*{one.dtype for one in columns})
-    return np.stack([column.astype(kind, copy=False) for column in columns]).T
+    """Join columns to [row, column]; equal columns take the memory of one."""
+    first_column = columns[0]
+    if all(one is first_column or np.array_equal(one, first_column) for one in columns):
+        return np.broadcast_to(first_column[:, None], (len(first_column), len(columns)))
+    number_type = np.result_type(*{one.dtype for one in columns})
+    return np.stack([column.astype(number_type, copy=False) for column in columns]).T
 
 
-def _worded(codes: Array) -> pl.Series:
+def _to_op_names(codes: Array) -> pl.Series:
     return pl.Series(COLLECTIVES, dtype=pl.Categorical).gather(codes)
 
 
-def _where(flags: Flags, values: Array) -> pl.Series:
+def _null_unless(flags: Flags, values: Array) -> pl.Series:
     """Return values, null where flags are not set."""
     series = pl.Series("values", values)
     if flags.all():
@@ -405,46 +421,49 @@ def arrivals_of(grids: Sequence[CallGrid]) -> pl.DataFrame:
 
 def grids_of(arrivals: pl.DataFrame) -> tuple[CallGrid, ...]:
     """Take calls from a frame in `ARRIVAL_COLUMNS`; `peer` and `status` may be missing."""
-    parts = arrivals.partition_by("communicator", maintain_order=True)
-    ordered = sorted(parts, key=lambda part: str(part["communicator"][0]))
-    return tuple(_grid_of(part) for part in ordered)
+    communicators = arrivals.partition_by("communicator", maintain_order=True)
+    ordered = sorted(communicators, key=lambda part: str(part["communicator"][0]))
+    return tuple(_grid_of(rows) for rows in ordered)
 
 
 def _grid_of(arrivals: pl.DataFrame) -> CallGrid:
-    owners = arrivals.select("process", "rank").unique().sort("process")
-    seq = arrivals["seq"].unique().sort()
-    row = seq.search_sorted(arrivals["seq"]).to_numpy()
-    column = owners["process"].search_sorted(arrivals["process"]).to_numpy()
-    shape = (len(seq), owners.height)
+    """Make the grid of one communicator from rows of `ARRIVAL_COLUMNS`."""
+    members = arrivals.select("process", "rank").unique().sort("process")
+    numbers = arrivals["seq"].unique().sort()
+    call_index = numbers.search_sorted(arrivals["seq"]).to_numpy()
+    process_index = members["process"].search_sorted(arrivals["process"]).to_numpy()
+    shape = (len(numbers), members.height)
 
-    def cells(name: str, missing: int, absent: int | None = None) -> Array:
+    def to_matrix(name: str, missing: int, absent: int | None = None) -> Array:
         matrix = np.full(shape, missing if absent is None else absent, np.int64)
         if name in arrivals.columns:
-            matrix[row, column] = arrivals[name].cast(pl.Int64).fill_null(missing).to_numpy()
+            matrix[call_index, process_index] = (
+                arrivals[name].cast(pl.Int64).fill_null(missing).to_numpy()
+            )
         return matrix
 
     ops = arrivals.with_columns(op=_number_words(arrivals["op"], COLLECTIVES))["op"]
-    op = np.zeros(shape, np.int8)
-    op[row, column] = ops.to_numpy()
-    calls = arrivals.unique("seq", keep="first", maintain_order=True).sort("seq")
+    op_codes = np.zeros(shape, np.int8)
+    op_codes[call_index, process_index] = ops.to_numpy()
+    first_arrivals = arrivals.unique("seq", keep="first", maintain_order=True).sort("seq")
     return CallGrid(
         uid=str(arrivals["communicator"][0]),
-        processes=owners["process"].to_numpy().astype(np.int64),
-        ranks=owners["rank"].to_numpy().astype(np.int64),
-        seq=seq.to_numpy().astype(np.int64),
-        start_ns=cells("start_ns", NEVER),
-        end_ns=cells("end_ns", FOREVER, NEVER),
-        op=op,
-        step=cells("step", -1).astype(np.int32),
-        bucket=cells("bucket", NULL).astype(np.int32),
-        nbytes=cells("bytes", -1),
-        thread=cells("thread", -1).astype(np.int32),
-        peer=cells("peer", NULL).astype(np.int32),
+        processes=members["process"].to_numpy().astype(np.int64),
+        ranks=members["rank"].to_numpy().astype(np.int64),
+        seq=numbers.to_numpy().astype(np.int64),
+        start_ns=to_matrix("start_ns", NEVER),
+        end_ns=to_matrix("end_ns", FOREVER, NEVER),
+        op=op_codes,
+        step=to_matrix("step", -1).astype(np.int32),
+        bucket=to_matrix("bucket", NULL).astype(np.int32),
+        nbytes=to_matrix("bytes", -1),
+        thread=to_matrix("thread", -1).astype(np.int32),
+        peer=to_matrix("peer", NULL).astype(np.int32),
         status=np.broadcast_to(np.int8(STATUSES.index("closed")), shape),
         whole=arrivals.height == shape[0] * shape[1],
-        last_ns=calls["last_arrival_ns"].fill_null(NEVER).to_numpy(),
-        last_rank=calls["last_rank"].fill_null(NULL).to_numpy(),
-        expected=calls["expected"].to_numpy(),
+        last_ns=first_arrivals["last_arrival_ns"].fill_null(NEVER).to_numpy(),
+        last_rank=first_arrivals["last_rank"].fill_null(NULL).to_numpy(),
+        expected=first_arrivals["expected"].to_numpy(),
     )
 
 

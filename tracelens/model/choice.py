@@ -103,22 +103,22 @@ EVERYTHING: Final = Choice()
 def described(texts: Mapping[str, str | None]) -> str:
     """Name what is chosen, by `Choice.texts`; empty for all."""
     time = texts["time"]
-    parts_in_words = [
+    texts_of_parts = [
         f"{name} {texts[name]}" for name in ("ranks", "steps") if texts[name] is not None
     ]
     if time is not None:
-        parts_in_words.append(
+        texts_of_parts.append(
             f"times from {time[:-1]} s on" if time.endswith("-") else f"times {time} s"
         )
-    return series(parts_in_words) if parts_in_words else ""
+    return series(texts_of_parts) if texts_of_parts else ""
 
 
 def find_empty_range(ranges: Ranges, numbers: Collection[int]) -> str | None:
     """Return the first range, as text, that contains none of `numbers`; None if all contain some."""
     empty_ranges = (
-        limits
-        for limits in ranges
-        if not any(limits[0] <= number <= limits[1] for number in numbers)
+        (first, last)
+        for first, last in ranges
+        if not any(first <= number <= last for number in numbers)
     )
     first_empty = next(empty_ranges, None)
     return None if first_empty is None else format_ranges((first_empty,))
@@ -158,6 +158,7 @@ _EXPECTED: Final = "expected numbers such as 3, 0-7, 0-3,41 or 200-."
 
 
 def _merge_ranges(ranges: Collection[tuple[int, int]]) -> Ranges:
+    """Join ranges that overlap or touch, in order."""
     merged_ranges: list[tuple[int, int]] = []
     for first_number, last_number in sorted(ranges):
         if merged_ranges and first_number <= merged_ranges[-1][1] + 1:
@@ -168,7 +169,7 @@ def _merge_ranges(ranges: Collection[tuple[int, int]]) -> Ranges:
 
 
 def _time(text: str) -> tuple[int, int]:
-    """Read ``12.5-20``, ``10s-70s``, ``1m-``."""
+    """Read ``12.5-20``, ``10s-70s``, ``1m-`` as begin and end, ns since the run's begin."""
     match = _TIME.fullmatch(text.strip())
     if match:
         # A unit that only the end has is that of the begin, too.

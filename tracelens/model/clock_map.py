@@ -33,19 +33,23 @@ class ClockMap:
             return np.asarray(times_ns - self.base + self.target)
         common_ns = np.empty(times_ns.shape, np.int64)
         row_count = max(_TIMES_AT_ONCE // max(times_ns[:1].size, 1), 1)
-        for row in range(0, len(times_ns), row_count):
-            since_base_ns = times_ns[row : row + row_count] - self.base
-            correction_ns = self.correction.evaluate(since_base_ns.astype(np.float64))
-            since_base_ns += self.target
-            since_base_ns -= np.rint(correction_ns, out=correction_ns).astype(np.int64)
-            common_ns[row : row + row_count] = since_base_ns
+        for first_row in range(0, len(times_ns), row_count):
+            chunk_ns = times_ns[first_row : first_row + row_count] - self.base
+            correction_ns = self.correction.evaluate(chunk_ns.astype(np.float64))
+            chunk_ns += self.target
+            chunk_ns -= np.rint(correction_ns, out=correction_ns).astype(np.int64)
+            common_ns[first_row : first_row + row_count] = chunk_ns
         return common_ns
 
     @property
     def row(self) -> dict[str, Any]:
-        """What `apply` needs, in plain values."""
-        line = self.correction
-        knots = [line.knot_times_ns.tolist(), line.knot_values_ns.tolist()] if line else None
+        """What `apply` needs, in plain values: two times in ns, and the knots of the correction."""
+        correction = self.correction
+        knots = (
+            [correction.knot_times_ns.tolist(), correction.knot_values_ns.tolist()]
+            if correction
+            else None
+        )
         return {"base": self.base, "target": self.target, "knots": knots}
 
     @classmethod
@@ -60,9 +64,14 @@ class ClockMap:
         return np.asarray(times_ns - self.apply(times_ns))
 
     def drift_ppm(self, first_ns: int, last_ns: int) -> float:
-        """Return how much faster this clock runs than the common one, jumps left out."""
+        """Return how much faster this clock runs than the common one between two of its own times.
+
+        Jumps do not count.
+        """
         offsets_ns = self.offset_at(np.array([first_ns, max(last_ns, first_ns + 1)]))
-        jumped_ns = sum(height for _, height in self.correction.jumps) if self.correction else 0.0
+        jumped_ns = (
+            sum(height_ns for _, height_ns in self.correction.jumps) if self.correction else 0.0
+        )
         drifted_ns = float(offsets_ns[1] - offsets_ns[0] - jumped_ns)
         return drifted_ns / max(last_ns - first_ns, 1) * 1e6
 

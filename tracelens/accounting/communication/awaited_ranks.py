@@ -31,11 +31,14 @@ _IS_WAIT: Final = np.array(CATEGORIES) == "wait"
 
 
 def find_awaited_messages(trace: Trace) -> pl.DataFrame:
-    """Return the waits in messages that the clocks can tell, each of one rank for another alone."""
-    lasted = pl.col("end_ns") - pl.col("start_ns")
+    """Return one row per wait in a message that is longer than the clocks' uncertainty.
+
+    `last_rank` is the rank waited for, `last_ns` the end of the wait, `alone_ns` its length.
+    """
+    wait_ns = pl.col("end_ns") - pl.col("start_ns")
     least_ns = CLOCK_UNCERTAINTIES_OF_WAIT * trace.uncertainty_ns
-    return trace.awaited.filter(lasted > least_ns).select(
-        step="step", last_rank="rank", last_ns="end_ns", alone_ns=lasted
+    return trace.awaited.filter(wait_ns > least_ns).select(
+        step="step", last_rank="rank", last_ns="end_ns", alone_ns=wait_ns
     )
 
 
@@ -48,28 +51,32 @@ def sum_by_rank(caused: pl.DataFrame) -> pl.DataFrame:
 def measure_caused_waits(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     """Return the times in which a rank was waited for alone: `rank`, `step`, `alone_ns`.
 
-    Of each what the rank waited itself meanwhile is left out.
+    The time that the rank itself waited meanwhile is subtracted.
 
     Args:
-        calls: A row a call: `last_rank`, when it arrived (`last_ns`), and after how long (`alone_ns`).
-        phases: Where ranks themselves waited.
+        calls: One row per call: the rank that arrived last (`last_rank`), when (`last_ns`), and how long
+            the others had waited for it alone (`alone_ns`).
+        phases: Tells when ranks themselves waited.
     """
-    stretches = _remove_overlaps(calls)
-    times = stretches.select("start_ns", "end_ns").to_numpy()
-    alone_ns = np.diff(times, axis=1)[:, 0].astype(np.float64)
-    worker_of = {rank: index for index, rank in enumerate(phases.pieces.ranks)}
-    ranks, first_rows = np.unique(stretches["rank"].to_numpy(), return_index=True)
-    stop_rows = np.append(first_rows, len(times))[1:]
+    waits = _remove_overlaps(calls)
+    bounds_ns = waits.select("start_ns", "end_ns").to_numpy()
+    alone_ns = np.diff(bounds_ns, axis=1)[:, 0].astype(np.float64)
+    worker_by_rank = {rank: index for index, rank in enumerate(phases.pieces.ranks)}
+    ranks, first_rows = np.unique(waits["rank"].to_numpy(), return_index=True)
+    stop_rows = np.append(first_rows, len(bounds_ns))[1:]
     for rank, first_row, stop_row in zip(ranks.tolist(), first_rows, stop_rows, strict=True):
-        if rank in worker_of:
-            pieces = phases.pieces.of_worker(worker_of[rank])
-            waited_ns = pieces.spent_before(_IS_WAIT, times[first_row:stop_row])
+        if rank in worker_by_rank:
+            pieces = phases.pieces.of_worker(worker_by_rank[rank])
+            waited_ns = pieces.spent_before(_IS_WAIT, bounds_ns[first_row:stop_row])
             alone_ns[first_row:stop_row] -= np.diff(waited_ns, axis=1)[:, 0]
-    return stretches.select("rank", "step", alone_ns=pl.Series(alone_ns))
+    return waits.select("rank", "step", alone_ns=pl.Series(alone_ns))
 
 
 def _remove_overlaps(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the times in which a rank was waited for alone, apart from each other."""
+    """Return one row per time in which `rank` was waited for alone; those of a rank do not overlap.
+
+    `calls` has one row per call, as `measure_caused_waits` takes them.
+    """
     reached = pl.col("end_ns").cum_max().shift(1).over("rank")
     return (
         calls.filter(pl.col("alone_ns") > 0)
@@ -107,33 +114,39 @@ def measure_last_share(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> flo
 def measure_blocking(
     calls: Sequence[CallGrid], ranks: tuple[int, ...]
 ) -> tuple[float, float] | None:
-    """Measure how long collectives had to wait for `ranks` alone, beyond what they do for any rank.
+    """Measure how long collectives waited for `ranks` alone, beyond what they wait for a typical rank.
 
-    That is the time between the last arrival of the others and that of `ranks`, less what a typical
-    other rank holds up; and by how much that differs from one other rank to the next (its standard
-    deviation), in nanoseconds. Null without collectives.
+    Returns two times in nanoseconds, or None without collectives: the sum over all calls, from the
+    last arrival of the others to that of `ranks`, less what a typical other rank holds up; and the
+    standard deviation of what the other ranks hold up.
     """
     if not calls:
         return None
-    present = (rank for grid in calls for rank in grid.ranks[grid.took_part.any(axis=0)].tolist())
-    alone_ns, held_ns = 0, dict.fromkeys(present, 0)
+    present_ranks = (
+        rank for grid in calls for rank in grid.ranks[grid.took_part.any(axis=0)].tolist()
+    )
+    alone_ns, hold_ns_by_rank = 0, dict.fromkeys(present_ranks, 0)
     for grid in calls:
         is_named = np.isin(grid.ranks, ranks)
         if is_named.any() and not is_named.all():
-            for _, some in grid.blocks():
-                own_arrival, other_arrival = (
-                    some.start_ns[:, part].max(axis=1) for part in (is_named, ~is_named)
+            for _, block in grid.blocks():
+                named_arrival_ns, other_arrival_ns = (
+                    block.start_ns[:, is_member].max(axis=1) for is_member in (is_named, ~is_named)
                 )
-                has_both = (own_arrival != NEVER) & (other_arrival != NEVER)
-                alone_ns += int(np.maximum(own_arrival - other_arrival, 0)[has_both].sum())
+                has_both = (named_arrival_ns != NEVER) & (other_arrival_ns != NEVER)
+                alone_ns += int(np.maximum(named_arrival_ns - other_arrival_ns, 0)[has_both].sum())
         if len(is_named) > 1:
             sums = _sum_by_rank(grid.last_rank, grid.alone_ns)
-            held_ns |= {rank: held_ns.get(rank, 0) + ns for rank, ns in sums.items()}
-    others_ns = np.array([ns for rank, ns in held_ns.items() if rank not in ranks], np.float64)
-    if not len(others_ns):
+            hold_ns_by_rank |= {
+                rank: hold_ns_by_rank.get(rank, 0) + ns for rank, ns in sums.items()
+            }
+    other_hold_ns = np.array(
+        [ns for rank, ns in hold_ns_by_rank.items() if rank not in ranks], np.float64
+    )
+    if not len(other_hold_ns):
         return float(alone_ns), 0.0
-    typical_ns = float(np.median(others_ns))
-    return float(alone_ns) - typical_ns, measure_deviation(others_ns - typical_ns)
+    typical_hold_ns = float(np.median(other_hold_ns))
+    return float(alone_ns) - typical_hold_ns, measure_deviation(other_hold_ns - typical_hold_ns)
 
 
 def _sum_by_rank(ranks: Int32s, values: Ints) -> dict[int, int]:

@@ -44,23 +44,23 @@ MIN_SHARE_OF_TRANSFER_KNOWN: Final = 0.5
 # share of the transfer: bounds of latency that are further apart do not tell its share [chosen]
 MAX_WIDTH_OF_LATENCY_SHARE: Final = 0.3
 _UNKNOWN: Final = frozenset((-1,))  # members of a communicator whose ranks were not recorded
-Key = tuple[str, int, str | None]  # operation, ranks, and algorithm where it was recorded
-Costs = dict[Key, "CostModel"]
+CallKind = tuple[str, int, str | None]  # operation, ranks, and algorithm where it was recorded
+Costs = dict[CallKind, "CostModel"]
 BY: Final = ("op", "ranks", "algorithm")
 
 
-def _split_by_kind(calls: pl.DataFrame) -> Iterator[tuple[Key, pl.DataFrame]]:
+def _split_by_kind(calls: pl.DataFrame) -> Iterator[tuple[CallKind, pl.DataFrame]]:
     for (op, ranks, algorithm), rows in calls.partition_by(*BY, as_dict=True).items():
         yield (str(op), int(ranks), algorithm), rows
 
 
 def fit_costs(calls: pl.DataFrame) -> Costs:
-    """Fit the model to calls with bytes, `BY` what makes them alike, where sizes differ."""
-    fitted = (
-        (key, fit_cost_model(part["bytes"].to_numpy(), part["wire_ns"].to_numpy()))
-        for key, part in _split_by_kind(calls)
+    """Fit a cost to each kind of calls with bytes, where their sizes differ."""
+    cost_by_kind = (
+        (kind, fit_cost_model(group["bytes"].to_numpy(), group["wire_ns"].to_numpy()))
+        for kind, group in _split_by_kind(calls)
     )
-    return {key: line for key, line in fitted if line}
+    return {kind: cost for kind, cost in cost_by_kind if cost}
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class CallCosts:
     sized: pl.DataFrame
     fitted: Costs
     costs: Costs
-    latency_shares: Mapping[Key, float]
+    latency_shares: Mapping[CallKind, float]
     latency_share: float | None
 
 
@@ -84,46 +84,53 @@ def measure_call_costs(
     members: Mapping[str, frozenset[int]],
     find_messages: Callable[[], pl.DataFrame],
 ) -> CallCosts:
-    """Fit or bound the cost of collectives.
+    """Fit the cost of each kind of collective; where sizes do not differ, bound it.
 
     Args:
-        calls: Collectives with `algorithm` (`transfers.with_algorithms`).
+        calls: One row per collective, with `algorithm` (`transfers.join_algorithms`).
         members: The ranks of each communicator.
         find_messages: Finds the messages between ranks, which are only asked for where bounds need them.
     """
-    timed = calls.filter(pl.col("wire_ns") > 0, pl.col("ranks") > 1)
-    sized = timed.filter(pl.col("bytes") > 0)
+    timed_calls = calls.filter(pl.col("wire_ns") > 0, pl.col("ranks") > 1)
+    sized_calls = timed_calls.filter(pl.col("bytes") > 0)
     fast_ns = pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS).over(*BY, "bytes").cast(pl.Int64)
-    with_fast_times = timed.with_columns(wire_ns=fast_ns)
-    fast_sized = with_fast_times.filter(pl.col("bytes") > 0)
-    fitted_costs = fit_costs(sized)
-    bounded_costs = bound_costs(find_messages, members, timed, fitted_costs)
-    costs = fit_costs(fast_sized) | bounded_costs
-    shares = {
-        key: _measure_shares(costs[key], group["wire_ns"].to_numpy())
-        for key, group in _split_by_kind(fast_sized)
-        if key in costs
+    calls_with_fast_time = timed_calls.with_columns(wire_ns=fast_ns)
+    fast_sized_calls = calls_with_fast_time.filter(pl.col("bytes") > 0)
+    fitted_costs = fit_costs(sized_calls)
+    bounded_costs = bound_costs(find_messages, members, timed_calls, fitted_costs)
+    costs = fit_costs(fast_sized_calls) | bounded_costs
+    shares_by_kind = {
+        kind: _measure_shares(costs[kind], group["wire_ns"].to_numpy())
+        for kind, group in _split_by_kind(fast_sized_calls)
+        if kind in costs
     }
-    known_shares = [
+    known_latencies = [
         (low_share * wire_ns, wire_ns)
-        for low_share, high_share, wire_ns in shares.values()
+        for low_share, high_share, wire_ns in shares_by_kind.values()
         if high_share - low_share <= MAX_WIDTH_OF_LATENCY_SHARE
     ]
     latency_ns, known_ns = (
-        (sum(group) for group in zip(*known_shares, strict=True)) if known_shares else (0.0, 0.0)
+        (sum(group) for group in zip(*known_latencies, strict=True))
+        if known_latencies
+        else (0.0, 0.0)
     )
-    is_most_known = known_ns > MIN_SHARE_OF_TRANSFER_KNOWN * float(with_fast_times["wire_ns"].sum())
+    is_most_known = known_ns > MIN_SHARE_OF_TRANSFER_KNOWN * float(
+        calls_with_fast_time["wire_ns"].sum()
+    )
     return CallCosts(
-        sized=sized,
+        sized=sized_calls,
         fitted=fitted_costs,
         costs=fitted_costs | bounded_costs,
-        latency_shares={key: low_share for key, (low_share, *_) in shares.items()},
+        latency_shares={kind: low_share for kind, (low_share, *_) in shares_by_kind.items()},
         latency_share=latency_ns / known_ns if is_most_known else None,
     )
 
 
 def _measure_shares(cost: CostModel, wire_ns: Ints) -> tuple[float, float, float]:
-    """Return the least and the largest share of latency in calls, and what they take in sum."""
+    """Return the least and the largest share (0 to 1) of latency in calls, and their total time, ns.
+
+    `wire_ns` holds what each call takes on the wire.
+    """
     total_ns = float(wire_ns.sum())
     low, high = (
         float(np.minimum(wire_ns, latency_ns).sum()) / total_ns
@@ -135,45 +142,54 @@ def _measure_shares(cost: CostModel, wire_ns: Ints) -> tuple[float, float, float
 def bound_costs(
     find_messages: Callable[[], pl.DataFrame],
     members: Mapping[str, frozenset[int]],
-    timed: pl.DataFrame,
-    lines: Mapping[Key, CostModel],
+    timed_calls: pl.DataFrame,
+    fitted_costs: Mapping[CallKind, CostModel],
 ) -> Costs:
-    """Bound the latency of calls that no line was fitted to, where anything is known of it.
+    """Bound the latency of the kinds of calls whose cost was not fitted, where anything bounds it.
 
     Args:
         find_messages: Finds the messages between ranks.
         members: The ranks of each communicator.
-        timed: All collectives whose time is known.
-        lines: What was fitted.
+        timed_calls: One row per collective whose time on the wire is known.
+        fitted_costs: The costs of other kinds.
     """
-    unfitted = {
-        key: group
-        for key, group in _split_by_kind(timed.filter(pl.col("bytes") > 0))
-        if key not in lines
+    unfitted_calls = {
+        kind: group
+        for kind, group in _split_by_kind(timed_calls.filter(pl.col("bytes") > 0))
+        if kind not in fitted_costs
     }
-    if not unfitted:
+    if not unfitted_calls:
         return {}
-    link, costs = _measure_best_link(find_messages()), {}
-    bandwidths, barriers = _measure_bandwidths(timed), _measure_barriers(timed)
-    for key, group in unfitted.items():
-        carried_bytes = group["bytes"].to_numpy() * transfers.bus_factor(*key[:2])
+    link_bandwidth, costs = _measure_best_link(find_messages()), {}
+    bandwidths_by_size, barrier_times = (
+        _measure_bandwidths(timed_calls),
+        _measure_barriers(timed_calls),
+    )
+    for kind, group in unfitted_calls.items():
+        op, ranks, _ = kind
+        carried_bytes = group["bytes"].to_numpy() * transfers.bus_factor(op, ranks)
         largest_bytes, best_bandwidth, barrier_ns = int(carried_bytes.max()), np.inf, np.inf
         for uid in map(str, group["communicator"].unique().to_list()):
-            larger = (
+            larger_call_bandwidths = (
                 bandwidth
-                for other_uid, nbytes, bandwidth in bandwidths
+                for other_uid, nbytes, bandwidth in bandwidths_by_size
                 if nbytes > largest_bytes and _has_all_ranks(members, other_uid, uid)
             )
-            best_bandwidth = min(best_bandwidth, max(larger, default=0.0))
+            best_bandwidth = min(best_bandwidth, max(larger_call_bandwidths, default=0.0))
             inner_barriers_ns = (
-                ns for other_uid, ns in barriers if _has_all_ranks(members, uid, other_uid)
+                one_barrier_ns
+                for other_uid, one_barrier_ns in barrier_times
+                if _has_all_ranks(members, uid, other_uid)
             )
             barrier_ns = min(barrier_ns, max(inner_barriers_ns, default=0.0))
         cost = bound_cost(
-            carried_bytes, group["wire_ns"].to_numpy(), max(best_bandwidth, link), barrier_ns
+            carried_bytes,
+            group["wire_ns"].to_numpy(),
+            max(best_bandwidth, link_bandwidth),
+            barrier_ns,
         )
         if cost:
-            costs[key] = cost
+            costs[kind] = cost
     return costs
 
 
@@ -182,27 +198,28 @@ def _has_all_ranks(members: Mapping[str, frozenset[int]], uid: str, other: str) 
     return uid == other or members.get(uid, frozenset()) >= members.get(other, _UNKNOWN)
 
 
-def _measure_bandwidths(timed: pl.DataFrame) -> list[tuple[str, float, float]]:
-    """Measure the bandwidth of the slowest link of a communicator, by kind and size of calls.
+def _measure_bandwidths(timed_calls: pl.DataFrame) -> list[tuple[str, float, float]]:
+    """List the bandwidths that the slowest link of each communicator reaches at least.
 
-    Bytes, and bytes / ns in the median of these calls: the link reaches no less.
+    One entry per communicator, operation and size: uid, bytes on the link, and the bandwidth of the
+    median call, bytes / ns.
     """
     kind = ("communicator", "op", "ranks", "bytes")
-    sized = timed.filter(pl.col("bytes") > 0).group_by(kind).agg(pl.col("wire_ns").median())
-    rows = sized.with_columns(pl.col("communicator").cast(pl.String)).iter_rows()
+    sizes = timed_calls.filter(pl.col("bytes") > 0).group_by(kind).agg(pl.col("wire_ns").median())
+    rows = sizes.with_columns(pl.col("communicator").cast(pl.String)).iter_rows()
     return [
-        (uid, carried := nbytes * transfers.bus_factor(op, ranks), carried / wire_ns)
+        (uid, carried_bytes := nbytes * transfers.bus_factor(op, ranks), carried_bytes / wire_ns)
         for uid, op, ranks, nbytes, wire_ns in rows
     ]
 
 
-def _measure_barriers(timed: pl.DataFrame) -> list[tuple[str, float]]:
-    """Measure the time of a fast barrier of each communicator, ns: no call that meets takes less."""
-    barriers = timed.filter(pl.col("op") == "barrier").group_by(
+def _measure_barriers(timed_calls: pl.DataFrame) -> list[tuple[str, float]]:
+    """List communicators, and the time of a fast barrier of each, ns; no call of all takes less."""
+    barriers = timed_calls.filter(pl.col("op") == "barrier").group_by(
         pl.col("communicator").cast(pl.String)
     )
-    fast = barriers.agg(pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS), pl.len())
-    return fast.filter(pl.col("len") >= MIN_BARRIERS_TO_BOUND_LATENCY).drop("len").rows()
+    fast_barriers = barriers.agg(pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS), pl.len())
+    return fast_barriers.filter(pl.col("len") >= MIN_BARRIERS_TO_BOUND_LATENCY).drop("len").rows()
 
 
 def _measure_best_link(messages: pl.DataFrame) -> float:
@@ -213,37 +230,35 @@ def _measure_best_link(messages: pl.DataFrame) -> float:
 
 
 def bound_cost(
-    carried: Floats, ns: Ints, best_bandwidth: float, barrier_ns: float = 0.0
+    carried_bytes: Floats, wire_ns: Ints, best_bandwidth: float, barrier_ns: float = 0.0
 ) -> CostModel | None:
-    """Bound the latency of calls that take `ns` and carry `bytes` over each link.
-
-    What is not known to be latency is taken for what bytes need.
+    """Bound the latency of calls of one kind; None where nothing bounds it.
 
     Args:
-        carried: Bytes that the slowest link must carry.
-        ns: What each call took.
+        carried_bytes: What the slowest link carries in each call.
+        wire_ns: What each call takes on the wire.
         best_bandwidth: The best bandwidth of a link that was seen, bytes / ns; 0 = none was.
         barrier_ns: What a barrier of the same ranks takes; 0 = there was none.
     """
-    if len(ns) < MIN_CALLS_TO_BOUND_LATENCY:
+    if len(wire_ns) < MIN_CALLS_TO_BOUND_LATENCY:
         return None
-    typical_bytes, typical_ns = float(np.median(carried)), float(np.median(ns))
-    fast_ns = float(np.quantile(ns, SHARE_OF_FAST_CALLS))
-    bytes_ns = typical_bytes / max(
+    typical_bytes, typical_ns = float(np.median(carried_bytes)), float(np.median(wire_ns))
+    fast_ns = float(np.quantile(wire_ns, SHARE_OF_FAST_CALLS))
+    most_ns_for_bytes = typical_bytes / max(
         MIN_SHARE_OF_BEST_BANDWIDTH * best_bandwidth, MIN_BANDWIDTH_OF_NETWORK
     )
-    least_ns = max(fast_ns - bytes_ns, min(barrier_ns, fast_ns))
-    if least_ns <= 0:
+    least_latency_ns = max(fast_ns - most_ns_for_bytes, min(barrier_ns, fast_ns))
+    if least_latency_ns <= 0:
         return None
-    most_ns = typical_ns - (typical_bytes / best_bandwidth if best_bandwidth else 0.0)
+    most_latency_ns = typical_ns - (typical_bytes / best_bandwidth if best_bandwidth else 0.0)
     return CostModel(
-        latency_ns=least_ns,
+        latency_ns=least_latency_ns,
         ns_per_byte=0.0,
-        latency_interval=(least_ns, max(most_ns, least_ns)),
+        latency_interval=(least_latency_ns, max(most_latency_ns, least_latency_ns)),
         ns_per_byte_interval=(0.0, 0.0),
         deviation=0.0,
-        smallest=int(carried.min()),
-        largest=int(carried.max()),
+        smallest=int(carried_bytes.min()),
+        largest=int(carried_bytes.max()),
     )
 
 
@@ -257,42 +272,49 @@ CHOICE_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-def find_fastest(lines: Mapping[Key, CostModel]) -> pl.DataFrame:
-    """Find which algorithm is fastest from which size on, by the lines, where there are several.
+def find_fastest(costs: Mapping[CallKind, CostModel]) -> pl.DataFrame:
+    """Find which algorithm of each operation is fastest from which size on (rows: `CHOICE_COLUMNS`).
 
     Calls whose algorithm was not recorded count as one: the library's own choice. Only sizes that all
     of them were measured with are compared.
     """
-    models_of: dict[tuple[str, int], dict[str | None, CostModel]] = {}
-    for (op, ranks, algorithm), line in lines.items():
-        models_of.setdefault((op, ranks), {})[algorithm] = line
+    cost_by_algorithm: dict[tuple[str, int], dict[str | None, CostModel]] = {}
+    for (op, ranks, algorithm), cost in costs.items():
+        cost_by_algorithm.setdefault((op, ranks), {})[algorithm] = cost
     rows = [
-        (op, ranks, size, name, models[name].latency_ns, models[name].ns_per_byte)
-        for (op, ranks), models in sorted(models_of.items())
-        if len(models) > 1
-        for size, name in _find_crossings(models)
+        (op, ranks, from_bytes, name, rivals[name].latency_ns, rivals[name].ns_per_byte)
+        for (op, ranks), rivals in sorted(cost_by_algorithm.items())
+        if len(rivals) > 1
+        for from_bytes, name in _find_crossings(rivals)
     ]
     return pl.DataFrame(rows, schema=CHOICE_COLUMNS, orient="row")
 
 
-def _find_crossings(models: Mapping[str | None, CostModel]) -> Iterator[tuple[float, str | None]]:
-    """Yield from which size on which line is lowest."""
-    smallest = max(line.smallest for line in models.values())
-    largest = min(line.largest for line in models.values())
-    crossings = {
-        (other_model.latency_ns - model.latency_ns) / (model.ns_per_byte - other_model.ns_per_byte)
-        for model in models.values()
-        for other_model in models.values()
-        if model.ns_per_byte != other_model.ns_per_byte
+def _find_crossings(costs: Mapping[str | None, CostModel]) -> Iterator[tuple[float, str | None]]:
+    """Yield each size in bytes from which on another algorithm is fastest, with that algorithm.
+
+    `costs` are those of the algorithms, each a line over bytes. Lines change places where they cross.
+    """
+    smallest = max(cost.smallest for cost in costs.values())
+    largest = min(cost.largest for cost in costs.values())
+    crossing_bytes = {
+        (cost_b.latency_ns - cost_a.latency_ns) / (cost_a.ns_per_byte - cost_b.ns_per_byte)
+        for cost_a in costs.values()
+        for cost_b in costs.values()
+        if cost_a.ns_per_byte != cost_b.ns_per_byte
     }
-    edges = [smallest, *sorted(size for size in crossings if smallest < size < largest), largest]
+    edge_bytes = [
+        smallest,
+        *sorted(nbytes for nbytes in crossing_bytes if smallest < nbytes < largest),
+        largest,
+    ]
     if smallest >= largest:
         return
     fastest = [
         (
             float(begin_bytes),
-            min(models, key=lambda name: models[name].predicted((begin_bytes + end_bytes) / 2)),
+            min(costs, key=lambda name: costs[name].predicted((begin_bytes + end_bytes) / 2)),
         )
-        for begin_bytes, end_bytes in pairwise(edges)
+        for begin_bytes, end_bytes in pairwise(edge_bytes)
     ]
     yield from (next(group) for _, group in groupby(fastest, key=itemgetter(1)))

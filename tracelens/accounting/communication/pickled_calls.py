@@ -41,7 +41,7 @@ def find_pickled_calls(calls: pl.DataFrame) -> PickledCalls | None:
     """Return the calls that pickle, if they take much of the communication; None if not.
 
     Args:
-        calls: Collectives with `algorithm` (`transfers.with_algorithms`).
+        calls: One row per collective, with `algorithm` (`transfers.join_algorithms`).
     """
     calls = calls.filter(pl.col("ranks") > 1)
     pickled = calls.filter(pl.col("algorithm") == PICKLE)

@@ -59,10 +59,9 @@ CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """Return by what payload / time is multiplied for the bandwidth that the slowest link must carry.
+    """Return the bytes that the slowest link carries, as a ratio of the bytes that a rank puts in.
 
-    Payload is what a rank puts in. Source: nccl-tests, PERFORMANCE.md, which counts all_gather by what a
-    rank gets out.
+    Source: nccl-tests, PERFORMANCE.md, which counts all_gather by what a rank gets out.
     """
     share = (ranks - 1) / max(ranks, 1)
     factors = {"allreduce": 2 * share, "reduce_scatter": share, "all_to_all": share}
@@ -73,9 +72,9 @@ def bus_factor(op: str, ranks: int) -> float:
 
 def list_collective_calls(trace: Trace) -> pl.DataFrame:
     """Return every collective that all its ranks made and completed, by communicator and number."""
-    training = training_threads(trace)
-    parts = [_list_calls_of(grid, training) for grid in trace.calls]
-    return pl.concat([pl.DataFrame(schema=CALL_COLUMNS), *parts])
+    training_thread = training_threads(trace)
+    tables = [_list_calls_of(grid, training_thread) for grid in trace.calls]
+    return pl.concat([pl.DataFrame(schema=CALL_COLUMNS), *tables])
 
 
 def join_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
@@ -91,17 +90,18 @@ def join_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 def measure_wire_time(calls: pl.DataFrame, steps: Ints) -> Floats:
     """Measure how long the calls of each of some steps held the wire, ns, [step]."""
-    wire = calls.group_by("step").agg(pl.col("wire_ns").sum())
-    wire_of = dict(wire.iter_rows())
-    return np.array([wire_of.get(step, 0) for step in steps.tolist()], np.float64)
+    sums = calls.group_by("step").agg(pl.col("wire_ns").sum())
+    wire_ns_by_step = dict(sums.iter_rows())
+    return np.array([wire_ns_by_step.get(step, 0) for step in steps.tolist()], np.float64)
 
 
-def _list_calls_of(all_calls: CallGrid, training: Ints) -> pl.DataFrame:
-    """Measure the calls of one communicator."""
-    is_complete = all_calls.completed.sum(axis=1) == all_calls.expected
-    grid = all_calls.take(
-        np.flatnonzero(is_complete & ~all_calls.follows_mismatch)
-    ).of_same_members()
+def _list_calls_of(calls: CallGrid, training_thread: Ints) -> pl.DataFrame:
+    """Return a row (`CALL_COLUMNS`) for each complete call of one communicator.
+
+    `training_thread` is the thread that trains in each process, [process].
+    """
+    is_complete = calls.completed.sum(axis=1) == calls.expected
+    grid = calls.take(np.flatnonzero(is_complete & ~calls.follows_mismatch)).of_same_members()
     if not grid.height:
         return pl.DataFrame(schema=CALL_COLUMNS)
     sizes = pl.DataFrame({"bytes": grid.first_value("nbytes")})
@@ -114,7 +114,7 @@ def _list_calls_of(all_calls: CallGrid, training: Ints) -> pl.DataFrame:
         "bytes": sizes.select(pl.when(pl.col("bytes") >= 0).then("bytes")).to_series(),
         "ready_ns": grid.start_ns.max(axis=1),
         "wire_ns": _measure_wire(grid),
-        "blocking": (grid.thread == training[grid.processes]).any(axis=1),
+        "blocking": (grid.thread == training_thread[grid.processes]).any(axis=1),
     }
     return pl.DataFrame(
         [pl.Series(name, columns[name]).cast(kind) for name, kind in CALL_COLUMNS.items()]
@@ -122,21 +122,27 @@ def _list_calls_of(all_calls: CallGrid, training: Ints) -> pl.DataFrame:
 
 
 def _measure_wire(grid: CallGrid) -> Ints:
-    """Measure how long each call held the wire, [call]."""
+    """Measure how long each call held the wire, [call], ns.
+
+    A call holds it from its last arrival or the end of the call before, whichever is later. Ranks of a
+    call with a root do not all wait for each other: there it is the median rank's time without waits.
+    """
     wire_ns = np.empty(grid.height, np.int64)
-    previous_end = grid.start_ns[:1]
-    for calls, block in grid.blocks():
+    previous_end_ns = grid.start_ns[:1]
+    for call_range, block in grid.blocks():
         start_ns, end_ns = block.start_ns, block.end_ns
-        previous_end = np.concatenate([previous_end, end_ns[:-1]])
-        begin_ns = np.where(previous_end < end_ns, np.maximum(start_ns, previous_end), start_ns)
-        wire_ns[calls] = (end_ns - begin_ns).min(axis=1)
-        rooted = np.flatnonzero(~block.is_full)
-        if len(rooted):
-            transfer = np.where(
+        previous_end_ns = np.concatenate([previous_end_ns, end_ns[:-1]])
+        begin_ns = np.where(
+            previous_end_ns < end_ns, np.maximum(start_ns, previous_end_ns), start_ns
+        )
+        wire_ns[call_range] = (end_ns - begin_ns).min(axis=1)
+        rooted_calls = np.flatnonzero(~block.is_full)
+        if len(rooted_calls):
+            transfer_ns = np.where(
                 block.last_ns[:, None] == NEVER, 0, end_ns - start_ns - block.wait_ns()
             )
-            wire_ns[calls][rooted] = np.median(transfer[rooted], axis=1)
-        previous_end = end_ns[-1:]
+            wire_ns[call_range][rooted_calls] = np.median(transfer_ns[rooted_calls], axis=1)
+        previous_end_ns = end_ns[-1:]
     return wire_ns
 
 
@@ -151,13 +157,13 @@ MESSAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 def list_messages(trace: Trace) -> pl.DataFrame:
-    """Return every message of the workers whose time on the link is known."""
-    is_over = IS_COMPLETED & (pl.col("peer") >= 0) & (pl.col("step") >= 0)
+    """Return a row (`MESSAGE_COLUMNS`) per message of the workers whose time on the link is known."""
+    is_complete = IS_COMPLETED & (pl.col("peer") >= 0) & (pl.col("step") >= 0)
     workers = trace.workers.lazy().select("process")
-    messages = trace.messages.lazy().filter(is_over).join(workers, on="process", how="semi")
-    sends, received = (messages.filter(pl.col("op") == op) for op in ("send", "recv"))
-    if received.head(1).collect().is_empty():
-        hops = sends.select(
+    messages = trace.messages.lazy().filter(is_complete).join(workers, on="process", how="semi")
+    sends, receives = (messages.filter(pl.col("op") == op) for op in ("send", "recv"))
+    if receives.head(1).collect().is_empty():
+        timed_messages = sends.select(
             "step",
             "bytes",
             sender="rank",
@@ -167,48 +173,54 @@ def list_messages(trace: Trace) -> pl.DataFrame:
         ).collect()
     else:
         exchanges = trace.exchanged.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
-        uncertain_ns = max(
+        end_uncertainty_ns = max(
             MIN_UNCERTAINTY_OF_ENDS_NS, CLOCK_UNCERTAINTIES_OF_ENDS * trace.uncertainty_ns
         )
-        hops = _measure_messages(with_waits(exchanges, trace.request_waits, "_there"), uncertain_ns)
-    return hops.select(pl.col(name).cast(kind) for name, kind in MESSAGE_COLUMNS.items())
+        timed_messages = _measure_messages(
+            with_waits(exchanges, trace.request_waits, "_there"), end_uncertainty_ns
+        )
+    return timed_messages.select(pl.col(name).cast(kind) for name, kind in MESSAGE_COLUMNS.items())
 
 
 _SIZE: Final = pl.col("bytes").fill_null(-1)
 
 
-def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
-    """Return the matched messages that show their time on the link, with that time.
+def _measure_messages(messages: pl.DataFrame, end_uncertainty_ns: int) -> pl.DataFrame:
+    """Return one row per message that shows its time on the link, with that time (`ns`).
 
     Args:
-        messages: Both sides of each, with the wait in which the receive ended (`messages.with_waits`).
-        uncertain_ns: Ends that are closer may be at the same time.
+        messages: One row per message: its send, its receive (columns that end in `_there`), and the
+            begin of the wait in which the receive ended (`wait_ns`).
+        end_uncertainty_ns: Ends that are closer may be at the same time.
     """
-    begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
-    passed_ns = pl.min_horizontal("end_ns", "end_ns_there")
+    both_begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
+    first_end_ns = pl.min_horizontal("end_ns", "end_ns_there")
     messages = messages.with_row_index("message").with_columns(
         is_buffered=pl.col("end_ns") < pl.col("start_ns_there"),
-        blocked_since=pl.max_horizontal("start_ns_there", "wait_ns"),
+        blocked_since_ns=pl.max_horizontal("start_ns_there", "wait_ns"),
     )
     messages = messages.with_columns(
-        through=pl.when("is_buffered").then("end_ns_there").otherwise(passed_ns)
+        through_ns=pl.when("is_buffered").then("end_ns_there").otherwise(first_end_ns)
     )
     ends = _find_calls(messages)
-    is_buffered = pl.col("is_buffered") | _are_sends_buffered(ends, messages, uncertain_ns)
-    previous_end = (
+    is_buffered = pl.col("is_buffered") | _are_sends_buffered(ends, messages, end_uncertainty_ns)
+    previous_receive_end_ns = (
         pl.col("end_ns_there").shift(1).over("sender", "receiver", order_by="end_ns_there")
     )
-    link_free = pl.max_horizontal("start_ns", previous_end)
+    link_free_ns = pl.max_horizontal("start_ns", previous_receive_end_ns)
     messages = messages.with_columns(is_buffered=is_buffered).with_columns(
-        ready=pl.when("is_buffered").then(link_free).otherwise(begun_ns),
-        through=pl.when("is_buffered").then("end_ns_there").otherwise("through"),
+        ready_ns=pl.when("is_buffered").then(link_free_ns).otherwise(both_begun_ns),
+        through_ns=pl.when("is_buffered").then("end_ns_there").otherwise("through_ns"),
     )
-    reasons = _find_reasons(ends, messages, uncertain_ns)
+    reasons = _find_reasons(ends, messages, end_uncertainty_ns)
     return _leave_out_early(messages.join(reasons, on="message", how="semi"))
 
 
 def _find_calls(messages: pl.DataFrame) -> pl.DataFrame:
-    """Return a row for each end of a message, with the `call` of its rank that ended with it."""
+    """Return two rows per message, its send and its receive, with the number of the `call` they end in.
+
+    Sends and receives of a rank that overlap, and end together, are one call, such as a Sendrecv.
+    """
     ends = pl.concat(
         messages.select(
             "message",
@@ -225,54 +237,75 @@ def _find_calls(messages: pl.DataFrame) -> pl.DataFrame:
     ).sort("rank", "end_ns")
     is_apart = pl.col("end_ns").diff() > MAX_GAP_OF_ONE_CALL_NS
     is_new = is_apart | (pl.col("rank").diff() != 0)
-    follows = pl.col("start_ns") >= pl.col("end_ns").shift(1)
-    return ends.with_columns(call=(is_new | follows).fill_null(value=True).cum_sum())
+    begins_after_previous = pl.col("start_ns") >= pl.col("end_ns").shift(1)
+    return ends.with_columns(call=(is_new | begins_after_previous).fill_null(value=True).cum_sum())
 
 
-def _are_sends_buffered(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.Expr:
-    """Return True if messages are of a size whose sends are over before the message is through.
+def _are_sends_buffered(
+    ends: pl.DataFrame, messages: pl.DataFrame, end_uncertainty_ns: int
+) -> pl.Expr:
+    """Return the expression that is true for messages of a size that the library buffers.
 
-    Receivers of such messages are blocked until long after all sends were over that they wait for. Hops
-    of collectives are taken to be none: each rank sends on what it received.
+    Receivers of such messages are blocked until long after all sends that they wait for were over. Hops
+    of collectives do not count: each rank sends on what it received.
+
+    Args:
+        ends: Two rows per message, as `_find_calls` returns them.
+        messages: One row per message, with the time at which it is through (`through_ns`).
+        end_uncertainty_ns: Ends that are closer may be at the same time.
     """
-    blocks = (pl.col("stops_there") | pl.col("wait_ns").is_not_null()) & ~pl.col("hop")
-    begun = pl.max_horizontal("start_ns", "start_ns_there")
-    known = messages.select("message", "through", "bytes", begun=begun, blocks=blocks)
-    bounds = ends.join(known, on="message")
-    left_ns = pl.col("end_ns") - pl.col("through").max().over("call")
+    is_blocking = (pl.col("stops_there") | pl.col("wait_ns").is_not_null()) & ~pl.col("hop")
+    both_begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
+    known_messages = messages.select(
+        "message", "through_ns", "bytes", begun=both_begun_ns, blocks=is_blocking
+    )
+    message_ends = ends.join(known_messages, on="message")
+    unexplained_ns = pl.col("end_ns") - pl.col("through_ns").max().over("call")
     least_ns = MIN_SHARE_UNEXPLAINED_IF_BUFFERED * (pl.col("end_ns") - pl.col("begun"))
-    is_unexplained = left_ns > pl.max_horizontal(least_ns, uncertain_ns)
-    bounds = bounds.with_columns(is_unexplained=is_unexplained).filter("receives", "blocks")
-    shares = bounds.group_by(_SIZE).agg(pl.col("is_unexplained").mean())
-    sizes = shares.filter(pl.col("is_unexplained") > MIN_SHARE_OF_CALLS_IF_BUFFERED)["bytes"]
-    return _SIZE.is_in(sizes.implode())
+    is_unexplained = unexplained_ns > pl.max_horizontal(least_ns, end_uncertainty_ns)
+    message_ends = message_ends.with_columns(is_unexplained=is_unexplained).filter(
+        "receives", "blocks"
+    )
+    unexplained_shares = message_ends.group_by(_SIZE).agg(pl.col("is_unexplained").mean())
+    buffered_sizes = unexplained_shares.filter(
+        pl.col("is_unexplained") > MIN_SHARE_OF_CALLS_IF_BUFFERED
+    )["bytes"]
+    return _SIZE.is_in(buffered_sizes.implode())
 
 
-def _find_reasons(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
-    """Return the messages for which a call ended when it did.
+def _find_reasons(
+    ends: pl.DataFrame, messages: pl.DataFrame, end_uncertainty_ns: int
+) -> pl.DataFrame:
+    """Return the rows of `ends` whose messages made their call end when it did.
 
-    Of those that were through then it is the ones with the rank that was ready last. No call ends for a
-    buffered send.
+    Of the messages that were through then, these are the ones with the peer that was ready last. No call
+    ends for a buffered send.
     """
-    bounds = ends.join(messages.select("message", "ready", "through", "is_buffered"), on="message")
-    is_through_last = pl.col("through") >= pl.col("end_ns") - uncertain_ns
-    through_last = bounds.filter(is_through_last & (pl.col("receives") | ~pl.col("is_buffered")))
-    last_peer = pl.col("peer").sort_by("ready").last().over("call")
-    return through_last.filter(pl.col("peer") == last_peer)
+    message_ends = ends.join(
+        messages.select("message", "ready_ns", "through_ns", "is_buffered"), on="message"
+    )
+    is_through_last = pl.col("through_ns") >= pl.col("end_ns") - end_uncertainty_ns
+    ends_of_last = message_ends.filter(
+        is_through_last & (pl.col("receives") | ~pl.col("is_buffered"))
+    )
+    last_peer = pl.col("peer").sort_by("ready_ns").last().over("call")
+    return ends_of_last.filter(pl.col("peer") == last_peer)
 
 
 def _leave_out_early(messages: pl.DataFrame) -> pl.DataFrame:
-    """Add the time on the link, `ns`; leave out messages that may have been there before the receiver.
+    """Add the time on the link (`ns`); drop messages that may have arrived before the receiver came.
 
     A receiver that was blocked before the message could go shows how long it took. One that comes later
-    shows it only if it is then blocked for longer than messages of that size take in all.
+    shows it only if it is then blocked for longer than a typical message of that size takes.
     """
-    ns, blocked_ns = (pl.col("through") - pl.col(name) for name in ("ready", "blocked_since"))
-    is_exact = pl.col("blocked_since") <= pl.col("ready")
-    typical_ns = ns.filter(is_exact).median().over(_SIZE)
+    link_ns, blocked_ns = (
+        pl.col("through_ns") - pl.col(name) for name in ("ready_ns", "blocked_since_ns")
+    )
+    is_exact = pl.col("blocked_since_ns") <= pl.col("ready_ns")
+    typical_ns = link_ns.filter(is_exact).median().over(_SIZE)
     timed = messages.with_columns(
         ns=pl.when(is_exact | (blocked_ns > typical_ns))
-        .then(ns)
+        .then(link_ns)
         .when(typical_ns.is_null())
         .then(blocked_ns)
     )

@@ -112,7 +112,7 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
         return sampled_code.add_code(finding, culprit)
     others = times.steps[np.setdiff1d(np.arange(WARM_UP, len(times.steps)), rows)]
     culprit = sampled_code.find_in_steps(
-        trace, phases, phase, steps=times.steps[rows], others=others, extra_ns=extra_ns
+        trace, phases, phase, steps=times.steps[rows], other_steps=others, extra_ns=extra_ns
     )
     wait = (
         measure_core_wait_of_all(trace, times, rows, extra_ns)

@@ -223,9 +223,7 @@ def _find_innermost(bound_count: int, spans: Spans, edges: Array) -> tuple[Int16
     is_user, has_user = codes == USER, np.zeros(piece_count, np.bool_)
     innermost_span = np.full(piece_count, -1, np.int32)
     innermost_phase = innermost_span.copy() if is_user.any() else innermost_span
-    ended_count = np.cumsum(
-        np.bincount(end_index, minlength=bound_count)
-    )  # spans, by each boundary
+    ended_count = np.cumsum(np.bincount(end_index, minlength=bound_count))  # spans, [bound]
     levels = np.arange(len(begin_index)) - ended_count[begin_index]
     for level in range(int(levels.max(initial=-1)) + 1):
         active_span = _lay_out(np.flatnonzero(levels == level), begin_index, end_index, piece_count)

@@ -43,57 +43,57 @@ _Call: TypeAlias = "dict[str, Array]"  # the calls of one process: `CallFacts` b
 def gather(trace: Trace) -> Trace:
     """Fill `calls` with those of the workers' main processes, on their own clocks, not yet matched."""
     outlines = outlined(trace)
-    calls_of: dict[str, dict[tuple[int, int], _Call]] = {}
+    calls_by_uid: dict[str, dict[tuple[int, int], _Call]] = {}
     workers = trace.workers.select("process", "rank").sort("process")
     for process, rank in workers.iter_rows():
         if process in outlines:
             for uid, calls in _split_by_communicator(outlines[process].calls):
-                calls_of.setdefault(uid, {})[process, rank] = calls
-    grids = tuple(_to_grid(uid, calls_of.pop(uid)) for uid in sorted(calls_of))
+                calls_by_uid.setdefault(uid, {})[process, rank] = calls
+    grids = tuple(_to_grid(uid, calls_by_uid.pop(uid)) for uid in sorted(calls_by_uid))
     # The grids hold the calls from here on.
-    emptied = {process: replace(one, calls=NO_CALLS) for process, one in outlines.items()}
+    emptied = {process: replace(outline, calls=NO_CALLS) for process, outline in outlines.items()}
     return trace.with_(calls=grids, outlines=emptied)
 
 
-def _split_by_communicator(rows: CallRows) -> Iterator[tuple[str, _Call]]:
-    """Yield the calls of each communicator of a process, each number once, by number."""
-    facts: _Call = {field.name: getattr(rows, field.name) for field in fields(CallFacts)}
-    facts["op"] = _recode(rows.ops, rows.op, COLLECTIVES)
-    facts["status"] = _recode(rows.statuses, rows.status, STATUSES)
-    for number in np.unique(rows.communicator).tolist():
-        chosen = np.flatnonzero(rows.communicator == number)
-        seq = rows.seq[chosen]
+def _split_by_communicator(call_rows: CallRows) -> Iterator[tuple[str, _Call]]:
+    """Yield each communicator of a process with its calls, each number once, by number."""
+    facts: _Call = {field.name: getattr(call_rows, field.name) for field in fields(CallFacts)}
+    facts["op"] = _recode(call_rows.ops, call_rows.op, COLLECTIVES)
+    facts["status"] = _recode(call_rows.statuses, call_rows.status, STATUSES)
+    for uid_code in np.unique(call_rows.communicator).tolist():
+        selected = np.flatnonzero(call_rows.communicator == uid_code)
+        seq = call_rows.seq[selected]
         if np.any(np.diff(seq) <= 0):
-            order = np.lexsort((rows.start_ns[chosen], seq))
-            chosen = chosen[order[np.diff(seq[order], prepend=-1) > 0]]
-        elif len(chosen) == len(rows.seq):  # arrays stay those that processes share
-            yield rows.uids[number], facts
+            order = np.lexsort((call_rows.start_ns[selected], seq))
+            selected = selected[order[np.diff(seq[order], prepend=-1) > 0]]
+        elif len(selected) == len(call_rows.seq):  # arrays stay those that processes share
+            yield call_rows.uids[uid_code], facts
             continue
-        yield rows.uids[number], {name: values[chosen] for name, values in facts.items()}
+        yield call_rows.uids[uid_code], {name: values[selected] for name, values in facts.items()}
 
 
 def _recode(words: Sequence[str], codes: Array, vocabulary: Sequence[str]) -> Array:
-    """Turn a file's codes for words into those of a vocabulary; no copy where they are the same."""
-    number = {word: code for code, word in enumerate(vocabulary)}
-    new_codes = np.array([*(number.get(word, -1) for word in words), -1], np.int8)
+    """Turn a file's codes for `words` into those of a vocabulary (-1 = none); no copy if all are equal."""
+    code_by_word = {word: code for code, word in enumerate(vocabulary)}
+    new_codes = np.array([*(code_by_word.get(word, -1) for word in words), -1], np.int8)
     if np.array_equal(new_codes[:-1], np.arange(len(words))):
         return codes
     recoded = new_codes[codes]
     return codes if np.array_equal(recoded, codes) else recoded
 
 
-def _to_grid(uid: str, calls_of: Mapping[tuple[int, int], _Call]) -> CallGrid:
-    """Put the calls of a communicator side by side, a column for each process and rank."""
-    calls = [*calls_of.values()]
+def _to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], _Call]) -> CallGrid:
+    """Put the calls of a communicator side by side, a column for each member (process, rank)."""
+    calls = [*calls_by_member.values()]
     seq = calls[0]["seq"]
-    is_whole = all(np.array_equal(seq, one["seq"]) for one in calls)
+    is_whole = all(np.array_equal(seq, member_calls["seq"]) for member_calls in calls)
     if not is_whole:
-        seq = np.unique(np.concatenate([one["seq"] for one in calls]))
-        calls = [_spread(one, seq) for one in calls]
-    cells = {name: uniform([one[name] for one in calls]) for name in _ABSENT}
+        seq = np.unique(np.concatenate([member_calls["seq"] for member_calls in calls]))
+        calls = [_spread(member_calls, seq) for member_calls in calls]
+    cells = {name: uniform([member_calls[name] for member_calls in calls]) for name in _ABSENT}
     for name in ("start_ns", "end_ns"):
         cells[name] = np.asfortranarray(cells[name])
-    processes, ranks = map(np.array, zip(*calls_of, strict=True))
+    processes, ranks = map(np.array, zip(*calls_by_member, strict=True))
     return CallGrid(
         uid=uid,
         processes=processes,
@@ -108,25 +108,30 @@ def _to_grid(uid: str, calls_of: Mapping[tuple[int, int], _Call]) -> CallGrid:
 
 
 def _spread(calls: _Call, seq: Ints) -> _Call:
-    """Put the calls of a process at their numbers among all."""
-    rows = np.searchsorted(seq, calls["seq"])
+    """Return the facts of a process's calls for all numbers `seq`; `_ABSENT` where it lacks the call."""
+    indices = np.searchsorted(seq, calls["seq"])
     columns = {}
     for name, absent in _ABSENT.items():
         columns[name] = np.full(len(seq), absent, calls[name].dtype)
-        columns[name][rows] = calls[name]
+        columns[name][indices] = calls[name]
     return columns
 
 
 def match(trace: Trace) -> Trace:
     """Fill in who came last to each call, and when; note desynchronised communicators."""
     trace = trace if trace.calls else gather(trace)
-    recorded = _fully_recorded_ranks(trace)
-    named = trace.communicators.unique("communicator", keep="first", maintain_order=True)
-    members = dict(named.select(pl.col("communicator").cast(pl.String), "ranks").rows())
-    matched = [_match_grid(grid, members.get(grid.uid), recorded, trace) for grid in trace.calls]
-    desyncs = sorted((found for _, found in matched if found), key=itemgetter(0))
+    recorded_ranks = _fully_recorded_ranks(trace)
+    communicators = trace.communicators.unique("communicator", keep="first", maintain_order=True)
+    ranks_by_communicator = dict(
+        communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows()
+    )
+    grids_and_desyncs = [
+        _match_grid(grid, ranks_by_communicator.get(grid.uid), recorded_ranks, trace)
+        for grid in trace.calls
+    ]
+    desyncs = sorted((desync for _, desync in grids_and_desyncs if desync), key=itemgetter(0))
     notes = [note for _, note in desyncs]
-    calls = tuple(grid for grid, _ in matched)
+    calls = tuple(grid for grid, _ in grids_and_desyncs)
     if not trace.is_snapshot:  # else the ends of calls may be unknown, and waits are not told
         notes += _note_impossible(calls, trace.uncertainty_ns)
     return trace.with_(calls=calls, notes=(*trace.notes, *notes))
@@ -138,18 +143,19 @@ def _fully_recorded_ranks(trace: Trace) -> frozenset[int]:
 
 
 def _match_grid(
-    grid: CallGrid, members: list[int] | None, recorded: frozenset[int], trace: Trace
+    grid: CallGrid, members: list[int] | None, recorded_ranks: frozenset[int], trace: Trace
 ) -> tuple[CallGrid, tuple[int, Note] | None]:
     """Match the calls of one communicator; `members` are its ranks, where they are known.
 
-    Also return where its ranks lost step with each other, and a note on that.
+    Return the grid with who came last and when, and, if its ranks lost step with each other, the number
+    of the call and a note. `recorded_ranks` are the ranks whose recordings are complete.
     """
     latest_column = np.zeros(grid.height, np.intp)
-    for calls, block in grid.blocks():
-        latest_column[calls] = block.start_ns.argmax(axis=1)
+    for call_range, block in grid.blocks():
+        latest_column[call_range] = block.start_ns.argmax(axis=1)
     last_ns = grid.start_ns[np.arange(grid.height), latest_column]
     unfinished = np.flatnonzero(~grid.completed.any(axis=1))
-    absent_rank = _find_absent(grid, unfinished, members, recorded)
+    absent_rank = _find_absent(grid, unfinished, members, recorded_ranks)
     expected, has_other_ranks = grid.arrived, np.zeros(grid.height, np.bool_)
     if members is not None:
         expected = np.full(grid.height, len(members), np.int32)
@@ -164,15 +170,15 @@ def _match_grid(
     latest_rank = grid.ranks[latest_column] if is_timed else NULL
     last_rank = np.where(absent_rank != NULL, absent_rank, latest_rank)
     is_complete = is_known & (absent_rank == NULL) & is_timed
-    matched = replace(
+    matched_grid = replace(
         grid,
         last_ns=np.where(is_complete, last_ns, NEVER),
         last_rank=np.where(is_known, last_rank, NULL).astype(np.int32),
         expected=expected.astype(np.int32),
     )
     if desync_seq == FOREVER:
-        return matched, None
-    return matched, (int(desync_seq), _note_desync(grid, int(desync_seq), trace))
+        return matched_grid, None
+    return matched_grid, (int(desync_seq), _note_desync(grid, int(desync_seq), trace))
 
 
 def find_mismatched(grid: CallGrid, equal_bytes: Sequence[str]) -> Flags:
@@ -192,16 +198,18 @@ def _vary_in_bytes(grid: CallGrid, equal_bytes: Sequence[str]) -> Flags:
 
 
 def _find_absent(
-    grid: CallGrid, unfinished: Indices, members: list[int] | None, recorded: frozenset[int]
+    grid: CallGrid, unfinished: Indices, members: list[int] | None, recorded_ranks: frozenset[int]
 ) -> Int32s:
     """Return for each call that no rank finished the first rank that never entered it, else `NULL`."""
     absent_rank = np.full(grid.height, NULL, np.int32)
     if members is None:
         return absent_rank
-    expected = sorted(recorded & set(members))
+    expected_ranks = sorted(recorded_ranks & set(members))
     for call in unfinished.tolist():
-        entered = set(grid.ranks[grid.took_part[call]].tolist())
-        absent_rank[call] = next((rank for rank in expected if rank not in entered), NULL)
+        entered_ranks = set(grid.ranks[grid.took_part[call]].tolist())
+        absent_rank[call] = next(
+            (rank for rank in expected_ranks if rank not in entered_ranks), NULL
+        )
     return absent_rank
 
 
@@ -210,8 +218,8 @@ def _share_clock(grid: CallGrid, trace: Trace) -> bool:
     unaligned = {*trace.alignment.unaligned}
     if not unaligned:
         return True
-    domain = dict(trace.processes.select("process", "clock_domain").iter_rows())
-    domains = {domain.get(process) for process in grid.processes.tolist()}
+    domain_by_process = dict(trace.processes.select("process", "clock_domain").iter_rows())
+    domains = {domain_by_process.get(process) for process in grid.processes.tolist()}
     return len(domains) < 2 or domains.isdisjoint(unaligned)
 
 
@@ -220,44 +228,48 @@ def split_by_variant(
 ) -> list[tuple[str, list[int]]]:
     """Return each variant of a call, in words, and its ranks; the one of most ranks comes last.
 
-    Sizes are named of the operations that have `equal_bytes`.
+    Only of operations in `equal_bytes` the size counts.
     """
-    ranks_of: dict[str, list[int]] = {}
+    ranks_by_variant: dict[str, list[int]] = {}
     for column in np.flatnonzero(grid.took_part[call]).tolist():
         nbytes, bucket = int(grid.nbytes[call, column]), int(grid.bucket[call, column])
         op = COLLECTIVES[grid.op[call, column]]
-        size = f" of {nbytes} bytes" if nbytes >= 0 and op in equal_bytes else ""
-        of_bucket = f" (bucket {bucket})" if bucket != NULL else ""
-        ranks_of.setdefault(f"{op}{size}{of_bucket}", []).append(int(grid.ranks[column]))
-    return sorted(ranks_of.items(), key=lambda item: (len(item[1]), item[0]))
+        size_text = f" of {nbytes} bytes" if nbytes >= 0 and op in equal_bytes else ""
+        bucket_text = f" (bucket {bucket})" if bucket != NULL else ""
+        ranks_by_variant.setdefault(f"{op}{size_text}{bucket_text}", []).append(
+            int(grid.ranks[column])
+        )
+    ordered = sorted((len(ranks), variant, ranks) for variant, ranks in ranks_by_variant.items())
+    return [(variant, ranks) for _, variant, ranks in ordered]
 
 
 def _note_desync(grid: CallGrid, seq: int, trace: Trace) -> Note:
     """Note which ranks made which call where they differ first."""
     call = int(np.searchsorted(grid.seq, seq))
     variants = split_by_variant(grid, call, trace.equal_bytes)
-    parties = [f"{text} on ranks {_list_ranks(sorted(ranks))}" for text, ranks in variants]
-    names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
-    name = f"communicator '{names.get(grid.uid, grid.uid)}'"
+    variant_texts = [f"{text} on ranks {_list_ranks(sorted(ranks))}" for text, ranks in variants]
+    name_by_uid = dict(
+        trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows()
+    )
+    name = f"communicator '{name_by_uid.get(grid.uid, grid.uid)}'"
     status = np.broadcast_to(grid.status, grid.took_part.shape)[call]
     is_concluded = bool((status[grid.took_part[call]] == _ESTIMATED).all())
-    what = (
+    subject = (
         f"The order of calls does not match in {name}"
         if is_concluded
         else f"Ranks lost step in {name}"
     )
-    sentence = (
-        f"{what} at call {seq}: {', but '.join(parties)}; its waits are unknown from there on."
-    )
+    calls = ", but ".join(variant_texts)
+    sentence = f"{subject} at call {seq}: {calls}; its waits are unknown from there on."
     kind = "table" if is_concluded else "desync"
     return Note("", sentence, kind, tuple(find_minority([ranks for _, ranks in variants])))
 
 
-def find_minority(parties: Sequence[Sequence[int]]) -> list[int]:
+def find_minority(groups: Sequence[Sequence[int]]) -> list[int]:
     """Return the ranks that are not in the largest party, the last one; none if another is as large."""
-    *others, largest = parties
-    is_decided = not others or len(others[-1]) < len(largest)
-    return sorted(rank for ranks in others for rank in ranks) if is_decided else []
+    *other_groups, largest_group = groups
+    is_decided = not other_groups or len(other_groups[-1]) < len(largest_group)
+    return sorted(rank for ranks in other_groups for rank in ranks) if is_decided else []
 
 
 def _note_impossible(calls: Sequence[CallGrid], uncertainty_ns: int) -> list[Note]:
@@ -277,11 +289,11 @@ def _note_impossible(calls: Sequence[CallGrid], uncertainty_ns: int) -> list[Not
 def _measure_early_exits(grid: CallGrid) -> Ints:
     """Return by how much the first rank left each full call before the last had come, [call], ns."""
     full_calls = grid.take(np.flatnonzero(grid.is_full & (grid.last_ns != NEVER)))
-    ends = full_calls.end_ns
+    ends_ns = full_calls.end_ns
     if not grid.whole:
-        ends = np.where(ends == NEVER, FOREVER, ends)
-    first_exit = ends.min(axis=1)
-    return np.where(first_exit == FOREVER, NEVER, full_calls.last_ns - first_exit)
+        ends_ns = np.where(ends_ns == NEVER, FOREVER, ends_ns)
+    first_exit_ns = ends_ns.min(axis=1)
+    return np.where(first_exit_ns == FOREVER, NEVER, full_calls.last_ns - first_exit_ns)
 
 
 def _list_ranks(ranks: list[int]) -> str:

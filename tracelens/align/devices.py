@@ -50,32 +50,35 @@ def describe_device_clocks(readings: pl.DataFrame) -> pl.DataFrame:
 
 
 def _map_devices(readings: pl.DataFrame) -> tuple[dict[tuple[Any, ...], ClockMap], pl.DataFrame]:
-    """Map each device's clock to its host's; return them also described, one a row."""
+    """Map each device's clock to its host's, by process and device; also return a row on each.
+
+    `readings` has one row per reading of a clock; the rows returned are `DEVICE_CLOCK_COLUMNS`.
+    """
     # Readings that no clock can have given are dropped; sums of the others fit into 64 bits.
-    of_devices = readings.filter(
+    device_readings = readings.filter(
         pl.col("method") == "device",
         pl.col("device").is_not_null(),
         pl.col("monotonic_ns") <= 4 * MAX_PLAUSIBLE_NS,
         pl.col("window_ns") <= MAX_PLAUSIBLE_NS,
         pl.col("offset_ns").abs() <= MAX_PLAUSIBLE_NS,
     ).sort("monotonic_ns")
-    maps, rows = {}, []
-    for key, part in of_devices.partition_by(*_DEVICE, as_dict=True).items():
-        times = (part[name].to_numpy() for name in ("monotonic_ns", "window_ns", "offset_ns"))
+    maps, descriptions = {}, []
+    for (process, device), rows in device_readings.partition_by(*_DEVICE, as_dict=True).items():
+        times = (rows[name].to_numpy() for name in ("monotonic_ns", "window_ns", "offset_ns"))
         readings_of_device = Readings(*times)
-        maps[key] = clock_map = map_through(readings_of_device)
-        device_ns = readings_of_device.common - readings_of_device.offset
-        rows.append(
+        maps[process, device] = clock_map = map_through(readings_of_device)
+        device_ns = readings_of_device.common_ns - readings_of_device.offset_ns
+        descriptions.append(
             {
-                "process": key[0],
-                "device": key[1],
+                "process": process,
+                "device": device,
                 "offset_ns": -int(clock_map.offset_at(device_ns[:1])[0]),
                 "drift_ppm": clock_map.drift_ppm(int(device_ns[0]), int(device_ns[-1])),
                 "uncertainty_ns": clock_map.uncertainty_ns,
-                "readings": part.height,
+                "readings": rows.height,
             }
         )
-    return maps, pl.DataFrame(rows, schema=DEVICE_CLOCK_COLUMNS).sort(_DEVICE)
+    return maps, pl.DataFrame(descriptions, schema=DEVICE_CLOCK_COLUMNS).sort(_DEVICE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,36 +100,41 @@ class DevicePlacement:
 
     def only(self, process: int) -> DevicePlacement:
         """Return the maps and tracks of one process."""
-        maps = {key: clock_map for key, clock_map in self.maps.items() if key[0] == process}
+        maps = {
+            (owner, stream): clock_map
+            for (owner, stream), clock_map in self.maps.items()
+            if owner == process
+        }
         return DevicePlacement(maps, {process: self.tracks.get(process, [])})
 
     def _move_device_times(self, process: int, columns: Columns) -> Columns:
-        start = np.array(columns.number("device_start_ns"))
-        duration = np.array(columns.number("device_duration_ns"))
-        stream, is_timed = columns.number("stream"), start != NULL
+        """Return the columns with the times of devices on the host's clock."""
+        start_ns = np.array(columns.number("device_start_ns"))
+        duration_ns = np.array(columns.number("device_duration_ns"))
+        stream, is_timed = columns.number("stream"), start_ns != NULL
         for stream_id in np.unique(stream[is_timed]).tolist():
             clock_map = self.maps.get((process, stream_id))
             if clock_map is not None:
                 rows = np.flatnonzero(is_timed & (stream == stream_id))
-                begin, end = (
-                    clock_map.apply(start[rows]),
-                    clock_map.apply(start[rows] + duration[rows]),
+                begin_ns, end_ns = (
+                    clock_map.apply(start_ns[rows]),
+                    clock_map.apply(start_ns[rows] + duration_ns[rows]),
                 )
-                start[rows], duration[rows] = begin, end - begin
-        return columns.with_numbers(device_start_ns=start, device_duration_ns=duration)
+                start_ns[rows], duration_ns[rows] = begin_ns, end_ns - begin_ns
+        return columns.with_numbers(device_start_ns=start_ns, device_duration_ns=duration_ns)
 
     def _move_in_flight(self, process: int, columns: Columns) -> Columns:
         """Give spans in flight their device times as begin and end; those without any are estimated."""
         thread = columns.number("thread")
         is_over = columns.is_span & (columns.number("end_ns") != FOREVER)
-        flies = is_over & np.isin(thread, self.tracks.get(process, []))
+        is_flight = is_over & np.isin(thread, self.tracks.get(process, []))
         is_timed = columns.number("device_duration_ns") >= 0
         is_mostly_timed = np.zeros(columns.height, np.bool_)
-        for track in np.unique(thread[flies]).tolist():
-            of_track = flies & (thread == track)
-            is_mostly_timed[of_track] = is_timed[of_track].mean() > MIN_SHARE_TIMED_ON_DEVICE
-        rows = np.flatnonzero(flies & is_timed)
-        start, end = (np.array(columns.number(name)) for name in ("start_ns", "end_ns"))
-        start[rows], end[rows] = work_times(columns, rows)
-        moved = columns.with_numbers(start_ns=start, end_ns=end)
-        return moved.estimated(np.flatnonzero(flies & ~is_timed & is_mostly_timed))
+        for track in np.unique(thread[is_flight]).tolist():
+            is_of_track = is_flight & (thread == track)
+            is_mostly_timed[is_of_track] = is_timed[is_of_track].mean() > MIN_SHARE_TIMED_ON_DEVICE
+        rows = np.flatnonzero(is_flight & is_timed)
+        start_ns, end_ns = (np.array(columns.number(name)) for name in ("start_ns", "end_ns"))
+        start_ns[rows], end_ns[rows] = work_times(columns, rows)
+        moved_columns = columns.with_numbers(start_ns=start_ns, end_ns=end_ns)
+        return moved_columns.estimated(np.flatnonzero(is_flight & ~is_timed & is_mostly_timed))

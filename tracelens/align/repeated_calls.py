@@ -49,25 +49,25 @@ class Loop:
 
 
 def find_in_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> Loop | None:
-    """Look for a loop in the calls that all of some processes make; None without one."""
-    joint = [grid for grid in calls if set(processes) <= set(grid.processes.tolist())]
-    if not joint:
+    """Find the loop in the longest series of calls that all of some processes make; None without one."""
+    common_grids = [grid for grid in calls if set(processes) <= set(grid.processes.tolist())]
+    if not common_grids:
         return None
-    longest = max(joint, key=lambda grid: grid.height)
+    longest = max(common_grids, key=lambda grid: grid.height)
     is_whole = (longest.took_part & (longest.end_ns < FOREVER)).all(axis=1)
     grid = longest.take(np.flatnonzero(is_whole))
     first_calls = _find_first_calls(grid)
     if first_calls is None:
         return None
-    distance = int(np.median(np.diff(first_calls)))
-    last_call = min(int(first_calls[-1]) + distance, grid.height) - 1
+    calls_per_step = int(np.median(np.diff(first_calls)))
+    last_call = min(int(first_calls[-1]) + calls_per_step, grid.height) - 1
     begins_ns: dict[int, Ints] = {}
     last_ends_ns: dict[int, int] = {}
     for process, _, end_ns in grid.by_process():
         if process in processes:
-            reached_ns = np.maximum.accumulate(end_ns)
-            begins_ns[process] = reached_ns[first_calls[1:] - 1]
-            last_ends_ns[process] = int(reached_ns[last_call])
+            latest_end_ns = np.maximum.accumulate(end_ns)
+            begins_ns[process] = latest_end_ns[first_calls[1:] - 1]
+            last_ends_ns[process] = int(latest_end_ns[last_call])
     name = _name_call(grid, int(first_calls[0]))
     return Loop(begins_ns, last_ends_ns, f"the collectives that they repeat ({name})")
 
@@ -81,50 +81,53 @@ def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> p
     if all(set(processes) <= set(grid.processes.tolist()) for grid in calls):
         return pl.DataFrame()
     first_begin_ns = [int(grid.start_ns[grid.took_part].min(initial=FOREVER)) for grid in calls]
-    parts: list[pl.DataFrame] = []
-    group_count = Counter[int]()
+    tables: list[pl.DataFrame] = []
+    group_count_by_process = Counter[int]()
     for index in np.argsort(first_begin_ns, kind="stable").tolist():
         grid = calls[index]
-        op, nbytes = (grid.first_value(name).astype(np.int64) for name in ("op", "nbytes"))
+        op_codes, nbytes = (grid.first_value(name).astype(np.int64) for name in ("op", "nbytes"))
         for column, process in enumerate(grid.processes.tolist()):
-            rows = np.flatnonzero(grid.took_part[:, column])
-            if process in processes and len(rows):
-                values = {
-                    "start_ns": grid.start_ns[rows, column],
-                    "end_ns": grid.end_ns[rows, column],
-                    "key": op[rows] + len(COLLECTIVES) * group_count[process],
-                    "bytes": nbytes[rows],
+            call_rows = np.flatnonzero(grid.took_part[:, column])
+            if process in processes and len(call_rows):
+                columns = {
+                    "start_ns": grid.start_ns[call_rows, column],
+                    "end_ns": grid.end_ns[call_rows, column],
+                    "key": op_codes[call_rows] + len(COLLECTIVES) * group_count_by_process[process],
+                    "bytes": nbytes[call_rows],
                 }
-                group_count[process] += 1
-                parts.append(
-                    pl.DataFrame(values).with_columns(
+                group_count_by_process[process] += 1
+                tables.append(
+                    pl.DataFrame(columns).with_columns(
                         process=pl.lit(process, pl.Int32), peer=len(grid.processes), op=pl.lit("")
                     )
                 )
-    return pl.concat(parts) if parts else pl.DataFrame()
+    return pl.concat(tables) if tables else pl.DataFrame()
 
 
 def _find_first_calls(grid: CallGrid) -> Indices | None:
-    """Return the calls that are the first ones of a step; None if there is no loop."""
+    """Return the indices of the first call of each step; None if there is no loop."""
     if grid.height < MIN_REPEATS:
         return None
-    start, end = (times[:, :MAX_RANKS_COMPARED] for times in (grid.start_ns, grid.end_ns))
+    start_ns, end_ns = (
+        times_ns[:, :MAX_RANKS_COMPARED] for times_ns in (grid.start_ns, grid.end_ns)
+    )
     facts = np.stack([grid.first_value("op").astype(np.int64), grid.first_value("nbytes")])
-    kind = np.unique(facts, axis=1, return_inverse=True)[1].ravel()
-    kind_and_before = kind * (int(kind.max()) + 1) + np.roll(kind, 1)
-    gaps_ns = np.median(start[1:] - end[:-1], axis=1)
+    kinds = np.unique(facts, axis=1, return_inverse=True)[1].ravel()
+    kinds_with_previous = kinds * (int(kinds.max()) + 1) + np.roll(kinds, 1)
+    gaps_ns = np.median(start_ns[1:] - end_ns[:-1], axis=1)
     # The work before the first call is not known.
     work_ns = np.maximum(np.append(np.median(gaps_ns), gaps_ns), 1.0)
     for is_candidate in (follows_long_gap(gaps_ns), np.True_):
-        repeats = (
-            np.flatnonzero((kinds == value) & is_candidate)
-            for kinds in (kind, kind_and_before)
-            for value in np.unique(kinds)
+        repeated_calls = (
+            np.flatnonzero((numbering == number) & is_candidate)
+            for numbering in (kinds, kinds_with_previous)
+            for number in np.unique(numbering)
         )
-        regular = [calls for calls in repeats if _is_regular(calls, len(kind))]
-        if regular:
+        regular_calls = [calls for calls in repeated_calls if _is_regular(calls, len(kinds))]
+        if regular_calls:
             return max(
-                regular, key=lambda calls: len(calls) * float(np.sqrt(np.median(work_ns[calls])))
+                regular_calls,
+                key=lambda calls: len(calls) * float(np.sqrt(np.median(work_ns[calls]))),
             )
     return None
 
@@ -138,26 +141,30 @@ def follows_long_gap(gaps_ns: Floats) -> Flags:
     """
     if len(gaps_ns) < 2:
         return np.array([True, *(False for _ in gaps_ns)])
-    length = np.log(np.maximum(gaps_ns, 1.0))
-    ordered = np.sort(length)
-    count = np.arange(1, len(ordered))
-    sum_of_short = np.cumsum(ordered)[:-1]
-    sum_of_long = ordered.sum() - sum_of_short
-    contrast = count * count[::-1] * (sum_of_short / count - sum_of_long / count[::-1]) ** 2
-    return np.append(True, length > ordered[int(contrast.argmax())])
+    log_gaps = np.log(np.maximum(gaps_ns, 1.0))
+    ordered_logs = np.sort(log_gaps)
+    short_count = np.arange(1, len(ordered_logs))
+    sum_of_short = np.cumsum(ordered_logs)[:-1]
+    sum_of_long = ordered_logs.sum() - sum_of_short
+    contrast = (
+        short_count
+        * short_count[::-1]
+        * (sum_of_short / short_count - sum_of_long / short_count[::-1]) ** 2
+    )
+    return np.append(True, log_gaps > ordered_logs[int(contrast.argmax())])
 
 
-def _is_regular(calls: Indices, count: int) -> bool:
-    """Return True if calls nearly always come back with equally many others between.
+def _is_regular(calls: Indices, call_count: int) -> bool:
+    """Return True if calls (indices) nearly always come back with equally many others between.
 
-    Of all `count` calls, nearly all must lie in such rounds: in a stretch of slow steps every call
+    Of all `call_count` calls, nearly all must lie in such rounds: in a stretch of slow steps every call
     comes after a long time, and is no loop of its own.
     """
     if len(calls) < MIN_REPEATS:
         return False
     distances, counts = np.unique(np.diff(calls), return_counts=True)
     round_size = int(distances[counts.argmax()])
-    covers_run = len(calls) * round_size >= MIN_SHARE_OF_CALLS_IN_ROUNDS * count
+    covers_run = len(calls) * round_size >= MIN_SHARE_OF_CALLS_IN_ROUNDS * call_count
     return bool(covers_run and counts.max() >= MIN_SHARE_OF_EQUAL_DISTANCES * (len(calls) - 1))
 
 

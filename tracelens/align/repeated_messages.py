@@ -36,7 +36,7 @@ _FACTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())
 
 
 @dataclass(frozen=True, eq=False)
-class _Sent:
+class _Messages:
     """The messages of a process in order of their begins, [message]; `kind` numbers equal ones.
 
     `plain_kind` ignores the time before them; `peers` is the number of ranks that they are with.
@@ -51,51 +51,59 @@ class _Sent:
 
 def find_in_messages(messages: pl.DataFrame, processes: Collection[int]) -> Loop | None:
     """Look for a loop in the messages of all of some processes; None without one."""
-    return _find(messages, processes, _FACTS, "the messages that they repeat")
+    return _find_loop(messages, processes, _FACTS, "the messages that they repeat")
 
 
 def find_in_group_calls(calls: pl.DataFrame, processes: Collection[int]) -> Loop | None:
     """Look for a loop in collectives, given as messages; those of other sizes are other ones."""
     sized = [facts for facts in _FACTS if "bytes" in facts]
-    return _find(calls, processes, sized, "the collectives of groups that they repeat")
+    return _find_loop(calls, processes, sized, "the collectives of groups that they repeat")
 
 
-def _find(
+def _find_loop(
     messages: pl.DataFrame,
     processes: Collection[int],
     fact_sets: Sequence[tuple[str, ...]],
     description: str,
 ) -> Loop | None:
+    """Find a loop with the first set of facts, of equal messages, by which every process has one.
+
+    `messages` has one row per message of a process.
+    """
     if messages.is_empty():
         return None
-    closed = messages.filter(
+    closed_messages = messages.filter(
         pl.col("end_ns").is_not_null() & (pl.col("end_ns") < FOREVER), pl.col("peer") >= 0
     ).sort("process", "start_ns")
-    by_process = {
-        int(process): rows for (process,), rows in closed.group_by("process", maintain_order=True)
+    rows_by_process = {
+        int(process): rows
+        for (process,), rows in closed_messages.group_by("process", maintain_order=True)
     }
-    if set(by_process) != set(processes):
+    if set(rows_by_process) != set(processes):
         return None
     for facts in fact_sets:
-        sent = {process: _read_sent(rows, facts) for process, rows in by_process.items()}
-        first_messages = _find_first_messages(sent)
+        messages_by_process = {
+            process: _read_messages(rows, facts) for process, rows in rows_by_process.items()
+        }
+        first_messages = _find_first_messages(messages_by_process)
         if first_messages:
-            return _to_loop(sent, first_messages, description)
+            return _to_loop(messages_by_process, first_messages, description)
     return None
 
 
-def _read_sent(rows: pl.DataFrame, facts: tuple[str, ...]) -> _Sent:
-    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+def _read_messages(rows: pl.DataFrame, facts: tuple[str, ...]) -> _Messages:
+    """Number the messages of a process (one a row) by kind: equal in peer, key, direction and facts."""
+    start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     columns: list[Array] = [
         rows[name].cast(pl.Int64).fill_null(-1).to_numpy()
         for name in ("peer", "key", *(["bytes"] if "bytes" in facts else []))
     ]
     columns.append(rows["op"].cast(pl.String).eq("send").to_numpy())
-    kind = plain_kind = _number_rows(columns)
+    kinds = plain_kinds = _number_rows(columns)
     if "long" in facts:
-        gaps_ns = start[1:] - np.maximum.accumulate(end)[:-1]
-        kind = _number_rows([*columns, follows_long_gap(gaps_ns)])
-    return _Sent(start, end, kind, plain_kind, rows["peer"].n_unique())
+        gaps_ns = start_ns[1:] - np.maximum.accumulate(end_ns)[:-1]
+        kinds = _number_rows([*columns, follows_long_gap(gaps_ns)])
+    return _Messages(start_ns, end_ns, kinds, plain_kinds, rows["peer"].n_unique())
 
 
 def _number_rows(columns: list[Array]) -> Ints:
@@ -104,88 +112,114 @@ def _number_rows(columns: list[Array]) -> Ints:
     return np.asarray(number.ravel(), np.int64)
 
 
-def _find_first_messages(sent: dict[int, _Sent]) -> dict[int, Indices] | None:
-    """Return the first messages of each process's steps; None if processes repeat unequally often."""
-    first_rows = {process: _find_periods(one) for process, one in sent.items()}
-    counts = {len(rows) for rows in first_rows.values() if len(rows)}
-    if not counts or min(counts) < MIN_REPEATS:
+def _find_first_messages(messages_by_process: dict[int, _Messages]) -> dict[int, Indices] | None:
+    """Return the first message (index) of each step, by process; None if steps are unequally many."""
+    first_messages = {
+        process: _find_periods(messages) for process, messages in messages_by_process.items()
+    }
+    step_counts = {len(indices) for indices in first_messages.values() if len(indices)}
+    if not step_counts or min(step_counts) < MIN_REPEATS:
         return None
-    unordered = [process for process, rows in first_rows.items() if not len(rows)]
-    differ = max(counts) - min(counts) > 1
-    if differ and not unordered:
-        unordered = _find_centre(sent)
-        counts = {len(rows) for process, rows in first_rows.items() if process not in unordered}
-        if not unordered:
+    unordered_processes = [
+        process for process, indices in first_messages.items() if not len(indices)
+    ]
+    is_unequal = max(step_counts) - min(step_counts) > 1
+    if is_unequal and not unordered_processes:
+        unordered_processes = _find_centre(messages_by_process)
+        step_counts = {
+            len(indices)
+            for process, indices in first_messages.items()
+            if process not in unordered_processes
+        }
+        if not unordered_processes:
             return None
-    for process, rows in first_rows.items():
-        if process in unordered:
-            count = max(counts) if differ else min(counts)
-            first_rows[process] = _find_repeated_message(sent[process].kind, count)
-        elif not differ:
-            first_rows[process] = rows[: min(counts)]
-    return first_rows if all(map(len, first_rows.values())) else None
+    for process, indices in first_messages.items():
+        if process in unordered_processes:
+            step_count = max(step_counts) if is_unequal else min(step_counts)
+            first_messages[process] = _find_repeated_message(
+                messages_by_process[process].kind, step_count
+            )
+        elif not is_unequal:
+            first_messages[process] = indices[: min(step_counts)]
+    return first_messages if all(map(len, first_messages.values())) else None
 
 
-def _find_centre(sent: dict[int, _Sent]) -> list[int]:
+def _find_centre(messages_by_process: dict[int, _Messages]) -> list[int]:
     """Return the one process with which alone all others exchange messages; nothing if none is it."""
-    central = [process for process, one in sent.items() if one.peers > 1]
-    return central if len(central) == 1 else []
+    central_processes = [
+        process for process, messages in messages_by_process.items() if messages.peers > 1
+    ]
+    return central_processes if len(central_processes) == 1 else []
 
 
-def _find_periods(sent: _Sent) -> Indices:
-    """Find the begin of each period; nothing without periods.
+def _find_periods(messages: _Messages) -> Indices:
+    """Return the index of the first message of each period; nothing without periods.
 
-    Where it is the same without times, these do not count: at first all takes longer.
+    If the period is the same without times, these do not count: at first all takes longer.
     """
-    period = _find_period(sent.kind)
+    period = _find_period(messages.kind)
     if not period:
         return np.zeros(0, np.intp)
-    kind = sent.plain_kind if _find_period(sent.plain_kind) == period else sent.kind
-    compared = kind[:MAX_MESSAGES_COMPARED]
-    is_equal = compared[period:] == compared[:-period]
+    kinds = messages.plain_kind if _find_period(messages.plain_kind) == period else messages.kind
+    compared_kinds = kinds[:MAX_MESSAGES_COMPARED]
+    is_equal = compared_kinds[period:] == compared_kinds[:-period]
     is_equal[0] = True  # what was before the first message is not known
     first_message = _find_first_run(np.flatnonzero(~is_equal), len(is_equal), period)
-    second_period = compared[first_message + period : first_message + 2 * period]
+    second_period = compared_kinds[first_message + period : first_message + 2 * period]
     equal_count = np.count_nonzero(second_period == second_period[0])  # they begin no other periods
-    rows = np.flatnonzero(kind == second_period[0])
-    second = int(np.searchsorted(rows, first_message + period))
-    return np.concatenate([[first_message], rows[second::equal_count]])
+    first_of_periods = np.flatnonzero(kinds == second_period[0])
+    second_index = int(np.searchsorted(first_of_periods, first_message + period))
+    return np.concatenate([[first_message], first_of_periods[second_index::equal_count]])
 
 
-def _find_period(kind: Ints) -> int:
+def _find_period(kinds: Ints) -> int:
     """Return the shortest period, in messages, with which they repeat; 0 without one."""
-    compared = kind[:MAX_MESSAGES_COMPARED]
-    for period in range(1, min(len(compared) // MIN_REPEATS, MAX_MESSAGES_OF_STEP) + 1):
-        is_equal = compared[period:] == compared[:-period]
+    compared_kinds = kinds[:MAX_MESSAGES_COMPARED]
+    for period in range(1, min(len(compared_kinds) // MIN_REPEATS, MAX_MESSAGES_OF_STEP) + 1):
+        is_equal = compared_kinds[period:] == compared_kinds[:-period]
         if np.count_nonzero(is_equal) >= MIN_SHARE_OF_EQUAL_DISTANCES * len(is_equal):
             return period
     return 0
 
 
 def _find_first_run(different: Indices, count: int, period: int) -> int:
-    """Return the message from which on a whole period is repeated."""
-    edges = np.concatenate([[-1], different, [count]])
-    long = np.flatnonzero(np.diff(edges) > period)
-    return int(edges[long[0]] + 1) if len(long) else 0
+    """Return the index of the message from which on a whole period is repeated.
+
+    `different` are the messages (of `count`) that differ from the one a period later.
+    """
+    bounds = np.concatenate([[-1], different, [count]])
+    long_runs = np.flatnonzero(np.diff(bounds) > period)
+    return int(bounds[long_runs[0]] + 1) if len(long_runs) else 0
 
 
-def _find_repeated_message(kind: Ints, times: int) -> Indices:
-    """Return the rows of the first message that comes `count` times; nothing if none does."""
-    number, first, count = np.unique(kind, return_index=True, return_counts=True)
-    fitting = np.flatnonzero(count == times)
-    if not len(fitting):
+def _find_repeated_message(kinds: Ints, wanted_count: int) -> Indices:
+    """Return the indices of the first kind of message that comes so many times; nothing if none does."""
+    distinct_kinds, first_indices, counts = np.unique(kinds, return_index=True, return_counts=True)
+    fitting_kinds = np.flatnonzero(counts == wanted_count)
+    if not len(fitting_kinds):
         return np.zeros(0, np.intp)
-    return np.flatnonzero(kind == number[fitting[np.argmin(first[fitting])]])
+    return np.flatnonzero(
+        kinds == distinct_kinds[fitting_kinds[np.argmin(first_indices[fitting_kinds])]]
+    )
 
 
-def _to_loop(sent: dict[int, _Sent], first_messages: dict[int, Indices], description: str) -> Loop:
-    """Find where steps begin; the last one ends with its last message."""
+def _to_loop(
+    messages_by_process: dict[int, _Messages], first_messages: dict[int, Indices], description: str
+) -> Loop:
+    """Return where steps begin: with their first message, or earlier, when the one before it ended.
+
+    The last step ends with its last message. Messages are given by process.
+    """
     begins_ns: dict[int, Ints] = {}
     last_ends_ns: dict[int, int] = {}
-    for process, rows in first_messages.items():
-        messages = sent[process]
-        reached_ns = np.maximum.accumulate(messages.end_ns)
-        begins_ns[process] = np.minimum(reached_ns[rows[1:] - 1], messages.start_ns[rows[1:]])
-        last_message = min(int(rows[-1] + np.median(np.diff(rows))), len(reached_ns)) - 1
-        last_ends_ns[process] = max(int(reached_ns[last_message]), int(begins_ns[process][-1]))
+    for process, first_indices in first_messages.items():
+        messages = messages_by_process[process]
+        latest_end_ns = np.maximum.accumulate(messages.end_ns)
+        begins_ns[process] = np.minimum(
+            latest_end_ns[first_indices[1:] - 1], messages.start_ns[first_indices[1:]]
+        )
+        last_message = (
+            min(int(first_indices[-1] + np.median(np.diff(first_indices))), len(latest_end_ns)) - 1
+        )
+        last_ends_ns[process] = max(int(latest_end_ns[last_message]), int(begins_ns[process][-1]))
     return Loop(begins_ns, last_ends_ns, description)

@@ -42,10 +42,12 @@ def check_ranks(choice: Choice, present: Collection[int]) -> None:
     Raises:
         InvalidArgument: one of the ranges holds none of the ranks that are `present`.
     """
-    missing = None if choice.ranks is None else find_empty_range(choice.ranks, present)
-    if missing is not None:
+    missing_range = None if choice.ranks is None else find_empty_range(choice.ranks, present)
+    if missing_range is not None:
         has = f"it has ranks {format_ranges(ranges_of(present))}" if present else "it has none"
-        raise InvalidArgument(f"--ranks {missing}: none of them is a worker of this run; {has}.")
+        raise InvalidArgument(
+            f"--ranks {missing_range}: none of them is a worker of this run; {has}."
+        )
 
 
 def select_ranks(trace: Trace, choice: Choice, file_ranks: Collection[int] = ()) -> Trace:
@@ -62,37 +64,53 @@ def select_ranks(trace: Trace, choice: Choice, file_ranks: Collection[int] = ())
     if choice.ranks is None:
         return trace.with_(choice=choice)
     workers = trace.processes.filter(pl.col("role") == "worker")
-    present = {*file_ranks, *workers["rank"]}
-    check_ranks(choice, present)
-    expected = {*present, *range(trace.expected_ranks - trace.shards.height)}
-    if all(map(choice.has_rank, expected)):
+    present_ranks = {*file_ranks, *workers["rank"]}
+    check_ranks(choice, present_ranks)
+    expected_ranks = {*present_ranks, *range(trace.expected_ranks - trace.shards.height)}
+    if all(map(choice.has_rank, expected_ranks)):
         return trace.with_(choice=replace(choice, ranks=None))
-    others = {rank for rank in workers["rank"].unique() if not choice.has_rank(rank)}
-    left_out = workers.filter(pl.col("rank").is_in(others))["process"]
-    part = _leave_out(trace, left_out) if len(left_out) else trace
-    limits = " What limits the parameter servers is not judged." if trace.shards.height else ""
-    sentence = (
-        f"As asked, only ranks {format_ranges(choice.ranks)} of {len(expected)} were read: who of the "
-        "others came late to a collective is not known, so waits for them count as exposed "
-        f"communication, and savings are upper bounds: ranks that were left out may be as late.{limits}"
+    other_ranks = {rank for rank in workers["rank"].unique() if not choice.has_rank(rank)}
+    left_out_processes = workers.filter(pl.col("rank").is_in(other_ranks))["process"]
+    remaining = _leave_out(trace, left_out_processes) if len(left_out_processes) else trace
+    server_limit = (
+        " What limits the parameter servers is not judged." if trace.shards.height else ""
     )
-    return part.with_(choice=choice, notes=(*part.notes, Note("", sentence, "chosen")))
+    sentence = (
+        f"As asked, only ranks {format_ranges(choice.ranks)} of {len(expected_ranks)} were read: who "
+        "of the others came late to a collective is not known, so waits for them count as exposed "
+        "communication, and savings are upper bounds: ranks that were left out may be as "
+        f"late.{server_limit}"
+    )
+    return remaining.with_(choice=choice, notes=(*remaining.notes, Note("", sentence, "chosen")))
 
 
 def _leave_out(trace: Trace, processes: pl.Series) -> Trace:
-    """Leave out some processes; the others are numbered anew."""
-    others = trace.processes.filter(~pl.col("process").is_in(processes.implode()))["process"]
-    number = {process: index for index, process in enumerate(others.to_list())}
+    """Return the trace without some processes; the others are numbered anew."""
+    kept_processes = trace.processes.filter(~pl.col("process").is_in(processes.implode()))[
+        "process"
+    ]
+    new_number_by_old = {process: index for index, process in enumerate(kept_processes.to_list())}
     source, outlines = trace.source, trace.outlines
     tables: dict[str, Any] = {
-        name: _renumber(getattr(trace, name), number) for name in OF_PROCESSES
+        name: _renumber(getattr(trace, name), new_number_by_old) for name in OF_PROCESSES
     }
     parts = {
-        new: Renumbered(source.parts[p], new) for p, new in number.items() if p in source.parts
+        new: Renumbered(source.parts[old], new)
+        for old, new in new_number_by_old.items()
+        if old in source.parts
     }
     return Trace.from_source(
-        Source(parts, kept={new: source.kept[p] for p, new in number.items() if p in source.kept}),
-        outlines={new: outlines[p] for p, new in number.items()} if outlines else None,
+        Source(
+            parts,
+            kept={
+                new: source.kept[old]
+                for old, new in new_number_by_old.items()
+                if old in source.kept
+            },
+        ),
+        outlines={new: outlines[old] for old, new in new_number_by_old.items()}
+        if outlines
+        else None,
         communicators=trace.communicators,
         notes=trace.notes,
         dropped=trace.dropped,
@@ -102,13 +120,13 @@ def _leave_out(trace: Trace, processes: pl.Series) -> Trace:
     )
 
 
-def _renumber(table: pl.DataFrame, number: Mapping[int, int]) -> pl.DataFrame:
-    process = pl.col("process").replace_strict(number, return_dtype=pl.Int32)
-    return table.filter(pl.col("process").is_in([*number])).with_columns(process)
+def _renumber(table: pl.DataFrame, new_number_by_old: Mapping[int, int]) -> pl.DataFrame:
+    process = pl.col("process").replace_strict(new_number_by_old, return_dtype=pl.Int32)
+    return table.filter(pl.col("process").is_in([*new_number_by_old])).with_columns(process)
 
 
 def select_steps(trace: Trace) -> Trace:
-    """Leave out other steps and times, of a prepared run; as it is if all are wanted.
+    """Return the trace without other steps and times than its choice has.
 
     Raises:
         InvalidArgument: the run has nothing of it.
@@ -119,29 +137,34 @@ def select_steps(trace: Trace) -> Trace:
     begin_ns, end_ns = resolve_window(trace, choice)
     is_wanted = pl.Series(choice.of_steps(steps["step"].to_numpy()), dtype=pl.Boolean)
     is_inside = (pl.col("start_ns") < end_ns) & (pl.col("end_ns") > begin_ns)
-    numbers = steps.filter(is_wanted).filter(is_inside)["step"].unique().to_list()
-    count = steps["step"].n_unique()
-    if steps.height and not numbers:
+    step_numbers = steps.filter(is_wanted).filter(is_inside)["step"].unique().to_list()
+    step_count = steps["step"].n_unique()
+    if steps.height and not step_numbers:
         raise InvalidArgument(
             f"Nothing is selected: {replace(choice, ranks=None).description} hold no step of this run, "
             f"whose steps take {_length_s(steps):.6g} s."
         )
-    if steps.height and len(numbers) == count:
+    if steps.height and len(step_numbers) == step_count:
         return trace.with_(choice=replace(choice, steps=None, time=None))
-    resolved = replace(choice, steps=ranges_of(numbers)) if numbers else choice
-    selected = steps.filter(pl.col("step").is_in(numbers))
-    windows = {process: _merge_windows(part) for process, part in _by_process(selected)}
-    any_window = _merge_windows(selected) if selected.height else np.array([(begin_ns, end_ns)])
-    change = WindowSelection(windows, any_window, resolved)
-    note = Note("", _describe_selection(choice, resolved, count), "chosen")
-    last = steps["step"].max() if steps.height else None
+    resolved_choice = replace(choice, steps=ranges_of(step_numbers)) if step_numbers else choice
+    selected_steps = steps.filter(pl.col("step").is_in(step_numbers))
+    windows = {
+        process: _merge_windows(process_steps)
+        for process, process_steps in _by_process(selected_steps)
+    }
+    other_windows = (
+        _merge_windows(selected_steps) if selected_steps.height else np.array([(begin_ns, end_ns)])
+    )
+    change = WindowSelection(windows, other_windows, resolved_choice)
+    note = Note("", _describe_selection(choice, resolved_choice, step_count), "chosen")
+    last_step = steps["step"].max() if steps.height else None
     return _read_less(trace, change).changed(
         change,
         calls=tuple(change.select_calls(grid) for grid in trace.calls),
-        steps=selected,
+        steps=selected_steps,
         samples=change.select_samples(trace.samples),
-        choice=resolved,
-        cut_short=last not in numbers,
+        choice=resolved_choice,
+        cut_short=last_step not in step_numbers,
         notes=(*trace.notes, note),
     )
 
@@ -171,8 +194,12 @@ def cut_to_choice(trace: Trace, choice: Choice) -> Trace:
         return trace
     begin_ns, end_ns = resolve_window(trace, choice)
     if choice.steps is not None:
-        chosen = trace.steps.filter(pl.Series(choice.of_steps(trace.steps["step"].to_numpy())))
-        first_ns, last_ns = chosen.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+        chosen_steps = trace.steps.filter(
+            pl.Series(choice.of_steps(trace.steps["step"].to_numpy()))
+        )
+        first_ns, last_ns = chosen_steps.select(
+            pl.col("start_ns").min(), pl.col("end_ns").max()
+        ).row(0)
         begin_ns, end_ns = max(begin_ns, first_ns), min(end_ns, last_ns)
     change = WindowSelection({}, np.array([(begin_ns, end_ns)]), choice, strict=True)
     return _read_less(trace, change).changed(change, samples=change.select_samples(trace.samples))
@@ -191,17 +218,22 @@ def resolve_window(trace: Trace, choice: Choice) -> tuple[int, int]:
     Raises:
         InvalidArgument: the run has none of some steps that are wanted.
     """
-    present = trace.steps["step"].unique().sort().to_list()
-    missing = None if choice.steps is None else find_empty_range(choice.steps, present)
-    if missing is not None:
-        first, dash, last = missing.partition("-")
+    present_steps = trace.steps["step"].unique().sort().to_list()
+    missing_range = None if choice.steps is None else find_empty_range(choice.steps, present_steps)
+    if missing_range is not None:
+        first, dash, last = missing_range.partition("-")
         asked = f"{first} on" if dash and not last else f"{first} to {last or first}"
-        has = f"it has steps {present[0]} to {present[-1]}" if present else "it has none"
+        has = (
+            f"it has steps {present_steps[0]} to {present_steps[-1]}"
+            if present_steps
+            else "it has none"
+        )
         raise InvalidArgument(f"--steps: this run has no step from {asked}; {has}.")
     if choice.time is None:
         return _ALL_TIME_NS
     begin_ns = find_begin(trace)
-    return begin_ns + choice.time[0], begin_ns + choice.time[1]
+    first_ns, last_ns = choice.time
+    return begin_ns + first_ns, begin_ns + last_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,14 +255,16 @@ class WindowSelection:
 
     def __call__(self, process: int, columns: Columns) -> Columns:
         """Return the columns with fewer rows."""
-        start, end = columns.number("start_ns"), columns.number("end_ns")
-        device_ns = columns.number("device_duration_ns")
-        is_timed = device_ns >= 0
+        start_ns, end_ns = columns.number("start_ns"), columns.number("end_ns")
+        device_duration_ns = columns.number("device_duration_ns")
+        is_timed = device_duration_ns >= 0
         if is_timed.any():  # a device may do the work long after it was queued
-            device_start = columns.number("device_start_ns")
-            start = np.where(is_timed, np.minimum(start, device_start), start)
-            end = np.where(is_timed, np.maximum(end, device_start + device_ns), end)
-        rows = np.flatnonzero(self.touches(process, start, end))
+            device_start_ns = columns.number("device_start_ns")
+            start_ns = np.where(is_timed, np.minimum(start_ns, device_start_ns), start_ns)
+            end_ns = np.where(
+                is_timed, np.maximum(end_ns, device_start_ns + device_duration_ns), end_ns
+            )
+        rows = np.flatnonzero(self.touches(process, start_ns, end_ns))
         step = columns.number("step")[rows]
         is_other = (step >= 0) & ~self.choice.of_steps(step)
         if self.strict:
@@ -249,19 +283,19 @@ class WindowSelection:
         """Return the windows of a process, [window, 2], ns."""
         return self.windows.get(process, self.other_windows)
 
-    def touches(self, process: int, start: Ints, end: Ints) -> Flags:
-        """Find which events touch a window; one without a length does so from the begin on."""
-        begins, ends = self.windows_of(process).T
-        row = np.searchsorted(ends, start, side="right")
-        begin = begins[np.minimum(row, len(ends) - 1)]
-        return np.asarray((row < len(ends)) & ((begin < end) | (begin <= start)))
+    def touches(self, process: int, start_ns: Ints, end_ns: Ints) -> Flags:
+        """Find which events touch a window, [event]; one without a length does so from the begin on."""
+        begins_ns, ends_ns = self.windows_of(process).T
+        window = np.searchsorted(ends_ns, start_ns, side="right")
+        begin_ns = begins_ns[np.minimum(window, len(ends_ns) - 1)]
+        return np.asarray((window < len(ends_ns)) & ((begin_ns < end_ns) | (begin_ns <= start_ns)))
 
     def select_calls(self, grid: CallGrid) -> CallGrid:
         """Return the calls that any of their ranks made in its windows."""
         is_inside = np.zeros(grid.height, np.bool_)
         for column, process in enumerate(grid.processes.tolist()):
-            start, end = grid.start_ns[:, column], grid.end_ns[:, column]
-            is_inside |= (start != NEVER) & self.touches(process, start, end)
+            start_ns, end_ns = grid.start_ns[:, column], grid.end_ns[:, column]
+            is_inside |= (start_ns != NEVER) & self.touches(process, start_ns, end_ns)
         selected = grid.take(np.flatnonzero(is_inside))
         step = selected.step
         if is_uniform(step) and step.shape[1]:
@@ -274,11 +308,13 @@ class WindowSelection:
 
     def select_samples(self, samples: pl.DataFrame) -> pl.DataFrame:
         """Return the samples of stacks that touch the windows."""
-        parts = [
-            part.filter(pl.Series(self.touches(process, *_times(part)), dtype=pl.Boolean))
-            for process, part in _by_process(samples)
+        tables = [
+            process_samples.filter(
+                pl.Series(self.touches(process, *_times(process_samples)), dtype=pl.Boolean)
+            )
+            for process, process_samples in _by_process(samples)
         ]
-        return pl.concat([samples.clear(), *parts])
+        return pl.concat([samples.clear(), *tables])
 
 
 def _by_process(table: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
@@ -308,7 +344,10 @@ def _read_less(trace: Trace, change: WindowSelection) -> Trace:
 
 
 def _to_own_times(windows: Ints, trace: Trace, process: int) -> tuple[int, int]:
-    """Return begin and end of a time on a process's own clock in which its windows surely lie, ns."""
+    """Return begin and end, on a process's own clock, between which its windows surely lie, ns.
+
+    `windows` are on the common clock, [window, 2].
+    """
     assert trace.outlines is not None
     outline = trace.outlines[process]
     extent_ns = outline.first_ns or 0, outline.last_ns or 0

@@ -100,7 +100,7 @@ def divide_into_steps(trace: Trace) -> Trace:
     outlines, clock_maps = outlined(trace), trace.clock_maps
     trace = trace if trace.calls else gather(trace)
     workers = dict(trace.workers.select("process", "rank").sort("process").iter_rows())
-    thinned = set(trace.processes.filter(pl.col("last_steps").is_not_null())["process"])
+    thinned_processes = set(trace.processes.filter(pl.col("last_steps").is_not_null())["process"])
     threads = {
         process: thread
         for process in workers
@@ -108,20 +108,23 @@ def divide_into_steps(trace: Trace) -> Trace:
     }
     marks = {
         process: _read_marks(
-            outlines[process], clock_maps.get(process), has_gaps=process in thinned
+            outlines[process], clock_maps.get(process), has_gaps=process in thinned_processes
         )
         for process in threads
     }
     marks, completion_notes = _complete(marks, trace)
     if trace.recognition is not None:  # a profile, which times each kernel
         marks = {
-            process: one.extended_to(outlines[process].device_ns, clock_maps.get(process))
-            for process, one in marks.items()
+            process: process_marks.extended_to(outlines[process].device_ns, clock_maps.get(process))
+            for process, process_marks in marks.items()
         }
     marks, order_notes = _restore_order(marks)
     tracks = in_flight_tracks(trace)
     numbering = StepNumbering(
-        {process: (one.begin_ns, one.step) for process, one in marks.items()},
+        {
+            process: (process_marks.begin_ns, process_marks.step)
+            for process, process_marks in marks.items()
+        },
         {process: (threads[process], *tracks.get(process, ())) for process in marks},
         renumbers_all=bool(order_notes),
     )
@@ -129,7 +132,7 @@ def divide_into_steps(trace: Trace) -> Trace:
         process: _sum_samples(outlines[process], numbering, process, clock_maps.get(process))
         for process in marks
     }
-    table = _to_table(marks, samples, workers)
+    step_table = _to_table(marks, samples, workers)
     threads_table = pl.DataFrame(
         {"process": list(threads), "training_thread": list(threads.values())},
         schema={name: trace.processes.schema[name] for name in ("process", "training_thread")},
@@ -138,24 +141,27 @@ def divide_into_steps(trace: Trace) -> Trace:
         threads_table, on="process", how="left"
     )
     return trace.changed(
-        replace(numbering, windows=_windows_of_table(table, marks)),
+        replace(numbering, windows=_windows_of_table(step_table, marks)),
         calls=tuple(_number_calls(grid, numbering) for grid in trace.calls),
         outlines={
-            process: replace(one, steps=NO_STEPS, counters=NO_COUNTERS)
-            for process, one in outlines.items()
+            process: replace(outline, steps=NO_STEPS, counters=NO_COUNTERS)
+            for process, outline in outlines.items()
         },  # the table holds them from here on
-        steps=table,
+        steps=step_table,
         processes=processes.select(trace.processes.columns).sort("process"),
         notes=(*trace.notes, *_note_overlaps(marks), *completion_notes, *order_notes),
     )
 
 
 def _read_marks(outline: Outline, clock_map: ClockMap | None, *, has_gaps: bool) -> _StepMarks:
-    """Read where the steps of a process begin; with `has_gaps`, some were left out as asked."""
+    """Read where the steps of a process begin, by its outermost step spans, or else by other spans.
+
+    With `has_gaps`, steps were left out as asked: the step before these ends with its own span.
+    """
     spans = outline.steps
-    times = np.concatenate([spans.start_ns, spans.end_ns, [outline.training_last_ns]])
-    times = _to_common(times, clock_map)
-    starts_ns, ends_ns = times[:-1].reshape(2, -1)
+    times_ns = np.concatenate([spans.start_ns, spans.end_ns, [outline.training_last_ns]])
+    times_ns = _to_common(times_ns, clock_map)
+    starts_ns, ends_ns = times_ns[:-1].reshape(2, -1)
     outer_rows = np.arange(len(starts_ns))
     is_apart = (starts_ns[1:] > starts_ns[:-1]) & (starts_ns[1:] >= ends_ns[:-1])
     if not (is_apart.all() and spans.on_training.all()):
@@ -164,7 +170,8 @@ def _read_marks(outline: Outline, clock_map: ClockMap | None, *, has_gaps: bool)
         outer_rows = order[find_outermost(starts_ns[order], ends_ns[order])]
     step, begin_ns = spans.step[outer_rows], starts_ns[outer_rows]
     if not len(outer_rows):
-        step, begin_ns = outline.implied[0], _to_common(outline.implied[1], clock_map)
+        step, implied_begin_ns = outline.implied
+        begin_ns = _to_common(implied_begin_ns, clock_map)
         by_time = np.argsort(begin_ns, kind="stable")
         step, begin_ns = step[by_time], begin_ns[by_time]
     is_closed = ends_ns != FOREVER
@@ -180,7 +187,7 @@ def _read_marks(outline: Outline, clock_map: ClockMap | None, *, has_gaps: bool)
         step,
         begin_ns,
         latest_end_ns,
-        last_end_ns=int(ends_ns[is_last].max() if is_last.any() else times[-1]),
+        last_end_ns=int(ends_ns[is_last].max() if is_last.any() else times_ns[-1]),
         is_recorded=bool(len(outer_rows)),
         overlap_count=int(np.count_nonzero(starts_ns[outer_rows][1:] < ends_ns[outer_rows][:-1])),
     )
@@ -194,8 +201,8 @@ def find_outermost(begin_ns: Ints, end_ns: Ints) -> Flags:
         end_ns: Of those that begin at the same time, the latest first.
     """
     is_outermost = np.ones(len(begin_ns), np.bool_)
-    reached = np.maximum.accumulate(end_ns)[:-1]
-    is_outermost[1:] = (begin_ns[1:] >= reached) | (end_ns[1:] > reached)
+    latest_end_ns = np.maximum.accumulate(end_ns)[:-1]
+    is_outermost[1:] = (begin_ns[1:] >= latest_end_ns) | (end_ns[1:] > latest_end_ns)
     return is_outermost
 
 
@@ -205,50 +212,56 @@ def _to_common(times_ns: Ints, clock_map: ClockMap | None) -> Ints:
 
 def _note_overlaps(marks: Mapping[int, _StepMarks]) -> list[Note]:
     """Count the step spans that overlap the next, among all of the processes that have any."""
-    concerned = [one for one in marks.values() if one.overlap_count]
-    if not concerned:
+    overlapping = [process_marks for process_marks in marks.values() if process_marks.overlap_count]
+    if not overlapping:
         return []
-    overlaps = sum(one.overlap_count for one in concerned)
-    spans = fmt.count(sum(len(one.step) for one in concerned), "step span")
-    where = f"{spans} of {fmt.count(len(concerned), 'process', 'processes')}"
-    verbs = ("overlaps", "it is") if overlaps == 1 else ("overlap", "each is")
-    action = f"{verbs[1]} taken to end where the next begins"
-    sentence = f"{overlaps:,} of {where} {verbs[0]} the next: {action}."
+    overlaps = sum(process_marks.overlap_count for process_marks in overlapping)
+    spans = fmt.count(sum(len(process_marks.step) for process_marks in overlapping), "step span")
+    subject = f"{spans} of {fmt.count(len(overlapping), 'process', 'processes')}"
+    verb, each = ("overlaps", "it is") if overlaps == 1 else ("overlap", "each is")
+    action = f"{each} taken to end where the next begins"
+    sentence = f"{overlaps:,} of {subject} {verb} the next: {action}."
     return [Note(file="", sentence=sentence, kind="incomplete")]
 
 
 def _complete(
     marks: dict[int, _StepMarks], trace: Trace
 ) -> tuple[dict[int, _StepMarks], list[Note]]:
-    """Look for steps elsewhere where none were recorded, and note their source.
+    """Find steps elsewhere for processes that recorded none, and note their source.
 
-    The last calls of a run have none: nothing is known of the time around them.
+    The last calls of a run (a snapshot) have no steps: nothing is known of the time around them.
     """
     if trace.is_snapshot:
         return {}, []
-    counts = [len(one.step) for one in marks.values() if not one.is_recorded]
-    if not counts:
+    step_counts = [
+        len(process_marks.step) for process_marks in marks.values() if not process_marks.is_recorded
+    ]
+    if not step_counts:
         return marks, []
     source = (
         "their steps are taken from the step numbers of other events, or the updates that end them"
     )
-    lacks_all = len(counts) == len(marks)
-    if max(counts) < 2 or (lacks_all and len({*counts}) > 1):
+    lacks_all = len(step_counts) == len(marks)
+    if max(step_counts) < 2 or (lacks_all and len({*step_counts}) > 1):
         loop = _find_loop(trace, marks) if lacks_all else None
         if loop:
             source = f"their steps are taken from {loop.description}"
             marks = {
-                process: one.counted_from_0(loop.begins_ns[process], loop.last_ends_ns[process])
-                for process, one in marks.items()
+                process: process_marks.counted_from_0(
+                    loop.begins_ns[process], loop.last_ends_ns[process]
+                )
+                for process, process_marks in marks.items()
             }
         else:
             source = "nothing says where steps begin, so the whole run counts as one"
             marks = {
-                process: one.counted_from_0(one.begin_ns[:1], one.last_end_ns)
-                for process, one in marks.items()
+                process: process_marks.counted_from_0(
+                    process_marks.begin_ns[:1], process_marks.last_end_ns
+                )
+                for process, process_marks in marks.items()
             }
     sentence = (
-        f"{len(counts)} of {len(marks)} workers recorded no step spans: {source}; mark steps with "
+        f"{len(step_counts)} of {len(marks)} workers recorded no step spans: {source}; mark steps with "
         "tl.step(i), or in a table with a column 'step'."
     )
     return marks, [Note(file="", sentence=sentence, kind="incomplete")]
@@ -256,13 +269,13 @@ def _complete(
 
 def _find_loop(trace: Trace, marks: Mapping[int, _StepMarks]) -> Loop | None:
     """Find the steps by what comes back most often: collectives, or messages between ranks."""
-    by_calls = find_in_calls(trace.calls, marks)
-    outlines, by_messages = trace.outlines or {}, None
+    call_loop = find_in_calls(trace.calls, marks)
+    outlines, message_loop = trace.outlines or {}, None
     if all(process in outlines and outlines[process].messages for process in marks):
-        by_messages = find_in_messages(trace.sent, marks)
-    if by_calls is None and by_messages is None:
+        message_loop = find_in_messages(trace.sent, marks)
+    if call_loop is None and message_loop is None:
         return find_in_group_calls(list_group_calls(trace.calls, marks), marks)
-    loops = [loop for loop in (by_calls, by_messages) if loop is not None]
+    loops = [loop for loop in (call_loop, message_loop) if loop is not None]
     return max(loops, key=lambda loop: loop.step_count)  # of equals, the first
 
 
@@ -271,9 +284,9 @@ def _restore_order(
 ) -> tuple[dict[int, _StepMarks], list[Note]]:
     """Keep step numbers if they rise in every process, else count steps from 0 in all."""
     wrong_steps = {
-        process: one.step[one.disordered][0]
-        for process, one in marks.items()
-        if one.disordered.any()
+        process: process_marks.step[process_marks.disordered][0]
+        for process, process_marks in marks.items()
+        if process_marks.disordered.any()
     }
     if not wrong_steps:
         return marks, []
@@ -281,10 +294,11 @@ def _restore_order(
         f"Step numbers repeat or fall in {len(wrong_steps)} processes (first at step "
         f"{wrong_steps[min(wrong_steps)]}): steps are counted from 0 in order of time instead."
     )
-    counted = {
-        process: one.counted_from_0(one.begin_ns, one.last_end_ns) for process, one in marks.items()
+    counted_marks = {
+        process: process_marks.counted_from_0(process_marks.begin_ns, process_marks.last_end_ns)
+        for process, process_marks in marks.items()
     }
-    return counted, [Note(file="", sentence=sentence, kind="renumbered")]
+    return counted_marks, [Note(file="", sentence=sentence, kind="renumbered")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,8 +318,8 @@ class StepNumbering:
         """Return the columns with other steps."""
         if process not in self.windows:
             return columns
-        start, thread, step = (columns.number(name) for name in ("start_ns", "thread", "step"))
-        return columns.with_numbers(step=self.number_events(process, start, thread, step))
+        start_ns, thread, step = (columns.number(name) for name in ("start_ns", "thread", "step"))
+        return columns.with_numbers(step=self.number_events(process, start_ns, thread, step))
 
     def only(self, process: int) -> StepNumbering:
         """Return the windows of one process."""
@@ -315,19 +329,26 @@ class StepNumbering:
         return StepNumbering(windows, threads, self.renumbers_all)
 
     def number_events(self, process: int, start_ns: Ints, thread: Array, step: Array) -> Array:
-        """Return the steps of some events of a process, [event]."""
-        begins, numbers = self.windows[process]
+        """Return the step of each event of a process, [event]: that of the window in which it begins.
+
+        `thread` and `step` (as recorded; below 0 = none) are those of the events.
+        """
+        begins_ns, step_of_window = self.windows[process]
         if self.renumbers_all:
-            rows = np.arange(len(step))
+            unnumbered_rows = np.arange(len(step))
         else:
-            rows = np.flatnonzero(step < 0)
-            rows = rows[np.isin(thread[rows], self.threads[process])] if len(rows) else rows
-        if not len(rows):
+            unnumbered_rows = np.flatnonzero(step < 0)
+            unnumbered_rows = (
+                unnumbered_rows[np.isin(thread[unnumbered_rows], self.threads[process])]
+                if len(unnumbered_rows)
+                else unnumbered_rows
+            )
+        if not len(unnumbered_rows):
             return step
-        window = np.searchsorted(begins, start_ns[rows], side="right") - 1
-        numbered = step.astype(np.int32)
-        numbered[rows] = np.where(window < 0, -1, numbers[window])
-        return numbered
+        window = np.searchsorted(begins_ns, start_ns[unnumbered_rows], side="right") - 1
+        numbered_steps = step.astype(np.int32)
+        numbered_steps[unnumbered_rows] = np.where(window < 0, -1, step_of_window[window])
+        return numbered_steps
 
 
 def _number_calls(grid: CallGrid, numbering: StepNumbering) -> CallGrid:
@@ -337,8 +358,8 @@ def _number_calls(grid: CallGrid, numbering: StepNumbering) -> CallGrid:
     step = np.array(grid.step)
     for column, process in enumerate(grid.processes.tolist()):
         if process in numbering.windows:
-            start, thread = grid.start_ns[:, column], grid.thread[:, column]
-            step[:, column] = numbering.number_events(process, start, thread, step[:, column])
+            start_ns, thread = grid.start_ns[:, column], grid.thread[:, column]
+            step[:, column] = numbering.number_events(process, start_ns, thread, step[:, column])
     return replace(grid, step=step)
 
 
@@ -353,8 +374,8 @@ def _sum_samples(
     steps = numbering.number_events(process, times_ns, counters.thread[rows], counters.step[rows])
     if (steps[1:] > steps[:-1]).all():
         return steps, counters.value[rows]
-    distinct, row = np.unique(steps, return_inverse=True)
-    return distinct, np.bincount(row, counters.value[rows], minlength=len(distinct))
+    distinct_steps, index = np.unique(steps, return_inverse=True)
+    return distinct_steps, np.bincount(index, counters.value[rows], minlength=len(distinct_steps))
 
 
 def _to_table(
@@ -362,35 +383,48 @@ def _to_table(
     samples: Mapping[int, tuple[Array, Array]],
     ranks: Mapping[int, int],
 ) -> pl.DataFrame:
-    """Return the windows of all workers, in `STEP_COLUMNS`, by process and time."""
+    """Return the windows of all workers, in `STEP_COLUMNS`, by process and time.
+
+    `samples` are steps, and the samples of each, by process; `ranks` is by process.
+    """
     if not marks:
         return pl.DataFrame(schema=STEP_COLUMNS)
     columns_of_processes = []
-    for process, one in marks.items():
-        count = len(one.step)
-        counted_steps, sums = samples[process]
-        row = np.searchsorted(counted_steps, one.step)
-        is_counted = row < len(counted_steps)
-        is_counted[is_counted] = counted_steps[row[is_counted]] == one.step[is_counted]
+    for process, process_marks in marks.items():
+        count = len(process_marks.step)
+        counted_steps, sample_sums = samples[process]
+        index = np.searchsorted(counted_steps, process_marks.step)
+        is_counted = index < len(counted_steps)
+        is_counted[is_counted] = counted_steps[index[is_counted]] == process_marks.step[is_counted]
         samples_of_step = np.full(count, np.nan)
-        samples_of_step[is_counted] = sums[row[is_counted]]
-        owner = np.full((2, count), [[process], [ranks[process]]], np.int32)
-        columns_of_processes.append((*owner, one.step, one.begin_ns, one.end_ns, samples_of_step))
+        samples_of_step[is_counted] = sample_sums[index[is_counted]]
+        process_and_rank = np.full((2, count), [[process], [ranks[process]]], np.int32)
+        columns_of_processes.append(
+            (
+                *process_and_rank,
+                process_marks.step,
+                process_marks.begin_ns,
+                process_marks.end_ns,
+                samples_of_step,
+            )
+        )
     columns = zip(
         STEP_COLUMNS, map(np.concatenate, zip(*columns_of_processes, strict=True)), strict=True
     )
-    table = pl.DataFrame(dict(columns)).with_columns(pl.col("samples").fill_nan(None))
-    return table.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
+    step_table = pl.DataFrame(dict(columns)).with_columns(pl.col("samples").fill_nan(None))
+    return step_table.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
 
 
 def _windows_of_table(
-    table: pl.DataFrame, marks: Mapping[int, _StepMarks]
+    step_table: pl.DataFrame, marks: Mapping[int, _StepMarks]
 ) -> dict[int, tuple[Ints, Int32s]]:
     """Return begins and numbers of the steps of each process, in the memory of the table."""
-    begin, step = (table[name].to_numpy() for name in ("start_ns", "step"))
-    edges = np.cumsum([0, *(len(one.step) for one in marks.values())]).tolist()
-    rows = map(slice, edges, edges[1:])
+    begin_ns, step = (step_table[name].to_numpy() for name in ("start_ns", "step"))
+    row_bounds = np.cumsum(
+        [0, *(len(process_marks.step) for process_marks in marks.values())]
+    ).tolist()
+    row_ranges = map(slice, row_bounds, row_bounds[1:])
     return {
-        process: (begin[rows_of_process], step[rows_of_process])
-        for process, rows_of_process in zip(marks, rows, strict=True)
+        process: (begin_ns[rows], step[rows])
+        for process, rows in zip(marks, row_ranges, strict=True)
     }

@@ -36,14 +36,15 @@ class BlockColumn:
         return self.count
 
     def __getitem__(self, key: int | slice | Array) -> Any:
+        """Return one item, or those of a slice or of an array of indices."""
         if isinstance(key, slice):
             begin, end, stride = key.indices(self.count)
             values, (shift,) = self._decode_around(np.array([begin]), np.array([end]))
             return values[begin - shift : max(begin, end) - shift : stride]
         items = np.atleast_1d(key)
         values, shifts = self._decode_around(items, items + 1)
-        chosen = np.asarray(values[items - shifts])
-        return chosen if isinstance(key, np.ndarray) else chosen[0]
+        selected = np.asarray(values[items - shifts])
+        return selected if isinstance(key, np.ndarray) else selected[0]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
         return np.array(self[:], dtype)
@@ -74,15 +75,15 @@ class BlockColumn:
         return first_items
 
     def _decode_around(self, begins: Ints, ends: Ints) -> tuple[Array, Ints]:
-        """Return the values of all blocks in which ranges lie, and each range's shift.
+        """Return the values of all blocks in which ranges of items lie, and each range's shift, [range].
 
-        A range begins at item `begin` of the column, and at `begin - shift` of these values.
+        A range that begins at item `begin` of the column begins at `begin - shift` of these values.
         """
         first_blocks = begins // BLOCK
         block_counts = np.where(ends > begins, (ends - 1) // BLOCK + 1 - first_blocks, 0)
-        before = np.cumsum(block_counts) - block_counts
+        blocks_before = np.cumsum(block_counts) - block_counts
         blocks = np.unique(
-            np.repeat(first_blocks - before, block_counts) + np.arange(block_counts.sum())
+            np.repeat(first_blocks - blocks_before, block_counts) + np.arange(block_counts.sum())
         )
         values = np.concatenate([np.zeros(0, self.dtype), *self.decode(blocks)])
         return values, BLOCK * (first_blocks - np.searchsorted(blocks, first_blocks))

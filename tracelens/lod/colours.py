@@ -73,10 +73,13 @@ def shades(categories: Mapping[str, str], surface: str) -> list[Colour]:
     return colours
 
 
-def mixed(colour: str, ground: str, strength: float) -> Colour:
+def mixed(colour: str, background: str, strength: float) -> Colour:
     """Lay a colour thinly over another: `strength` of 1 hides what is below."""
-    over, under = rgb(colour), rgb(ground)
-    r, g, b = (round(strength * o + (1 - strength) * u) for o, u in zip(over, under, strict=True))
+    top, bottom = rgb(colour), rgb(background)
+    r, g, b = (
+        round(strength * top_value + (1 - strength) * bottom_value)
+        for top_value, bottom_value in zip(top, bottom, strict=True)
+    )
     return r, g, b
 
 

@@ -61,15 +61,15 @@ class Words:
 
     def is_in(self, words: Iterable[str]) -> Array:
         """Return True for each row with one of some words."""
-        is_among = np.zeros(len(self.codes), np.bool_)
+        has_word = np.zeros(len(self.codes), np.bool_)
         for code in self.codes_of(words):  # comparing small numbers is quicker than looking them up
-            is_among |= self.codes == code
-        return is_among
+            has_word |= self.codes == code
+        return has_word
 
     def translated(self, numbers: Mapping[str, int], otherwise: int) -> Array:
         """Return a number for each row's word."""
-        table = [*(numbers.get(word, otherwise) for word in self.known), otherwise]
-        return cast("Array", np.array(table, np.int32)[self.codes])
+        number_by_code = [*(numbers.get(word, otherwise) for word in self.known), otherwise]
+        return cast("Array", np.array(number_by_code, np.int32)[self.codes])
 
     def take(self, rows: Any) -> Words:
         """Return some rows."""
@@ -113,14 +113,13 @@ class Columns:
         return self.word_column("type").is_in(("span",))
 
     def take(self, rows: Any) -> Columns:
-        """Return some rows, by a slice, flags or places."""
-        numbers_of_rows = {name: values[rows] for name, values in self.numbers.items()}
-        height = len(next(iter(numbers_of_rows.values()))) if numbers_of_rows else 0
+        """Return some rows, by a slice, flags or indices."""
+        numbers = {name: column[rows] for name, column in self.numbers.items()}
         return Columns(
-            height,
-            numbers_of_rows,
-            {name: column_words.take(rows) for name, column_words in self.words.items()},
-            {name: column_words[rows] for name, column_words in self.values.items()},
+            len(next(iter(numbers.values()))) if numbers else 0,
+            numbers,
+            {name: column.take(rows) for name, column in self.words.items()},
+            {name: column[rows] for name, column in self.values.items()},
             self.uids,
         )
 
@@ -129,7 +128,7 @@ class Columns:
         return Columns(self.height, {**self.numbers, **numbers}, self.words, self.values, self.uids)
 
     def estimated(self, rows: Array) -> Columns:
-        """Return them with the status of some rows set to estimated."""
+        """Return the columns with the status of some rows (indices) set to estimated."""
         if not len(rows):
             return self
         status = self.word_column("status")
@@ -141,11 +140,14 @@ class Columns:
 
     def in_order(self) -> Columns:
         """Sort by begin, outer spans first; as recordings are in order already, look first."""
-        start, depth = self.number("start_ns"), self.number("depth")
-        row = np.flatnonzero(start[1:] <= start[:-1])
-        if np.all((start[row] == start[row + 1]) & (depth[row] <= depth[row + 1])):
+        start_ns, depth = self.number("start_ns"), self.number("depth")
+        unsorted_rows = np.flatnonzero(start_ns[1:] <= start_ns[:-1])
+        if np.all(
+            (start_ns[unsorted_rows] == start_ns[unsorted_rows + 1])
+            & (depth[unsorted_rows] <= depth[unsorted_rows + 1])
+        ):
             return self
-        return self.take(np.lexsort((depth, start)))
+        return self.take(np.lexsort((depth, start_ns)))
 
     @classmethod
     def of_table(cls, table: pa.Table, uids: tuple[str, ...] = ()) -> Columns:
@@ -183,22 +185,22 @@ class Columns:
             elif name == "value":
                 values_by_name[name] = column.fill_null(np.nan).to_numpy()
             else:
-                integers = column.cast(_SIGNED.get(str(column.dtype), column.dtype))
-                numbers_by_name[name] = integers.fill_null(MISSING.get(name, NULL)).to_numpy()
+                signed_column = column.cast(_SIGNED.get(str(column.dtype), column.dtype))
+                numbers_by_name[name] = signed_column.fill_null(MISSING.get(name, NULL)).to_numpy()
         return cls(frame.height, numbers_by_name, words_by_name, values_by_name, uids)
 
 
 def filled(values: Array, valid: Flags | None, missing: float) -> Array:
-    """Return a copy of some numbers, with another where they are not valid; None = all are.
+    """Return a copy of some numbers with `missing` where they are not valid; None = all are.
 
-    Of numbers without a sign, among which a negative one is to be, whole numbers are made that have one.
+    Unsigned numbers become signed if `missing` is negative.
     """
     if valid is None:
         return values.copy()
-    signless = values.dtype.kind == "u" and missing < 0
-    found = values.astype(np.int64 if signless else values.dtype)
-    np.copyto(found, missing, where=~valid)
-    return found
+    needs_sign = values.dtype.kind == "u" and missing < 0
+    copy = values.astype(np.int64 if needs_sign else values.dtype)
+    np.copyto(copy, missing, where=~valid)
+    return copy
 
 
 @lru_cache(MAX_EMPTY_COLUMNS_KEPT)
@@ -214,10 +216,10 @@ def _array_of(column: pa.ChunkedArray[Any], missing: float) -> Array:
     return _join_chunks(column.chunks, column.type, missing)
 
 
-def _join_chunks(chunks: Sequence[Any], kind: pa.DataType, missing: float) -> Array:
-    """Return chunks of whole or floating numbers one after the other."""
-    stored = np.dtype(kind.to_pandas_dtype())
-    values = np.concatenate([np.zeros(0, stored), *(_stored(chunk, stored) for chunk in chunks)])
+def _join_chunks(chunks: Sequence[Any], arrow_type: pa.DataType, missing: float) -> Array:
+    """Join chunks of numbers to one array, with `missing` in place of nulls."""
+    dtype = np.dtype(arrow_type.to_pandas_dtype())
+    values = np.concatenate([np.zeros(0, dtype), *(_stored(chunk, dtype) for chunk in chunks)])
     if not any(chunk.null_count for chunk in chunks):
         return values
     return filled(values, np.concatenate([_valid(chunk) for chunk in chunks]), missing)
@@ -266,22 +268,22 @@ def _words_of_frame(column: pl.Series) -> Words:
             distinct_words, range(len(distinct_words)), default=-1, return_dtype=pl.Int32
         )
         return Words(codes.to_numpy(), tuple(distinct_words))
-    physical = column.to_physical()
-    row_codes = physical.to_numpy() if not physical.null_count() else None
+    physical_codes = column.to_physical()
+    row_codes = physical_codes.to_numpy() if not physical_codes.null_count() else None
     if row_codes is None:  # nulls get a number of their own, the last one
-        highest = physical.max()
-        assert highest is None or isinstance(highest, int)
-        null_code = 0 if highest is None else highest + 1
-        row_codes = physical.cast(pl.Int64).fill_null(null_code).to_numpy()
+        highest_code = physical_codes.max()
+        assert highest_code is None or isinstance(highest_code, int)
+        null_code = 0 if highest_code is None else highest_code + 1
+        row_codes = physical_codes.cast(pl.Int64).fill_null(null_code).to_numpy()
     first_rows = np.full(int(row_codes.max(initial=0)) + 1, -1)
     first_rows[row_codes[::-1]] = np.arange(len(row_codes) - 1, -1, -1)
     codes_in_use = np.flatnonzero(first_rows >= 0)
     words_in_use = column.gather(first_rows[codes_in_use]).cast(pl.String).to_list()
-    by_word = not isinstance(column.dtype, pl.Enum)  # those of an enumeration have an order
+    is_sorted_by_word = not isinstance(column.dtype, pl.Enum)  # an enumeration has its own order
     order = sorted(
         (code for code, word in enumerate(words_in_use) if word is not None),
-        key=lambda code: words_in_use[code] if by_word else code,
+        key=lambda code: words_in_use[code] if is_sorted_by_word else code,
     )
-    table = np.full(len(first_rows), -1, np.int32)
-    table[codes_in_use[order]] = np.arange(len(order), dtype=np.int32)
-    return Words(table[row_codes], tuple(words_in_use[code] for code in order))
+    code_by_row_code = np.full(len(first_rows), -1, np.int32)
+    code_by_row_code[codes_in_use[order]] = np.arange(len(order), dtype=np.int32)
+    return Words(code_by_row_code[row_codes], tuple(words_in_use[code] for code in order))

@@ -228,10 +228,12 @@ class WholeFrame:
     def frame(self) -> pl.DataFrame:
         """All events, by process, in order of begin, outer spans first."""
         events = self.events.collect()
-        process, start = pl.col("process").diff(), pl.col("start_ns").diff()
-        deeper = pl.col("depth").cast(pl.Int32).diff() >= 0
-        risen = (process > 0) | ((process == 0) & ((start > 0) | ((start == 0) & deeper)))
-        if events.select(risen.fill_null(value=True).all()).item():
+        process_change, start_change = pl.col("process").diff(), pl.col("start_ns").diff()
+        is_deeper = pl.col("depth").cast(pl.Int32).diff() >= 0
+        is_ordered = (process_change > 0) | (
+            (process_change == 0) & ((start_change > 0) | ((start_change == 0) & is_deeper))
+        )
+        if events.select(is_ordered.fill_null(value=True).all()).item():
             return events
         return events.sort("process", "start_ns", "depth", maintain_order=True)
 
@@ -273,14 +275,14 @@ def source_of(events: pl.LazyFrame, processes: Sequence[int]) -> Source:
 def _differences(
     frame: pl.DataFrame, old_columns: Columns, new_columns: Columns
 ) -> list[pl.Series]:
-    """Return the columns of a frame that changes have changed."""
+    """Return the columns of a frame that changes have changed, with their new values."""
     changed_series = []
     for name in _CHANGEABLE:
         if name in new_columns.numbers and new_columns.numbers[name] is not old_columns.numbers.get(
             name
         ):
-            kind = frame.schema.get(name, pl.Int64())
-            changed_series.append(_series(name, new_columns.numbers[name], kind))
+            dtype = frame.schema.get(name, pl.Int64())
+            changed_series.append(_series(name, new_columns.numbers[name], dtype))
     if "status" in new_columns.words and new_columns.words["status"] is not old_columns.words.get(
         "status"
     ):
@@ -296,10 +298,10 @@ def _indices(codes: Array) -> Indices:
     return np.where(codes < 0, -1, codes).astype(np.intp)
 
 
-def _series(name: str, numbers: Array, kind: pl.DataType) -> pl.Series:
+def _series(name: str, numbers: Array, dtype: pl.DataType) -> pl.Series:
     """Return a column, with null where a number means a missing value."""
     missing = MISSING.get(name, NULL)
-    series = pl.Series(name, numbers).cast(kind)
+    series = pl.Series(name, numbers).cast(dtype)
     if name == "step" or not (numbers == missing).any():
         return series
     return series.to_frame().select(pl.when(pl.Series(numbers != missing)).then(name)).to_series()

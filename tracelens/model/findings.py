@@ -166,13 +166,17 @@ def suppressed(finding: Finding, findings: Iterable[Finding]) -> bool:
     rule = KINDS[finding.kind].suppressed
     if rule is None:
         return False
-    explaining = [explanation for explanation in findings if explanation.kind in rule.by]
+    explanations = [explanation for explanation in findings if explanation.kind in rule.by]
     if rule.share is None:
-        named = {rank for explanation in explaining for rank in explanation.ranks}
-        return bool(finding.ranks) and set(finding.ranks) <= named
-    savings = [explanation.saving or 0.0 for explanation in explaining]
-    least = rule.share * (finding.saving or 0.0)
-    return sum(savings) >= least if rule.summed else any(saving >= least for saving in savings)
+        explained_ranks = {rank for explanation in explanations for rank in explanation.ranks}
+        return bool(finding.ranks) and set(finding.ranks) <= explained_ranks
+    savings = [explanation.saving or 0.0 for explanation in explanations]
+    least_saving = rule.share * (finding.saving or 0.0)
+    return (
+        sum(savings) >= least_saving
+        if rule.summed
+        else any(saving >= least_saving for saving in savings)
+    )
 
 
 def subject(finding: Finding) -> str:
@@ -190,11 +194,11 @@ def subject(finding: Finding) -> str:
 
 
 def predicted(saving: float, interval: tuple[float, float]) -> tuple[float, float]:
-    """Return the 95 % interval of a saving, from the interval of the run's noise.
+    """Widen the 95 % interval of a saving, which noise in the run gives, by the error of predictions.
 
-    A saving is what a run that was not made would take less. Where fixes were really made, what came of
-    them differed from what was predicted by more than noise explains: a rank that is no longer late
-    finds caches and cores otherwise. Both are shares, or both are of one unit.
+    Where fixes were really made, what they saved differed from the prediction by more than noise
+    explains: a rank that is no longer late finds caches and cores otherwise. Both arguments have one
+    unit, such as shares.
     """
     low, high = interval
     error = TWO_SIDED * PREDICTION_ERROR * saving

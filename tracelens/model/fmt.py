@@ -66,7 +66,9 @@ def align_cells(rows: Sequence[Sequence[str]], sides: str = "<") -> list[str]:
         for side, width in zip(sides.ljust(len(widths), sides[-1]), widths, strict=True)
     ]
     return [
-        "  ".join(f"{cell:{how}}" for cell, how in zip(row, formats, strict=True)).rstrip()
+        "  ".join(
+            f"{cell:{cell_format}}" for cell, cell_format in zip(row, formats, strict=True)
+        ).rstrip()
         for row in rows
     ]
 
@@ -93,9 +95,9 @@ def parsed_size(text: str) -> int:
     Raises:
         ValueError: it is not a size, or 0.
     """
-    factors = {unit.lower(): factor for factor, unit in _SIZES} | {"b": 1, "": 1}
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    nbytes = int(float(found[1]) * factors.get(found[2], 0)) if found else 0
+    bytes_by_unit = {unit.lower(): unit_bytes for unit_bytes, unit in _SIZES} | {"b": 1, "": 1}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    nbytes = int(float(match[1]) * bytes_by_unit.get(match[2], 0)) if match else 0
     if not nbytes:
         raise ValueError(f"'{text}' is no number of bytes, such as 512MiB or 2GiB")
     return nbytes
@@ -103,18 +105,18 @@ def parsed_size(text: str) -> int:
 
 def bandwidth(bytes_per_ns: float) -> str:
     """Write bytes per nanosecond as links are sold, in powers of ten: ``11.8 GB/s``."""
-    rate = bytes_per_ns * 1e9
-    for factor, unit in _RATES:
-        if abs(rate) >= factor:
-            return f"{_three_digits(rate / factor)} {unit}"
-    return f"{rate:.0f} B/s"
+    bytes_per_s = bytes_per_ns * 1e9
+    for unit_rate, unit in _RATES:
+        if abs(bytes_per_s) >= unit_rate:
+            return f"{_three_digits(bytes_per_s / unit_rate)} {unit}"
+    return f"{bytes_per_s:.0f} B/s"
 
 
 def points(share: float, digits: int | None = None) -> str:
     """Format a share in percent, without the sign: by default ``12`` or ``0.4``."""
     value = 100 * share
-    shown = digits if digits is not None else 0 if abs(value) >= 9.95 else 1
-    return f"{value:.{shown}f}"
+    digit_count = digits if digits is not None else 0 if abs(value) >= 9.95 else 1
+    return f"{value:.{digit_count}f}"
 
 
 def percent(share: float, digits: int | None = None) -> str:
@@ -167,8 +169,8 @@ def capital(text: str) -> str:
 
 
 def _three_digits(value: float) -> str:
-    size = abs(value)
-    return f"{value:,.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}"
+    magnitude = abs(value)
+    return f"{value:,.{0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2}f}"
 
 
 def shown_name(path: str | os.PathLike[str]) -> str:

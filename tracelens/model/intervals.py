@@ -22,14 +22,18 @@ class Intervals:
 
     def __reduce__(self) -> tuple[Callable[..., Intervals], tuple[int, Array, Array]]:
         """Send differences and lengths, which mostly fit into 32 bits."""
-        first = int(self.start[0]) if len(self.start) else 0
-        steps = np.diff(self.start, prepend=first)
-        return self._from_lengths, (first, _shrink(steps), _shrink(self.end - self.start))
+        first_ns = int(self.start[0]) if len(self.start) else 0
+        start_changes_ns = np.diff(self.start, prepend=first_ns)
+        return self._from_lengths, (
+            first_ns,
+            _shrink(start_changes_ns),
+            _shrink(self.end - self.start),
+        )
 
     @classmethod
-    def _from_lengths(cls, first: int, steps: Array, lengths: Array) -> Self:
-        start = np.cumsum(steps, dtype=np.int64) + first
-        return cls(start, start + lengths)
+    def _from_lengths(cls, first_ns: int, start_changes_ns: Array, lengths_ns: Array) -> Self:
+        start_ns = np.cumsum(start_changes_ns, dtype=np.int64) + first_ns
+        return cls(start_ns, start_ns + lengths_ns)
 
     @classmethod
     def empty(cls) -> Self:
@@ -45,21 +49,25 @@ class Intervals:
         )
 
     @classmethod
-    def merge(cls, start: Ints, end: Ints) -> Self:
-        """Return the time that any of some intervals covers, in order; those that touch are one."""
-        order = np.argsort(start, kind="stable")
-        start, reached = start[order], np.maximum.accumulate(end[order])
-        if not len(start):
-            return cls(start, reached)
-        is_first = np.append(True, start[1:] > reached[:-1])
-        last = np.append(np.flatnonzero(is_first)[1:] - 1, len(start) - 1)
-        return cls(start[is_first], reached[last])
+    def merge(cls, start_ns: Ints, end_ns: Ints) -> Self:
+        """Return the union of some intervals, in order; those that touch are one."""
+        order = np.argsort(start_ns, kind="stable")
+        start_ns, covered_until_ns = start_ns[order], np.maximum.accumulate(end_ns[order])
+        if not len(start_ns):
+            return cls(start_ns, covered_until_ns)
+        is_first = np.append(True, start_ns[1:] > covered_until_ns[:-1])
+        last_indices = np.append(np.flatnonzero(is_first)[1:] - 1, len(start_ns) - 1)
+        return cls(start_ns[is_first], covered_until_ns[last_indices])
 
-    def clip(self, first: int, last: int) -> Intervals:
-        """Cut to a window; intervals that are outside or have no length are left out."""
-        start, end = np.maximum(self.start, first), np.minimum(self.end, last)
-        lasts = start < end
-        return Intervals(start, end) if lasts.all() else Intervals(start[lasts], end[lasts])
+    def clip(self, first_ns: int, last_ns: int) -> Intervals:
+        """Cut to a window (ns); intervals that are outside or have no length are left out."""
+        start_ns, end_ns = np.maximum(self.start, first_ns), np.minimum(self.end, last_ns)
+        has_length = start_ns < end_ns
+        return (
+            Intervals(start_ns, end_ns)
+            if has_length.all()
+            else Intervals(start_ns[has_length], end_ns[has_length])
+        )
 
     def sort_edges(self) -> Intervals:
         """Sort begins and ends each for itself; which of them belong together is lost."""
@@ -70,14 +78,14 @@ class Intervals:
         """The sum of all lengths."""
         return int((self.end - self.start).sum())
 
-    def passed_before(self, moments: Ints) -> Ints:
-        """Return how much of disjoint intervals in order lies before each moment, ns, as `moments`."""
+    def passed_before(self, moments_ns: Ints) -> Ints:
+        """Return how much of disjoint intervals in order lies before each moment, ns, [moment]."""
         if not len(self.start):
-            return np.zeros(moments.shape, np.int64)
-        row = np.searchsorted(self.start, moments, "right") - 1
-        before = np.concatenate([[0], np.cumsum(self.end - self.start)])
-        inside = np.minimum(moments, self.end[row]) - self.start[row]
-        return np.where(row < 0, 0, before[row] + inside)
+            return np.zeros(moments_ns.shape, np.int64)
+        index = np.searchsorted(self.start, moments_ns, "right") - 1
+        length_before_ns = np.concatenate([[0], np.cumsum(self.end - self.start)])
+        length_inside_ns = np.minimum(moments_ns, self.end[index]) - self.start[index]
+        return np.where(index < 0, 0, length_before_ns[index] + length_inside_ns)
 
 
 def _shrink(values: Ints) -> Array:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Ints
     from tracelens.model.calls import CallGrid
 
-__all__ = ["AWAITED_COLUMNS", "ends", "find_waits", "match_sides", "with_hops", "with_waits"]
+__all__ = ["AWAITED_COLUMNS", "find_waits", "match_sides", "select_side", "with_hops", "with_waits"]
 
 # One row a wait in a message, by begin.
 AWAITED_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -37,90 +37,107 @@ IS_COMPLETED: Final = pl.col("end_ns").is_not_null() & pl.col("status").ne_missi
 _MESSAGE: Final = ("communicator", "key", "seq", "sender", "receiver")
 
 
-def ends(
+def select_side(
     messages: pl.DataFrame, workers: pl.DataFrame, unaligned: Sequence[str], op: str
 ) -> pl.DataFrame:
-    """Return one side of some messages; `clock` is set where nothing ties it to other clocks."""
-    clocks = workers.select("process", "training_thread", clock="clock_domain")
-    loose = list(unaligned)
+    """Return one side (`op`) of completed messages of workers, one row per message.
+
+    `stops`: it is on the training thread. `clock` is null but where it is one of the `unaligned`, which
+    nothing ties to other clocks.
+    """
+    threads_and_clocks = workers.select("process", "training_thread", clock="clock_domain")
     sender, receiver = ("rank", "peer") if op == "send" else ("peer", "rank")
     return (
         messages.lazy()
         .filter(pl.col("op") == op, IS_COMPLETED, pl.col("seq").is_not_null())
-        .join(clocks.lazy(), on="process", how="inner")
+        .join(threads_and_clocks.lazy(), on="process", how="inner")
         .select(
             *_MESSAGE[:3], "step", "bytes", "start_ns", "end_ns", "process",
             "hop", sender=sender, receiver=receiver,
             stops=pl.col("thread") == pl.col("training_thread"),
-            clock=pl.when(pl.col("clock").is_in(loose)).then("clock"),
+            clock=pl.when(pl.col("clock").is_in(list(unaligned))).then("clock"),
         )
         .collect()
     )  # fmt: skip
 
 
-def match_sides(sends: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
-    """Match both sides; a pair on clocks that nothing ties together shows nothing."""
+def match_sides(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per message with its send and its receive; the receive's columns end in `_there`.
+
+    A pair on clocks that nothing ties together is left out.
+    """
     pairs = sends.unique(_MESSAGE).join(
-        received.unique(_MESSAGE), on=_MESSAGE, how="inner", nulls_equal=True, suffix="_there"
+        receives.unique(_MESSAGE), on=_MESSAGE, how="inner", nulls_equal=True, suffix="_there"
     )
     return pairs.filter(pl.col("clock").eq_missing(pl.col("clock_there")))
 
 
 def with_hops(messages: pl.DataFrame, calls: Sequence[CallGrid]) -> pl.DataFrame:
-    """Return the sides of messages whose peer is known; `hop` marks those within a collective."""
+    """Return the sends and receives whose peer is known; `hop` marks those within a collective.
+
+    `messages` has one row per send or receive, by process.
+    """
     messages = messages.filter(pl.col("peer") >= 0)
-    hops = np.zeros(messages.height, np.bool_)
-    process, start, end = (
+    is_hop = np.zeros(messages.height, np.bool_)
+    process, start_ns, end_ns = (
         messages[name].fill_null(FOREVER).to_numpy() for name in ("process", "start_ns", "end_ns")
     )
-    bounds = np.flatnonzero(np.diff(process, prepend=-1, append=-1))
-    for first_row, end_row in pairwise(bounds.tolist()):
-        call_begins, call_ends = _calls_of(calls, int(process[first_row]))
-        hops[first_row:end_row] = _is_within(
-            call_begins, call_ends, start[first_row:end_row], end[first_row:end_row]
+    process_bounds = np.flatnonzero(np.diff(process, prepend=-1, append=-1))
+    for first_row, end_row in pairwise(process_bounds.tolist()):
+        call_begins_ns, call_ends_ns = _calls_of(calls, int(process[first_row]))
+        is_hop[first_row:end_row] = _is_within(
+            call_begins_ns, call_ends_ns, start_ns[first_row:end_row], end_ns[first_row:end_row]
         )
-    return messages.with_columns(hop=pl.Series(hops, dtype=pl.Boolean))
+    return messages.with_columns(hop=pl.Series(is_hop, dtype=pl.Boolean))
 
 
 def _calls_of(calls: Sequence[CallGrid], process: int) -> tuple[Ints, Ints]:
-    """Return begins and ends of the collectives of a process, by begin."""
-    start_parts, end_parts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    """Return begins and ends of the collectives of a process, by begin, [call], ns."""
+    starts_ns, ends_ns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for grid in calls:
         for column in np.flatnonzero(grid.processes == process).tolist():
-            made_call = grid.start_ns[:, column] != NEVER
-            start_parts.append(grid.start_ns[made_call, column])
-            end_parts.append(grid.end_ns[made_call, column])
-    start, end = np.concatenate(start_parts), np.concatenate(end_parts)
-    order = np.argsort(start, kind="stable")
-    return start[order], end[order]
+            has_made_call = grid.start_ns[:, column] != NEVER
+            starts_ns.append(grid.start_ns[has_made_call, column])
+            ends_ns.append(grid.end_ns[has_made_call, column])
+    start_ns, end_ns = np.concatenate(starts_ns), np.concatenate(ends_ns)
+    order = np.argsort(start_ns, kind="stable")
+    return start_ns[order], end_ns[order]
 
 
-def _is_within(call_begins: Ints, call_ends: Ints, start: Ints, end: Ints) -> Flags:
+def _is_within(call_begins_ns: Ints, call_ends_ns: Ints, start_ns: Ints, end_ns: Ints) -> Flags:
     """Return True for each interval within one of the calls, which are in order of begin."""
-    index = np.searchsorted(call_begins, start, side="right")
-    latest = np.concatenate([[NEVER], np.maximum.accumulate(call_ends)])
-    return np.asarray(latest[index] >= end)
+    begun_calls = np.searchsorted(call_begins_ns, start_ns, side="right")
+    latest_end_ns = np.concatenate([[NEVER], np.maximum.accumulate(call_ends_ns)])
+    return np.asarray(latest_end_ns[begun_calls] >= end_ns)
 
 
-def find_waits(exchanged: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+def find_waits(messages: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Return all waits for the other side of matched messages, in `AWAITED_COLUMNS`.
 
     A receive waits until the message is sent. A send waits for its receive only where it stops the
-    training thread until that has begun; a shorter one was buffered. What is in flight is waited for
-    from the begin of that one of the `waits` (for requests: `process`, `wait_ns`, `over_ns`) on in which
-    it ends. Of a process without any, it is not known from when: receives count since they were begun.
+    training thread until that has begun; a shorter one was buffered. A message in flight is awaited from
+    the begin of the wait for requests in which it ends; in a process without such waits, a receive is
+    awaited from its own begin.
+
+    Args:
+        messages: One row per message, its send and its receive (`_there`).
+        waits: One row per wait for requests: `process`, begin (`wait_ns`) and end (`over_ns`).
     """
-    pairs = exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
-    received = with_waits(_side(pairs, "_there", "", "sender"), waits)
-    sent = with_waits(_side(pairs, "", "_there", "receiver"), waits)
+    pairs = messages.filter(~pl.col("hop"), ~pl.col("hop_there"))
+    receives = with_waits(_side(pairs, "_there", "", "sender"), waits)
+    sends = with_waits(_side(pairs, "", "_there", "receiver"), waits)
     # A wait in which messages came as well may have been for these.
-    sends_without_receives = sent.join(received, on=("process", "wait_ns"), how="anti").filter(
+    sends_without_receives = sends.join(receives, on=("process", "wait_ns"), how="anti").filter(
         ~pl.col("stops")
     )
-    blocking = pl.concat([sent.filter("stops"), sends_without_receives.drop_nulls("wait_ns")])
-    unknown = ~pl.col("process").is_in(waits["process"].unique().implode())
-    awaited_receives = received.filter(pl.col("stops") | unknown | pl.col("wait_ns").is_not_null())
-    awaited_sends = blocking.filter(pl.col("end_ns") > pl.col("other_ns"))
+    blocking_sends = pl.concat(
+        [sends.filter("stops"), sends_without_receives.drop_nulls("wait_ns")]
+    )
+    is_without_waits = ~pl.col("process").is_in(waits["process"].unique().implode())
+    awaited_receives = receives.filter(
+        pl.col("stops") | is_without_waits | pl.col("wait_ns").is_not_null()
+    )
+    awaited_sends = blocking_sends.filter(pl.col("end_ns") > pl.col("other_ns"))
     return (
         pl.concat([awaited_receives, awaited_sends])
         .with_columns(
@@ -133,23 +150,33 @@ def find_waits(exchanged: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _side(both: pl.DataFrame, mine: str, other: str, rank: str) -> pl.DataFrame:
-    """Return one side of messages; `other_ns` is when the other one, of a `rank`, began."""
-    own = ("process", "start_ns", "end_ns", "step", "stops")
-    return both.select(
-        *(pl.col(f"{name}{mine}").alias(name) for name in own),
-        to=f"process{other}",
-        rank=rank,
-        other_ns=f"start_ns{other}",
+def _side(messages: pl.DataFrame, suffix: str, other_suffix: str, rank_column: str) -> pl.DataFrame:
+    """Return one side of messages, one row per message; `other_ns` is when the other side began.
+
+    Args:
+        messages: One row per message with both sides.
+        suffix: The suffix of this side's columns.
+        other_suffix: The suffix of the other side's.
+        rank_column: The column with the other side's rank.
+    """
+    columns = ("process", "start_ns", "end_ns", "step", "stops")
+    return messages.select(
+        *(pl.col(f"{name}{suffix}").alias(name) for name in columns),
+        to=f"process{other_suffix}",
+        rank=rank_column,
+        other_ns=f"start_ns{other_suffix}",
     )
 
 
 def with_waits(messages: pl.DataFrame, waits: pl.DataFrame, suffix: str = "") -> pl.DataFrame:
-    """Add `wait_ns`: when the wait began in which each of them ended; null for what stops its thread.
+    """Add `wait_ns`: when the wait began in which each message ended; null if it stops its thread.
 
-    `suffix` is that of the columns of the side whose ends are looked up.
+    Args:
+        messages: One row per message.
+        waits: One row per wait for requests: `process`, begin (`wait_ns`) and end (`over_ns`).
+        suffix: Of the columns of the side whose end counts.
     """
-    joined = messages.sort(f"end_ns{suffix}").join_asof(
+    joined_messages = messages.sort(f"end_ns{suffix}").join_asof(
         waits.sort("wait_ns"),
         left_on=f"end_ns{suffix}",
         right_on="wait_ns",
@@ -158,6 +185,6 @@ def with_waits(messages: pl.DataFrame, waits: pl.DataFrame, suffix: str = "") ->
         coalesce=False,
         check_sortedness=False,
     )
-    inside = ~pl.col(f"stops{suffix}") & (pl.col(f"end_ns{suffix}") <= pl.col("over_ns"))
-    wait_ns = pl.when(inside).then("wait_ns")
-    return joined.with_columns(wait_ns=wait_ns).select(*messages.columns, "wait_ns")
+    is_in_wait = ~pl.col(f"stops{suffix}") & (pl.col(f"end_ns{suffix}") <= pl.col("over_ns"))
+    wait_ns = pl.when(is_in_wait).then("wait_ns")
+    return joined_messages.with_columns(wait_ns=wait_ns).select(*messages.columns, "wait_ns")

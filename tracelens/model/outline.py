@@ -97,18 +97,18 @@ class Outline:
     names: tuple[str, ...]
     numberless: int
 
-    def sharing(self, like: Outline | None) -> Outline:
+    def sharing(self, other: Outline | None) -> Outline:
         """Return it with the arrays of another outline where they are equal, so that one is kept.
 
         Ranks of one program make the same calls in the same steps.
         """
-        if like is None:
+        if other is None:
             return self
         shared = {
-            "calls": _sharing(self.calls, like.calls),
-            "steps": _sharing(self.steps, like.steps),
-            "counters": _sharing(self.counters, like.counters),
-            "names": like.names if self.names == like.names else self.names,
+            "calls": _sharing(self.calls, other.calls),
+            "steps": _sharing(self.steps, other.steps),
+            "counters": _sharing(self.counters, other.counters),
+            "names": other.names if self.names == other.names else self.names,
         }
         return Outline(**(vars(self) | shared))
 
@@ -116,12 +116,13 @@ class Outline:
 _Table = TypeVar("_Table", CallRows, StepSpans, Counters)
 
 
-def _sharing(table: _Table, similar_table: _Table) -> _Table:
+def _sharing(table: _Table, other: _Table) -> _Table:
+    """Return a table with the arrays of a similar one where they are equal."""
     shared_values = {
-        name: like_value
+        name: other_value
         for name, value in vars(table).items()
-        for like_value in [getattr(similar_table, name)]
-        if name not in _OWN and _is_equal(value, like_value)
+        for other_value in [getattr(other, name)]
+        if name not in _OWN and _is_equal(value, other_value)
     }
     return type(table)(**(vars(table) | shared_values))
 

@@ -46,24 +46,24 @@ class PackedColumns:
     @classmethod
     def from_columns(cls, columns: Columns, names: Collection[str]) -> Self:
         """Pack some columns, times among them; ``communicator`` cannot be."""
-        start, end = columns.number("start_ns"), columns.number("end_ns")
-        gaps_ns = np.zeros_like(start)
-        np.subtract(start[1:], start[:-1], out=gaps_ns[1:])
+        start_ns, end_ns = columns.number("start_ns"), columns.number("end_ns")
+        gaps_ns = np.zeros_like(start_ns)
+        np.subtract(start_ns[1:], start_ns[:-1], out=gaps_ns[1:])
         relative_times = {
             "start_ns": gaps_ns,
-            "end_ns": np.where(end == FOREVER, _OPEN, end - start),
+            "end_ns": np.where(end_ns == FOREVER, _OPEN, end_ns - start_ns),
         }
         numbers, arrays, values_by_name = {}, {}, {}
         for name in columns.numbers.keys() & names:
             values = relative_times.get(name, columns.numbers[name])
-            least, arrays[name] = _small(values)
-            numbers[name] = least, values.dtype
+            lowest, arrays[name] = _small(values)
+            numbers[name] = lowest, values.dtype
         for name in columns.values.keys() & names:
             fractions = columns.values[name]
             arrays[name], values_by_name[name] = _split_fractions(fractions)
         words_by_name = {name: columns.words[name].known for name in columns.words.keys() & names}
         arrays |= {name: columns.words[name].codes for name in words_by_name}
-        first_ns = int(start[0]) if columns.height else 0
+        first_ns = int(start_ns[0]) if columns.height else 0
         return cls(
             frozenset(names),
             columns.height,
@@ -78,41 +78,46 @@ class PackedColumns:
         """Return the columns as they were; arrays that processes share are restored once."""
         restore_once = partial(cache.get_or_make, "restored columns")
         numbers = {
-            name: restore_once((packed,), partial(_widen, packed, least, kind), least, kind)
-            for name, (least, kind) in self.numbers.items()
-            for packed in [self.arrays[name]]
+            name: restore_once((shrunk,), partial(_widen, shrunk, lowest, dtype), lowest, dtype)
+            for name, (lowest, dtype) in self.numbers.items()
+            for shrunk in [self.arrays[name]]
         }
-        start, lengths = np.cumsum(numbers["start_ns"]) + self.first_ns, numbers["end_ns"]
-        end = np.where(lengths == _OPEN, FOREVER, start + lengths)
+        start_ns, lengths_ns = np.cumsum(numbers["start_ns"]) + self.first_ns, numbers["end_ns"]
+        end_ns = np.where(lengths_ns == _OPEN, FOREVER, start_ns + lengths_ns)
         words_by_name = {
             name: Words(self.arrays[name], known) for name, known in self.words.items()
         }
         values_by_name = {
             name: restore_once(
-                (rows, given), partial(_join_fractions, rows, given, self.height), self.height
+                (rows, fractions),
+                partial(_join_fractions, rows, fractions, self.height),
+                self.height,
             )
-            for name, given in self.values.items()
+            for name, fractions in self.values.items()
             for rows in [self.arrays[name]]
         }
         return Columns(
-            self.height, numbers | {"start_ns": start, "end_ns": end}, words_by_name, values_by_name
+            self.height,
+            numbers | {"start_ns": start_ns, "end_ns": end_ns},
+            words_by_name,
+            values_by_name,
         )
 
-    def sharing(self, like: PackedColumns | None) -> PackedColumns:
-        """Return it with the arrays of another process's where they are equal, so that one is kept."""
-        if like is None:
+    def sharing(self, other: PackedColumns | None) -> PackedColumns:
+        """Return it with the arrays of another process where they are equal, so that one is kept."""
+        if other is None:
             return self
         shared = {
-            name: like.arrays[name]
-            for name, own in self.arrays.items()
-            if name in like.arrays and own.dtype == like.arrays[name].dtype
-            if own is like.arrays[name] or np.array_equal(own, like.arrays[name])
+            name: other.arrays[name]
+            for name, array in self.arrays.items()
+            if name in other.arrays and array.dtype == other.arrays[name].dtype
+            if array is other.arrays[name] or np.array_equal(array, other.arrays[name])
         }
         return replace(self, arrays={**self.arrays, **shared})
 
-    def bytes_beside(self, like: PackedColumns | None) -> int:
+    def bytes_beside(self, other: PackedColumns | None) -> int:
         """Return the bytes of the arrays that it does not share with another."""
-        shared = {id(array) for array in like.arrays.values()} if like else set()
+        shared = {id(array) for array in other.arrays.values()} if other else set()
         return sum(array.nbytes for array in self.arrays.values() if id(array) not in shared)
 
 
@@ -122,11 +127,11 @@ def _split_fractions(fractions: Floats) -> tuple[Array, Floats]:
     return _share_writability(fractions, rows), _share_writability(fractions, fractions[rows])
 
 
-def _join_fractions(rows: Array, given: Floats, height: int) -> Floats:
+def _join_fractions(rows: Array, fractions: Floats, height: int) -> Floats:
     """Undo `_split_fractions`."""
-    found = np.full(height, np.nan)
-    found[rows] = given
-    return _share_writability(rows, found)
+    values = np.full(height, np.nan)
+    values[rows] = fractions
+    return _share_writability(rows, values)
 
 
 def _small(values: Array) -> tuple[int, Array]:
@@ -140,12 +145,12 @@ def _small(values: Array) -> tuple[int, Array]:
     return lowest, _share_writability(values, (values - lowest).astype(small_type))
 
 
-def _widen(packed: Array, least: int, kind: np.dtype[np.generic]) -> Array:
+def _widen(packed: Array, lowest: int, dtype: np.dtype[np.generic]) -> Array:
     """Undo `_small`."""
-    return _share_writability(packed, packed.astype(kind) + kind.type(least))
+    return _share_writability(packed, packed.astype(dtype) + dtype.type(lowest))
 
 
-def _share_writability(one: Array, made: Array) -> Array:
+def _share_writability(source: Array, derived: Array) -> Array:
     """Make a derived array read-only if its source is, so that processes share both."""
-    made.setflags(write=one.flags.writeable)
-    return made
+    derived.setflags(write=source.flags.writeable)
+    return derived

@@ -61,8 +61,8 @@ def join_recognitions(parts: list[Recognition | None]) -> Recognition | None:
         return None
     left_out: dict[str, int] = {}
     for recognition in recognitions:
-        for what, count in recognition.left_out:
-            left_out[what] = left_out.get(what, 0) + count
+        for phrase, count in recognition.left_out:
+            left_out[phrase] = left_out.get(phrase, 0) + count
     return Recognition(
         format=", ".join(dict.fromkeys(recognition.format for recognition in recognitions)),
         found=tuple(

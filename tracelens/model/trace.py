@@ -18,7 +18,7 @@ from tracelens.model.choice import EVERYTHING
 from tracelens.model.display import frames_of, to_pandas, upper_layers
 from tracelens.model.events import Source, completed, source_of
 from tracelens.model.fmt import count, shown_name
-from tracelens.model.messages import ends, find_waits, match_sides, with_hops
+from tracelens.model.messages import find_waits, match_sides, select_side, with_hops
 from tracelens.model.notes import Note as Note  # noqa: PLC0414, TC001 - for who reads a trace
 from tracelens.model.recognition import EQUAL_BYTES
 from tracelens.schema.vocabulary import EVENT_TYPES, EXCHANGE_KINDS, POINT_TO_POINT, STATUSES
@@ -257,8 +257,8 @@ class Trace:
     def changed(self, change: Change, **tables: Any) -> Self:
         """Return it with a change in all events, and other tables."""
         source = self.source.changed(change)
-        whole = {"events": source.scan(EVENT_COLUMNS), "parts": source, "outlines": self.outlines}
-        return self.with_(**whole | tables)
+        events = {"events": source.scan(EVENT_COLUMNS), "parts": source, "outlines": self.outlines}
+        return self.with_(**events | tables)
 
     @cached_property
     def arrivals(self) -> pl.DataFrame:
@@ -301,14 +301,14 @@ class Trace:
     @property
     def request_waits(self) -> pl.DataFrame:
         """When training threads waited for requests, as `messages.find_waits` takes it."""
-        request_wait_spans = self._exchanging.filter(
+        waits = self._exchanging.filter(
             pl.col("op") == "request_wait", pl.col("end_ns").is_not_null()
         )
-        threads = self.processes.select("process", "training_thread")
-        on_training_thread = request_wait_spans.join(threads, on="process").filter(
+        training_threads = self.processes.select("process", "training_thread")
+        own_waits = waits.join(training_threads, on="process").filter(
             pl.col("thread") == pl.col("training_thread")
         )
-        return on_training_thread.select("process", wait_ns="start_ns", over_ns="end_ns")
+        return own_waits.select("process", wait_ns="start_ns", over_ns="end_ns")
 
     @property
     def sent(self) -> pl.DataFrame:
@@ -321,10 +321,12 @@ class Trace:
 
     @cached_property
     def exchanged(self) -> pl.DataFrame:
-        """Both sides of each message, as far as both are known."""
-        clocks = self.workers, self.alignment.unaligned
-        sends, received = (ends(self._sides, *clocks, op) for op in ("send", "recv"))
-        return match_sides(sends, received)
+        """Both sides of each message, one row per message, as far as both are known."""
+        sends, receives = (
+            select_side(self._sides, self.workers, self.alignment.unaligned, op)
+            for op in ("send", "recv")
+        )
+        return match_sides(sends, receives)
 
     @cached_property
     def awaited(self) -> pl.DataFrame:
@@ -336,14 +338,17 @@ class Trace:
         """The spans that were still open when their recording ended."""
         return self._spans_where("opened", pl.col("status") == "open")
 
-    def _spans_where(self, count: str, chosen: pl.Expr) -> pl.DataFrame:
-        """Return spans of some kind; what outlines say to have none of them is not read."""
+    def _spans_where(self, count_name: str, is_chosen: pl.Expr) -> pl.DataFrame:
+        """Return the spans that `is_chosen` is true for, in `EVENT_COLUMNS`.
+
+        A process is not read if its outline counts none of them, in its attribute `count_name`.
+        """
         outlines = self.outlines
-        is_wanted = (pl.col("type") == "span") & chosen
+        is_wanted = (pl.col("type") == "span") & is_chosen
         frames = [
             completed(self.source.frame(process), EVENT_COLUMNS).filter(is_wanted)
             for process in self.source.parts
-            if outlines is None or getattr(outlines[process], count)
+            if outlines is None or getattr(outlines[process], count_name)
         ]
         return pl.concat([pl.DataFrame(schema=EVENT_COLUMNS), *frames])
 
@@ -364,12 +369,13 @@ class Trace:
         """The communicators of calls from which the user's choice left out ranks, or may have."""
         if self.choice.ranks is None:
             return frozenset()
-        named = self.communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows()
-        members = dict(reversed(named))
+        rows = self.communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows()
+        ranks_by_communicator = dict(reversed(rows))
         return frozenset(
             grid.uid
             for grid in self.calls
-            if grid.uid not in members or not all(map(self.choice.has_rank, members[grid.uid]))
+            if grid.uid not in ranks_by_communicator
+            or not all(map(self.choice.has_rank, ranks_by_communicator[grid.uid]))
         )
 
     @property
@@ -391,11 +397,15 @@ class Trace:
     @property
     def expected_ranks(self) -> int:
         """World size as the processes report it; at least the ranks seen, and those before the last."""
-        world = self.processes["world"].max() if self.processes.height else 0
-        last = self.workers["rank"].max()
-        numbered = last + 1 + self.shards.height if isinstance(last, int) else 0
-        seen = self.processes.filter(pl.col("main")).height
-        return max(int(world) if isinstance(world, int) else 0, seen, numbered)
+        world_size = self.processes["world"].max() if self.processes.height else 0
+        highest_rank = self.workers["rank"].max()
+        count_by_numbers = (
+            highest_rank + 1 + self.shards.height if isinstance(highest_rank, int) else 0
+        )
+        seen_count = self.processes.filter(pl.col("main")).height
+        return max(
+            int(world_size) if isinstance(world_size, int) else 0, seen_count, count_by_numbers
+        )
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with some fields replaced; `arrivals` replace the calls."""
@@ -419,13 +429,13 @@ class Trace:
         """Return its name and how much it holds, in one line."""
         name = repr(shown_name(self.path.name)) if self.path else "in memory"
         shards, events = self.shards.height, self.processes["events"].sum()
-        counts_in_words = [count(self.workers.height, "rank")]
-        counts_in_words += [count(shards, "parameter server")] if shards else []
-        counts_in_words += [
+        counts = [count(self.workers.height, "rank")]
+        counts += [count(shards, "parameter server")] if shards else []
+        counts += [
             count(self.steps["step"].n_unique(), "step"),
             count(int(events), "event"),
         ]
-        return f"Trace({name}: {', '.join(counts_in_words)})"
+        return f"Trace({name}: {', '.join(counts)})"
 
     def _repr_html_(self) -> str:
         page: str = upper_layers().timeline_page.render(self)

@@ -28,63 +28,78 @@ if TYPE_CHECKING:
 _PAIR: Final = ("clock", "peer")
 
 
-def find_bounds(trace: Trace, clocks: pl.DataFrame, tied_clocks: Container[int]) -> pl.DataFrame:
-    """Return the tightest messages and collectives between clocks, in `EXCHANGE_COLUMNS`.
+def find_bounds(
+    trace: Trace, process_clocks: pl.DataFrame, tied_clocks: Container[int]
+) -> pl.DataFrame:
+    """Return the messages and collectives that bound clocks best, in `EXCHANGE_COLUMNS`.
 
     Args:
         trace: A trace whose clocks are not aligned yet.
-        clocks: The number of the clock (`clock`) of each `process`.
+        process_clocks: One row per `process`, with the number of its `clock`.
         tied_clocks: Clocks that need no further bounds. Collectives of these alone are left out.
     """
-    clock_of = dict(clocks.select("process", "clock").iter_rows())
-    exchanges = [_pair_messages(trace.exchanged, clocks)]
+    clock_by_process = dict(process_clocks.select("process", "clock").iter_rows())
+    tables = [_pair_messages(trace.exchanged, process_clocks)]
     for grid in trace.calls:
-        if any(clock_of.get(process, 0) not in tied_clocks for process in grid.processes.tolist()):
-            exchanges += _bound_by_calls(grid, clock_of)
-    return select_tightest(pl.concat(exchanges).lazy()).collect()
+        if any(
+            clock_by_process.get(process, 0) not in tied_clocks
+            for process in grid.processes.tolist()
+        ):
+            tables += _bound_by_calls(grid, clock_by_process)
+    return select_tightest(pl.concat(tables).lazy()).collect()
 
 
 def order_by_certainty(exchanges: pl.DataFrame, maps: Mapping[int, ClockMap]) -> list[int]:
-    """Return the clocks that bounds tie to mapped ones, the most certain first.
+    """Return the unmapped clocks that exchanges tie to mapped ones, the most certain first.
 
     The uncertainty of a clock is that of the one it is tied to and half of the narrowest window between
     both. So each clock comes after those through which it is best tied (Dijkstra 1959).
     """
-    there, back = pl.col("arrived") - pl.col("sent"), pl.col("answered") - pl.col("returned")
-    narrowest_windows = exchanges.group_by(_PAIR).agg(half_window_ns=(there + back).min() / 2)
-    windows_of: dict[int, list[tuple[int, float]]] = {}
+    forward_ns, return_ns = (
+        pl.col("arrived") - pl.col("sent"),
+        pl.col("answered") - pl.col("returned"),
+    )
+    narrowest_windows = exchanges.group_by(_PAIR).agg(
+        half_window_ns=(forward_ns + return_ns).min() / 2
+    )
+    peers_by_clock: dict[int, list[tuple[int, float]]] = {}
     for clock, peer, half_window_ns in narrowest_windows.sort(_PAIR).iter_rows():
-        windows_of.setdefault(clock, []).append((peer, half_window_ns))
-        windows_of.setdefault(peer, []).append((clock, half_window_ns))
+        peers_by_clock.setdefault(clock, []).append((peer, half_window_ns))
+        peers_by_clock.setdefault(peer, []).append((clock, half_window_ns))
     frontier: list[tuple[float, int]] = []
     for clock, clock_map in maps.items():
         heappush(frontier, (float(clock_map.uncertainty_ns), clock))
-    order: dict[int, None] = {}
+    ordered_clocks: dict[int, None] = {}
     while frontier:
         uncertainty_ns, clock = heappop(frontier)
-        if clock not in order:
-            order[clock] = None
-            for peer, half_window_ns in windows_of.get(clock, ()):
+        if clock not in ordered_clocks:
+            ordered_clocks[clock] = None
+            for peer, half_window_ns in peers_by_clock.get(clock, ()):
                 heappush(frontier, (uncertainty_ns + half_window_ns, peer))
-    return [clock for clock in order if clock not in maps]
+    return [clock for clock in ordered_clocks if clock not in maps]
 
 
-def _pair_messages(messages: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Pair each message with the nearest one in the other direction between the same clocks."""
+def _pair_messages(messages: pl.DataFrame, process_clocks: pl.DataFrame) -> pl.DataFrame:
+    """Pair each message with the nearest one in the other direction between the same clocks.
+
+    Returns rows of `EXCHANGE_COLUMNS`. `messages` has one row per message with both sides.
+    """
     sender_clocks, receiver_clocks = (
-        clocks.select(pl.col("process").alias(f"process{side}"), pl.col("clock").alias(name))
-        for side, name in (("", "sender_clock"), ("_there", "receiver_clock"))
+        process_clocks.select(
+            pl.col("process").alias(f"process{suffix}"), pl.col("clock").alias(name)
+        )
+        for suffix, name in (("", "sender_clock"), ("_there", "receiver_clock"))
     )
-    both_ends = (
+    message_times = (
         messages.join(sender_clocks, on="process")
         .join(receiver_clocks, on="process_there")
         .select("sender_clock", "receiver_clock", begun="start_ns", over="end_ns_there")
     )
     sender, receiver = pl.col("sender_clock"), pl.col("receiver_clock")
-    upward = both_ends.filter(sender < receiver).select(
+    upward = message_times.filter(sender < receiver).select(
         clock=sender, peer=receiver, sent=pl.col("begun"), arrived=pl.col("over")
     )
-    downward = both_ends.filter(sender > receiver).select(
+    downward = message_times.filter(sender > receiver).select(
         clock=receiver, peer=sender, returned=pl.col("begun"), answered=pl.col("over")
     )
     pairs = upward.sort("sent").join_asof(
@@ -99,11 +114,14 @@ def _pair_messages(messages: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame
     return _to_exchanges(pairs.drop_nulls())
 
 
-def _bound_by_calls(grid: CallGrid, clock_of: Mapping[int, int]) -> Iterator[pl.DataFrame]:
-    """Yield the full calls of the first clock of a communicator with each of its other clocks."""
+def _bound_by_calls(grid: CallGrid, clock_by_process: Mapping[int, int]) -> Iterator[pl.DataFrame]:
+    """Yield a table per clock of a communicator but the first: its full calls (`EXCHANGE_COLUMNS`).
+
+    A call is entered and exited by the first clock (0) and by the other one (1).
+    """
     full_calls = grid.take(np.flatnonzero(grid.is_full))
     clock_of_column = np.array(
-        [clock_of.get(process, -1) for process in full_calls.processes.tolist()]
+        [clock_by_process.get(process, -1) for process in full_calls.processes.tolist()]
     )
     first_clock, *other_clocks = np.unique(clock_of_column[clock_of_column >= 0]).tolist() or [-1]
     for other_clock in other_clocks:
@@ -111,18 +129,18 @@ def _bound_by_calls(grid: CallGrid, clock_of: Mapping[int, int]) -> Iterator[pl.
         for side, columns in enumerate(
             (clock_of_column == first_clock, clock_of_column == other_clock)
         ):
-            start, end = full_calls.start_ns[:, columns], full_calls.end_ns[:, columns]
-            entered_ns[side] = start.max(axis=1)
-            exited_ns[side] = np.where(start == NEVER, FOREVER, end).min(axis=1)
-        complete = (entered_ns > NEVER).all(axis=0) & (exited_ns < FOREVER).all(axis=0)
-        times = {
+            start_ns, end_ns = full_calls.start_ns[:, columns], full_calls.end_ns[:, columns]
+            entered_ns[side] = start_ns.max(axis=1)
+            exited_ns[side] = np.where(start_ns == NEVER, FOREVER, end_ns).min(axis=1)
+        is_complete = (entered_ns > NEVER).all(axis=0) & (exited_ns < FOREVER).all(axis=0)
+        sides = {
             "sent": entered_ns[0],
             "arrived": exited_ns[1],
             "returned": entered_ns[1],
             "answered": exited_ns[0],
         }
-        times_of_calls = pl.DataFrame({name: values[complete] for name, values in times.items()})
-        yield _to_exchanges(times_of_calls.with_columns(clock=first_clock, peer=other_clock))
+        call_times = pl.DataFrame({name: times_ns[is_complete] for name, times_ns in sides.items()})
+        yield _to_exchanges(call_times.with_columns(clock=first_clock, peer=other_clock))
 
 
 def _to_exchanges(frame: pl.DataFrame) -> pl.DataFrame:

@@ -52,19 +52,21 @@ _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns")
 def align(trace: Trace) -> Trace:
     """Map all times onto one clock and report how; a trace with one clock is returned as it is."""
     trace = trace if trace.calls else gather(trace)
-    clocks = _number_clocks(trace.processes)
-    names = clocks.unique("clock", keep="first", maintain_order=True).sort("clock")
-    if names.height < 2:
-        return trace.with_(alignment=Alignment("same_clock", _describe_one(names, trace.clocks)))
-    maps, method, notes, untied = _map_clocks(trace, clocks, names)
-    clock_maps = {process: maps[clock] for process, clock in clocks["process", "clock"].rows()}
+    process_clocks = _number_clocks(trace.processes)
+    clocks = process_clocks.unique("clock", keep="first", maintain_order=True).sort("clock")
+    if clocks.height < 2:
+        return trace.with_(alignment=Alignment("same_clock", _describe_one(clocks, trace.clocks)))
+    maps, method, notes, untied_clocks = _map_clocks(trace, process_clocks, clocks)
+    clock_maps = {
+        process: maps[clock] for process, clock in process_clocks["process", "clock"].rows()
+    }
     give_back()  # what fitting left: memory is at its most while all calls are there twice
     return trace.changed(
         ClockChange(clock_maps),
         calls=tuple(_move_calls(grid, clock_maps) for grid in trace.calls),
         processes=_move_frame(trace.processes, clock_maps),
         samples=_move_frame(trace.samples, clock_maps),
-        alignment=Alignment(method, _describe_hosts(clocks, maps, untied)),
+        alignment=Alignment(method, _describe_hosts(process_clocks, maps, untied_clocks)),
         notes=(*trace.notes, *notes),
         clock_maps=clock_maps,
     )
@@ -117,131 +119,148 @@ def _with_nulls_of(column: pl.Series, values: Ints) -> pl.Series:
 
 def _move_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
     """Put calls onto the common clock; neighbours that share one go together."""
-    start, end = np.empty_like(grid.start_ns), np.empty_like(grid.end_ns)
+    start_ns, end_ns = np.empty_like(grid.start_ns), np.empty_like(grid.end_ns)
     map_of_column = [maps[process] for process in grid.processes.tolist()]
-    absent = () if grid.whole else (NEVER,)
-    open_end = () if grid.is_closed else (FOREVER,)
-    for _, neighbours in groupby(range(len(map_of_column)), key=lambda at: id(map_of_column[at])):
-        first_column, *more_columns = neighbours
+    absent_marks = () if grid.whole else (NEVER,)
+    open_marks = () if grid.is_closed else (FOREVER,)
+    for _, neighbour_columns in groupby(
+        range(len(map_of_column)), key=lambda column: id(map_of_column[column])
+    ):
+        first_column, *more_columns = neighbour_columns
         columns, clock_map = (
             slice(first_column, first_column + len(more_columns) + 1),
             map_of_column[first_column],
         )
-        start.T[columns] = to_common_times(clock_map, grid.start_ns.T[columns], *absent)
-        end.T[columns] = to_common_times(clock_map, grid.end_ns.T[columns], *absent, *open_end)
-    return replace(grid, start_ns=start, end_ns=end)
+        start_ns.T[columns] = to_common_times(clock_map, grid.start_ns.T[columns], *absent_marks)
+        end_ns.T[columns] = to_common_times(
+            clock_map, grid.end_ns.T[columns], *absent_marks, *open_marks
+        )
+    return replace(grid, start_ns=start_ns, end_ns=end_ns)
 
 
 def _number_clocks(processes: pl.DataFrame) -> pl.DataFrame:
-    """Number the clocks: by the first main worker that has each, then the rest."""
-    order = processes.sort(~pl.col("main"), pl.col("role") != "worker", "rank", "process")
-    domains = order["clock_domain"].unique(maintain_order=True)
-    number = {domain: index for index, domain in enumerate(domains)}
-    return order.select(
+    """Return one row per process, with the number of its clock: by the first main worker with each."""
+    ordered_processes = processes.sort(
+        ~pl.col("main"), pl.col("role") != "worker", "rank", "process"
+    )
+    domains = ordered_processes["clock_domain"].unique(maintain_order=True)
+    number_by_domain = {domain: index for index, domain in enumerate(domains)}
+    return ordered_processes.select(
         *("process", "host", "clock_domain", "first_ns", "last_ns"),
-        clock=pl.col("clock_domain").replace_strict(number, return_dtype=pl.Int32),
+        clock=pl.col("clock_domain").replace_strict(number_by_domain, return_dtype=pl.Int32),
     )
 
 
-def _describe_one(names: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClock, ...]:
-    """Describe the one clock; a conversion that brought other clocks onto it left how sure that is."""
-    window = readings.filter(pl.col("method") == "common")["window_ns"].max()
-    uncertainty_ns = window // 2 if isinstance(window, int) else 0
-    rows = names.select("host", "clock_domain").iter_rows()
+def _describe_one(clocks: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClock, ...]:
+    """Describe the only clock; readings with the method ``common``, of a conversion, tell how sure."""
+    window_ns = readings.filter(pl.col("method") == "common")["window_ns"].max()
+    uncertainty_ns = window_ns // 2 if isinstance(window_ns, int) else 0
+    rows = clocks.select("host", "clock_domain").iter_rows()
     return tuple(HostClock(host, domain, 0, 0.0, uncertainty_ns) for host, domain in rows)
 
 
 def _map_clocks(
-    trace: Trace, clocks: pl.DataFrame, names: pl.DataFrame
+    trace: Trace, process_clocks: pl.DataFrame, clocks: pl.DataFrame
 ) -> tuple[dict[int, ClockMap], str, list[Note], list[int]]:
     """Map each clock to the common one, by the best method that it allows.
 
-    Return the maps, the best method that was used, notes, and the clocks that nothing ties to others.
+    `process_clocks` has one row per process, `clocks` one per clock. Returns the map of each clock, the
+    best method that was used, notes, and the clocks that nothing ties to others.
     """
-    readings = _read_clocks(trace, clocks)
-    maps = _sharpen(map_by_exits(trace, clocks), readings)
-    method_of = dict.fromkeys(maps, "collective_exits")
+    readings = _read_clocks(trace, process_clocks)
+    maps = _sharpen(map_by_exits(trace, process_clocks), readings)
+    method_by_clock = dict.fromkeys(maps, "collective_exits")
     maps = maps or {0: ClockMap()}
-    origin = min(maps)
+    origin_clock = min(maps)
     read_clocks = _list_clocks(readings, "clock", "peer_clock")
-    exchanges = find_exchanges(trace, clocks)
+    exchanges = find_exchanges(trace, process_clocks)
 
     def tie_by_wall(clock: int) -> ClockMap | None:
-        return map_by_wall(_read_by(readings, clock), _read_by(readings, origin), maps[origin])
+        return map_by_wall(
+            _read_by(readings, clock), _read_by(readings, origin_clock), maps[origin_clock]
+        )
 
     def tie_by_exchanges(rows: pl.DataFrame, clock: int) -> ClockMap | None:
         by_wall = tie_by_wall(clock)
         windows = wall_windows(_read_by(readings, clock), by_wall) if by_wall else None
         return map_by_requests(rows, clock, maps, windows)
 
-    def add(method: str, clocks: Sequence[int], tie: Callable[[int], ClockMap | None]) -> None:
+    def tie_all(method: str, numbers: Sequence[int], tie: Callable[[int], ClockMap | None]) -> None:
         """Tie clocks to mapped ones, and others to those, until nothing is left to tie."""
-        while tied := {
+        while new_maps := {
             clock: clock_map
-            for clock in clocks
+            for clock in numbers
             if clock not in maps and (clock_map := tie(clock)) is not None
         }:
-            maps.update(tied)
-            method_of.update(dict.fromkeys(tied, method))
+            maps.update(new_maps)
+            method_by_clock.update(dict.fromkeys(new_maps, method))
 
-    add("ping_pong", read_clocks, partial(_tie_by_ping_pong, maps, readings))
+    tie_all("ping_pong", read_clocks, partial(_tie_by_ping_pong, maps, readings))
     asking_clocks = _list_clocks(exchanges, "clock", "peer")
-    add("requests", asking_clocks, partial(tie_by_exchanges, exchanges))
-    if len(maps) < names.height:
-        exchanges = pl.concat([exchanges, find_bounds(trace, clocks, maps)])
+    tie_all("requests", asking_clocks, partial(tie_by_exchanges, exchanges))
+    if len(maps) < clocks.height:
+        exchanges = pl.concat([exchanges, find_bounds(trace, process_clocks, maps)])
         for clock in order_by_certainty(exchanges, maps):
-            if by_messages := tie_by_exchanges(exchanges, clock):
-                maps[clock], method_of[clock] = by_messages, "messages"
-    add("wall", read_clocks, tie_by_wall)
+            if message_map := tie_by_exchanges(exchanges, clock):
+                maps[clock], method_by_clock[clock] = message_map, "messages"
+    tie_all("wall", read_clocks, tie_by_wall)
     notes = note_causality_violations(exchanges, maps)
-    untied = names.filter(~pl.col("clock").is_in(list(maps)))
-    maps |= _map_untied(maps[origin], origin, clocks, untied["clock"].to_list())
-    methods = (name for name in ALIGNMENT_METHODS if name in method_of.values())
+    untied_clocks = clocks.filter(~pl.col("clock").is_in(list(maps)))
+    maps |= _map_untied(
+        maps[origin_clock], origin_clock, process_clocks, untied_clocks["clock"].to_list()
+    )
+    methods = (name for name in ALIGNMENT_METHODS if name in method_by_clock.values())
     method = next(methods, "unaligned")
-    notes = _note_methods(names, method_of, method) + _note_untied(untied) + notes
-    return maps, method, notes, untied["clock"].to_list()
+    notes = _note_methods(clocks, method_by_clock, method) + _note_untied(untied_clocks) + notes
+    return maps, method, notes, untied_clocks["clock"].to_list()
 
 
-def _extents_ns(clocks: pl.DataFrame) -> dict[int, tuple[int, int]]:
+def _find_extents_ns(process_clocks: pl.DataFrame) -> dict[int, tuple[int, int]]:
     """Return the first and the last time of each clock, on that clock."""
-    times = clocks.group_by("clock").agg(pl.col("first_ns").min(), pl.col("last_ns").max())
-    return {clock: (first or 0, last or 0) for clock, first, last in times.iter_rows()}
+    extents = process_clocks.group_by("clock").agg(
+        pl.col("first_ns").min(), pl.col("last_ns").max()
+    )
+    return {clock: (first or 0, last or 0) for clock, first, last in extents.iter_rows()}
 
 
 def _map_untied(
-    common: ClockMap, origin: int, clocks: pl.DataFrame, untied: list[int]
+    origin_map: ClockMap, origin: int, process_clocks: pl.DataFrame, untied_clocks: list[int]
 ) -> dict[int, ClockMap]:
-    """Keep the times of clocks that nothing ties, unless nothing overlaps then.
+    """Return maps of the clocks that nothing ties: they keep their times if these overlap the origin's.
 
-    A clock that was never near the origin's (another boot) is moved so that both begin together.
+    Else (another boot) a clock is moved so that both begin together. `origin_map` is the origin's map.
     """
-    extents_ns = _extents_ns(clocks)
-    begin_ns, end_ns = common.apply(np.array(extents_ns[origin])).tolist()
+    extents_ns = _find_extents_ns(process_clocks)
+    begin_ns, end_ns = origin_map.apply(np.array(extents_ns[origin])).tolist()
     return {
-        clock: ClockMap(first, first if first <= end_ns and begin_ns <= last else begin_ns)
-        for clock, (first, last) in extents_ns.items()
-        if clock in untied
+        clock: ClockMap(
+            first_ns, first_ns if first_ns <= end_ns and begin_ns <= last_ns else begin_ns
+        )
+        for clock, (first_ns, last_ns) in extents_ns.items()
+        if clock in untied_clocks
     }
 
 
-def _read_clocks(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Return the clock records with the clock of each and of its peer."""
-    clock_of = clocks.select("process", "clock")
-    peers = trace.workers.select("process", peer="rank").join(clock_of, on="process")
-    return trace.clocks.join(clock_of, on="process").join(
+def _read_clocks(trace: Trace, process_clocks: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per reading of a clock, with the clock that read (`clock`) and its `peer_clock`."""
+    clock_columns = process_clocks.select("process", "clock")
+    peers = trace.workers.select("process", peer="rank").join(clock_columns, on="process")
+    return trace.clocks.join(clock_columns, on="process").join(
         peers.select("peer", peer_clock="clock"), on="peer", how="left"
     )
 
 
 def _sharpen(maps: dict[int, ClockMap], readings: pl.DataFrame) -> dict[int, ClockMap]:
-    """Remove a lasting lag from fitted clocks where ping-pong is more precise than exits scatter."""
-    sharpened, first = dict(maps), min(maps, default=0)
-    pings = readings.filter(pl.col("method") == "ping_pong", pl.col("peer_clock") == first)
+    """Return the maps without a lasting lag, where ping-pong is more precise than exits scatter."""
+    sharpened_maps, first_clock = dict(maps), min(maps, default=0)
+    pings = readings.filter(pl.col("method") == "ping_pong", pl.col("peer_clock") == first_clock)
     for clock in maps.keys() & {*pings["clock"]}:
-        bias = measure_bias(_read_by(pings, clock), maps[clock], maps[first])
-        if bias and bias[1] < measure_scatter(maps[clock]):
-            sharpened[clock] = shift_map(maps[clock], *bias)
-    return sharpened
+        bias = measure_bias(_read_by(pings, clock), maps[clock], maps[first_clock])
+        if bias is not None:
+            bias_ns, uncertainty_ns = bias
+            if uncertainty_ns < measure_scatter(maps[clock]):
+                sharpened_maps[clock] = shift_map(maps[clock], bias_ns, uncertainty_ns)
+    return sharpened_maps
 
 
 def _list_clocks(frame: pl.DataFrame, *columns: str) -> list[int]:
@@ -252,26 +271,27 @@ def _list_clocks(frame: pl.DataFrame, *columns: str) -> list[int]:
 def _tie_by_ping_pong(
     maps: dict[int, ClockMap], readings: pl.DataFrame, clock: int
 ) -> ClockMap | None:
+    """Map a clock by ping-pong with the mapped one that leaves least uncertainty; None without any."""
     pings = readings.filter(pl.col("method") == "ping_pong")
-    candidates = [
+    maps_by_peer = [
         map_by_ping_pong(
-            _read_by(pings, clock).filter(pl.col("peer_clock") == other),
-            _read_by(pings, other).filter(pl.col("peer_clock") == clock),
-            clock_map,
+            _read_by(pings, clock).filter(pl.col("peer_clock") == peer),
+            _read_by(pings, peer).filter(pl.col("peer_clock") == clock),
+            peer_map,
         )
-        for other, clock_map in maps.items()
+        for peer, peer_map in maps.items()
     ]
-    tied = filter(None, candidates)
-    return min(tied, key=lambda candidate: candidate.uncertainty_ns, default=None)
+    found_maps = filter(None, maps_by_peer)
+    return min(found_maps, key=lambda candidate: candidate.uncertainty_ns, default=None)
 
 
 def _read_by(readings: pl.DataFrame, clock: int) -> pl.DataFrame:
     return readings.filter(pl.col("clock") == clock)
 
 
-def _note_methods(names: pl.DataFrame, method_of: dict[int, str], method: str) -> list[Note]:
-    """Note which hosts had to be aligned by a worse method than the others."""
-    words = {
+def _note_methods(clocks: pl.DataFrame, method_by_clock: dict[int, str], method: str) -> list[Note]:
+    """Note the hosts whose clock was aligned by another method than the best one, `method`."""
+    method_descriptions = {
         "ping_pong": "messages between processes",
         "requests": "requests to parameter servers",
         "messages": "the messages and collectives that it shares with some of the others",
@@ -281,19 +301,20 @@ def _note_methods(names: pl.DataFrame, method_of: dict[int, str], method: str) -
         Note(
             file="",
             sentence=f"Host '{row['host']}' took part in no common collective: its clock is aligned "
-            f"by {words[method_of[row['clock']]]}.",
+            f"by {method_descriptions[method_by_clock[row['clock']]]}.",
             kind="clock",
         )
-        for row in names.iter_rows(named=True)
-        if method_of.get(row["clock"], method) != method
+        for row in clocks.iter_rows(named=True)
+        if method_by_clock.get(row["clock"], method) != method
     ]
 
 
-def _note_untied(untied: pl.DataFrame) -> list[Note]:
-    if untied.is_empty():
+def _note_untied(untied_clocks: pl.DataFrame) -> list[Note]:
+    """Return a note on the clocks (one row each) that nothing ties to others, if there are any."""
+    if untied_clocks.is_empty():
         return []
-    hosts = ", ".join(f"'{host}'" for host in untied["host"].head(MAX_HOSTS_NAMED))
-    unnamed_count = untied.height - MAX_HOSTS_NAMED
+    hosts = ", ".join(f"'{host}'" for host in untied_clocks["host"].head(MAX_HOSTS_NAMED))
+    unnamed_count = untied_clocks.height - MAX_HOSTS_NAMED
     more = f" and {unnamed_count} more" if unnamed_count > 0 else ""
     sentence = (
         f"Host {hosts}{more} cannot be aligned with the others (no common collective, "
@@ -304,20 +325,23 @@ def _note_untied(untied: pl.DataFrame) -> list[Note]:
 
 
 def _describe_hosts(
-    clocks: pl.DataFrame, maps: dict[int, ClockMap], untied: list[int]
+    process_clocks: pl.DataFrame, maps: dict[int, ClockMap], untied_clocks: list[int]
 ) -> tuple[HostClock, ...]:
-    hosts = clocks.group_by("clock").agg(pl.col("host", "clock_domain").first()).sort("clock")
-    extents_ns = _extents_ns(clocks)
+    """Describe how each clock was mapped; `process_clocks` has one row per process."""
+    clock_rows = (
+        process_clocks.group_by("clock").agg(pl.col("host", "clock_domain").first()).sort("clock")
+    )
+    extents_ns = _find_extents_ns(process_clocks)
     return tuple(
         HostClock(
             host=host,
             clock_domain=domain,
             offset_ns=int(maps[clock].offset_at(np.array([extents_ns[clock][0]]))[0]),
             drift_ppm=maps[clock].drift_ppm(*extents_ns[clock]),
-            uncertainty_ns=None if clock in untied else maps[clock].uncertainty_ns,
+            uncertainty_ns=None if clock in untied_clocks else maps[clock].uncertainty_ns,
             jumps=maps[clock].jumps,
         )
-        for clock, host, domain in hosts.iter_rows()
+        for clock, host, domain in clock_rows.iter_rows()
     )
 
 
@@ -326,12 +350,12 @@ def _move_frame(frame: pl.DataFrame, maps: Mapping[int, ClockMap]) -> pl.DataFra
     process = frame["process"].to_numpy()
     order = np.argsort(process, kind="stable")
     rows_by_process = np.split(order, np.flatnonzero(np.diff(process[order])) + 1)
-    moved = []
+    moved_columns = []
     for column in (frame[name] for name in _TIMES if name in frame.columns):
         if column.count():
             times_ns = column.fill_null(0).to_numpy()
             common_ns = np.empty_like(times_ns)
             for rows in rows_by_process:
                 common_ns[rows] = maps[int(process[rows[0]])].apply(times_ns[rows])
-            moved.append(_with_nulls_of(column, common_ns))
-    return frame.with_columns(moved)
+            moved_columns.append(_with_nulls_of(column, common_ns))
+    return frame.with_columns(moved_columns)

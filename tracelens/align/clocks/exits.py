@@ -60,7 +60,7 @@ MIN_UNCERTAINTY_NS: Final = 1_000.0  # no fit is more certain than this
 
 
 def fit_exits(exits_ns: Floats) -> list[Correction] | None:
-    """Fit each clock against the first, by exits in order of time.
+    """Fit each clock against the first, by exits in order of time, [collective, clock].
 
     Return a correction for each clock, or None where too few collectives synchronise.
     """
@@ -70,18 +70,25 @@ def fit_exits(exits_ns: Floats) -> list[Correction] | None:
         synchronised = _Synchronised.from_exits(aligned_ns)
         if len(synchronised.aligned_ns) < MIN_COLLECTIVES:
             return None
-        fitted = _fit_lines(synchronised)
+        new_lines = _fit_lines(synchronised)
         aligned_ns = np.stack(
             [
-                times - line.evaluate(times)
-                for times, line in zip(aligned_ns.T, fitted, strict=True)
+                clock_exits_ns - line.evaluate(clock_exits_ns)
+                for clock_exits_ns, line in zip(aligned_ns.T, new_lines, strict=True)
             ],
             axis=1,
         )
-        lines = [line.then_corrected_by(more) for line, more in zip(lines, fitted, strict=True)]
+        lines = [
+            line.then_corrected_by(new_line)
+            for line, new_line in zip(lines, new_lines, strict=True)
+        ]
     synchronised = _Synchronised.from_exits(aligned_ns)
-    residuals = [_follow_residual(synchronised, clock) for clock in range(exits_ns.shape[1])]
-    return [_correct_to_first(lines, residuals, clock) for clock in range(exits_ns.shape[1])]
+    residual_corrections = [
+        _follow_residual(synchronised, clock) for clock in range(exits_ns.shape[1])
+    ]
+    return [
+        _correct_to_first(lines, residual_corrections, clock) for clock in range(exits_ns.shape[1])
+    ]
 
 
 class _Synchronised(NamedTuple):
@@ -100,14 +107,17 @@ class _Synchronised(NamedTuple):
     @classmethod
     def from_exits(cls, exits_ns: Floats) -> _Synchronised:
         """Take the median clock as the reference; of two the first, as neither is known to be right."""
-        several = exits_ns.shape[1] > 2
-        reference = np.asarray(np.median(exits_ns, axis=1) if several else exits_ns[:, 0])
-        rows = _find_synchronising(exits_ns, reference)
-        aligned, reference = exits_ns[rows], reference[rows]
-        blocks = _split_into_blocks(len(aligned))
-        times = np.array([np.median(reference[block]) for block in blocks])
-        leads = [np.median(aligned[block] - reference[block, None], axis=0) for block in blocks]
-        return cls(aligned, reference, blocks, times, np.array(leads))
+        has_median = exits_ns.shape[1] > 2
+        reference_ns = np.asarray(np.median(exits_ns, axis=1) if has_median else exits_ns[:, 0])
+        synchronising = _find_synchronising(exits_ns, reference_ns)
+        synchronised_ns, reference_ns = exits_ns[synchronising], reference_ns[synchronising]
+        blocks = _split_into_blocks(len(synchronised_ns))
+        times_ns = np.array([np.median(reference_ns[block]) for block in blocks])
+        leads_ns = [
+            np.median(synchronised_ns[block] - reference_ns[block, None], axis=0)
+            for block in blocks
+        ]
+        return cls(synchronised_ns, reference_ns, blocks, times_ns, np.array(leads_ns))
 
 
 def _split_into_blocks(count: int) -> list[Indices]:
@@ -115,66 +125,76 @@ def _split_into_blocks(count: int) -> list[Indices]:
 
 
 def _find_synchronising(aligned_ns: Floats, reference_ns: Floats) -> Indices:
-    """Choose collectives that did synchronise: their exits are as close together as in others.
+    """Return the collectives that did synchronise: their exits are as close together as in others.
 
-    What a clock lastingly shows more than the reference is taken off by blocks first, so that a jump
-    or a wandering clock is not mistaken for collectives that let ranks leave early.
+    The median lead of each clock is taken off by blocks first, so that a jump or a wandering clock is
+    not mistaken for collectives that let ranks leave early.
     """
     leads_ns = aligned_ns - reference_ns[:, None]
     block_count = min(max(len(leads_ns) // COLLECTIVES_PER_GATE_BLOCK, 1), BLOCK_COUNT)
     for block in np.array_split(np.arange(len(leads_ns)), block_count):
         leads_ns[block] -= np.median(leads_ns[block], axis=0)
-    low, high = np.quantile(leads_ns, [0.1, 0.9], axis=1)
-    return np.flatnonzero(high - low <= MAX_RATIO_TO_MEDIAN_SPREAD * np.median(high - low))
+    low_ns, high_ns = np.quantile(leads_ns, [0.1, 0.9], axis=1)
+    return np.flatnonzero(
+        high_ns - low_ns <= MAX_RATIO_TO_MEDIAN_SPREAD * np.median(high_ns - low_ns)
+    )
 
 
 def _fit_lines(exits: _Synchronised) -> list[Line]:
     """Fit a line to each clock; level ones where the run is too short for a drift to stand out."""
-    times, leads = exits.times_ns, exits.leads_ns
-    noise = np.zeros(leads.shape[1])
-    if len(leads) > 1:
-        noise = MAD_TO_SIGMA * np.median(np.abs(np.diff(leads, axis=0)), axis=0) / np.sqrt(2)
-    is_visible = np.ptp(times) * PLAUSIBLE_DRIFT > MIN_RATIO_OF_VISIBLE_DRIFT * noise
-    levels = np.median(leads, axis=0)
+    times_ns, leads_ns = exits.times_ns, exits.leads_ns
+    noise_ns = np.zeros(leads_ns.shape[1])
+    if len(leads_ns) > 1:
+        noise_ns = MAD_TO_SIGMA * np.median(np.abs(np.diff(leads_ns, axis=0)), axis=0) / np.sqrt(2)
+    is_visible = np.ptp(times_ns) * PLAUSIBLE_DRIFT > MIN_RATIO_OF_VISIBLE_DRIFT * noise_ns
+    median_leads_ns = np.median(leads_ns, axis=0)
     return [
-        _fit_line(times, leads[:, clock]) if is_visible[clock] else Line(float(levels[clock]))
-        for clock in range(leads.shape[1])
+        _fit_line(times_ns, leads_ns[:, clock])
+        if is_visible[clock]
+        else Line(float(median_leads_ns[clock]))
+        for clock in range(leads_ns.shape[1])
     ]
 
 
 def _fit_line(times_ns: Floats, leads_ns: Floats) -> Line:
-    """Fit a line; where its slope is too steep for a clock, one that a few neighbours of a jump miss."""
+    """Fit a line to leads over time; if it is too steep for a clock, one by the slopes of neighbours."""
     line = fit_theil_sen(times_ns, leads_ns)
     if abs(line.slope) <= MAX_DRIFT:
         return line
-    steps_ns = np.diff(times_ns)
-    slopes = np.diff(leads_ns)[steps_ns > 0] / steps_ns[steps_ns > 0]
-    slope = float(np.median(slopes)) if len(slopes) else 0.0
+    gaps_ns = np.diff(times_ns)
+    slopes_between = np.diff(leads_ns)[gaps_ns > 0] / gaps_ns[gaps_ns > 0]
+    slope = float(np.median(slopes_between)) if len(slopes_between) else 0.0
     slope = slope if abs(slope) <= MAX_DRIFT else 0.0
     return Line(float(np.median(leads_ns - slope * times_ns)), slope)
 
 
 def _follow_residual(exits: _Synchronised, clock: int) -> Correction:
-    """Follow what a clock's line leaves against the reference: nothing, a jump, or wander."""
+    """Return the correction for what a clock's line leaves of its lead: nothing, a jump, or wander."""
     times_ns = exits.aligned_ns[:, clock]
     leads_ns = times_ns - exits.reference_ns
-    levels, blocks = exits.leads_ns[:, clock], exits.blocks
+    block_leads_ns, blocks = exits.leads_ns[:, clock], exits.blocks
     centred_ns = leads_ns - np.median(leads_ns)
     if len(leads_ns) >= 4 * len(blocks):
-        centred_ns = leads_ns - np.repeat(levels, [len(block) for block in blocks])
+        centred_ns = leads_ns - np.repeat(block_leads_ns, [len(block) for block in blocks])
     scatter_ns = MAD_TO_SIGMA * float(np.median(np.abs(centred_ns)))
     sigma_ns = MEDIAN_ERROR_RATIO * scatter_ns / float(np.sqrt(len(leads_ns) / len(blocks)))
-    if len(levels) < MIN_POINTS_FOR_SLOPE or np.ptp(levels) <= max(6 * sigma_ns, MIN_PIECE_NS):
+    if len(block_leads_ns) < MIN_POINTS_FOR_SLOPE or np.ptp(block_leads_ns) <= max(
+        6 * sigma_ns, MIN_PIECE_NS
+    ):
         return Correction(np.array([-FAR_NS, FAR_NS]), np.zeros(2), sigma_ns, scatter_ns)
-    near = _find_blocks_near_jump(levels)
-    pieces = _fit_jump(times_ns, leads_ns, np.concatenate(blocks[near])) if near else None
-    if pieces is None:
-        middles = [np.median(times_ns[block]) for block in blocks]
-        pieces = Correction(
-            np.concatenate([[-FAR_NS], middles, [FAR_NS]]),
-            np.concatenate([levels[:1], levels, levels[-1:]]),
+    blocks_near_jump = _find_blocks_near_jump(block_leads_ns)
+    correction = (
+        _fit_jump(times_ns, leads_ns, np.concatenate(blocks[blocks_near_jump]))
+        if blocks_near_jump
+        else None
+    )
+    if correction is None:
+        block_times_ns = [np.median(times_ns[block]) for block in blocks]
+        correction = Correction(
+            np.concatenate([[-FAR_NS], block_times_ns, [FAR_NS]]),
+            np.concatenate([block_leads_ns[:1], block_leads_ns, block_leads_ns[-1:]]),
         )
-    return replace(pieces, sigma_ns=sigma_ns, scatter_ns=scatter_ns)
+    return replace(correction, sigma_ns=sigma_ns, scatter_ns=scatter_ns)
 
 
 def _correct_to_first(lines: list[Line], residuals: list[Correction], clock: int) -> Correction:
@@ -198,23 +218,30 @@ def _find_blocks_near_jump(levels_ns: Floats) -> slice | None:
 
     A jump within a block is half before its level, half after it.
     """
-    steps = np.abs(np.diff(levels_ns))
-    pairs = steps[:-1] + steps[1:]
-    step, pair = int(steps.argmax()), int(pairs.argmax())
-    if steps[step] > np.ptp(levels_ns) / 2 and steps[step] > 8 * np.median(steps):
-        return slice(max(step - 1, 0), step + 3)
-    if pairs[pair] > 0.9 * np.ptp(levels_ns) and pairs[pair] > 16 * np.median(steps):
-        return slice(max(pair - 1, 0), pair + 4)
+    changes_ns = np.abs(np.diff(levels_ns))
+    two_block_changes_ns = changes_ns[:-1] + changes_ns[1:]
+    largest, largest_pair = int(changes_ns.argmax()), int(two_block_changes_ns.argmax())
+    if changes_ns[largest] > np.ptp(levels_ns) / 2 and changes_ns[largest] > 8 * np.median(
+        changes_ns
+    ):
+        return slice(max(largest - 1, 0), largest + 3)
+    if two_block_changes_ns[largest_pair] > 0.9 * np.ptp(levels_ns) and two_block_changes_ns[
+        largest_pair
+    ] > 16 * np.median(changes_ns):
+        return slice(max(largest_pair - 1, 0), largest_pair + 4)
     return None
 
 
 def _find_jump(leads_ns: Floats, near: Indices) -> int:
     """Return the first collective after the jump: where two levels fit best, by absolute deviation."""
-    leads = leads_ns[near]
-    quarter = max(len(leads) // 4, 1)
-    low, high = np.median(leads[:quarter]), np.median(leads[-quarter:])
-    deviation_before = np.concatenate([[0.0], np.cumsum(np.abs(leads - low))])
-    deviation_after = np.concatenate([[0.0], np.cumsum(np.abs(leads - high))])
+    near_leads_ns = leads_ns[near]
+    quarter = max(len(near_leads_ns) // 4, 1)
+    level_before_ns, level_after_ns = (
+        np.median(near_leads_ns[:quarter]),
+        np.median(near_leads_ns[-quarter:]),
+    )
+    deviation_before = np.concatenate([[0.0], np.cumsum(np.abs(near_leads_ns - level_before_ns))])
+    deviation_after = np.concatenate([[0.0], np.cumsum(np.abs(near_leads_ns - level_after_ns))])
     return int(near[0] + np.argmin(deviation_before + deviation_after[-1] - deviation_after))
 
 
@@ -224,18 +251,20 @@ def _fit_jump(times_ns: Floats, leads_ns: Floats, near: Indices) -> Correction |
     None where it is not clearly higher than single exits scatter around these lines, or where a side has
     too few collectives to show a level.
     """
-    split = min(max(_find_jump(leads_ns, near), 1), len(times_ns) - 1)
-    if min(split, len(times_ns) - split) < MIN_EXITS_BESIDE_JUMP:
+    first_after = min(max(_find_jump(leads_ns, near), 1), len(times_ns) - 1)
+    if min(first_after, len(times_ns) - first_after) < MIN_EXITS_BESIDE_JUMP:
         return None
-    sides = slice(None, split), slice(split, None)
-    before, after = (_fit_side(times_ns[side], leads_ns[side]) for side in sides)
-    jump_ns = (times_ns[split - 1] + times_ns[split]) / 2
+    sides = slice(None, first_after), slice(first_after, None)
+    line_before, line_after = (_fit_side(times_ns[side], leads_ns[side]) for side in sides)
+    jump_ns = (times_ns[first_after - 1] + times_ns[first_after]) / 2
     knots_ns = np.array([-FAR_NS, jump_ns - 0.5, jump_ns + 0.5, FAR_NS])  # within a nanosecond
-    values_ns = np.concatenate([before.evaluate(knots_ns[:2]), after.evaluate(knots_ns[2:])])
+    values_ns = np.concatenate(
+        [line_before.evaluate(knots_ns[:2]), line_after.evaluate(knots_ns[2:])]
+    )
     height_ns = float(values_ns[2] - values_ns[1])
     distances_ns = [
         leads_ns[side] - line.evaluate(times_ns[side])
-        for side, line in zip(sides, (before, after), strict=True)
+        for side, line in zip(sides, (line_before, line_after), strict=True)
     ]
     scatter_ns = float(np.quantile(np.abs(np.concatenate(distances_ns)), QUANTILE_OF_FAR_EXITS))
     if abs(height_ns) < max(MIN_RATIO_OF_CLEAR_JUMP * scatter_ns, MIN_PIECE_NS):
@@ -268,48 +297,48 @@ class Lags:
         return np.where(np.isnan(lag_ns), assumed_ns, known_ns)
 
 
-def measure_lags(durations_ns: Floats, sizes: Ints) -> Lags:
-    """Measure lags.
+def measure_lags(durations_ns: Floats, sizes_bytes: Ints) -> Lags:
+    """Measure how much later than others each host leaves collectives into which it came last.
 
     Args:
         durations_ns: From a host's last arrival to its exit on its own clock, [collective, host].
-        sizes: Bytes of each collective: only equal ones are compared.
+        sizes_bytes: Bytes of each collective: only equal ones are compared.
     """
     host_count = durations_ns.shape[1]
-    shortest = np.partition(durations_ns, 1, axis=1)[:, :2]
-    is_clear = shortest[:, 1] - shortest[:, 0] > MIN_CLEARLY_LAST_NS
-    last_host, rest_ns = durations_ns.argmin(axis=1)[is_clear], shortest[is_clear, 0]
-    for size in np.unique(sizes[is_clear]):
-        has_size = sizes[is_clear] == size
+    two_shortest_ns = np.partition(durations_ns, 1, axis=1)[:, :2]
+    is_clear = two_shortest_ns[:, 1] - two_shortest_ns[:, 0] > MIN_CLEARLY_LAST_NS
+    last_host, rest_ns = durations_ns.argmin(axis=1)[is_clear], two_shortest_ns[is_clear, 0]
+    for size_bytes in np.unique(sizes_bytes[is_clear]):
+        has_size = sizes_bytes[is_clear] == size_bytes
         rest_ns[has_size] -= np.median(rest_ns[has_size])
     lag_ns, error_ns = np.full((2, host_count), np.nan)
     for host in range(host_count):
-        values = rest_ns[last_host == host]
-        if len(values) >= MIN_CALLS_FOR_LAG:
-            lag_ns[host] = np.median(values)
-            mad_ns = np.median(np.abs(values - lag_ns[host]))
-            error_ns[host] = MEDIAN_ERROR_RATIO * MAD_TO_SIGMA * mad_ns / np.sqrt(len(values))
+        host_rest_ns = rest_ns[last_host == host]
+        if len(host_rest_ns) >= MIN_CALLS_FOR_LAG:
+            lag_ns[host] = np.median(host_rest_ns)
+            mad_ns = np.median(np.abs(host_rest_ns - lag_ns[host]))
+            error_ns[host] = MEDIAN_ERROR_RATIO * MAD_TO_SIGMA * mad_ns / np.sqrt(len(host_rest_ns))
     return Lags(lag_ns, error_ns)
 
 
-def map_by_exits(trace: Trace, clocks: pl.DataFrame) -> dict[int, ClockMap]:
+def map_by_exits(trace: Trace, process_clocks: pl.DataFrame) -> dict[int, ClockMap]:
     """Fit the clocks of the communicator that spans most of them; empty where none can be fitted.
 
-    `clocks` says for each process which clock it has. The first clock is the common one.
+    `process_clocks` says for each process which clock it has. The first clock is the common one.
     """
-    common = _gather_exits(trace, clocks)
-    corrections = fit_exits(common.exits_ns) if common else None
-    if common is None or corrections is None:
+    common_exits = _gather_exits(trace, process_clocks)
+    corrections = fit_exits(common_exits.exits_ns) if common_exits else None
+    if common_exits is None or corrections is None:
         return {}
-    bases_ns = common.bases_ns.tolist()
-    lag_errors_ns = measure_lags(common.durations_ns, common.sizes).bound_errors()
-    jumps = Correction(np.zeros(1), np.zeros(1), jumps=corrections[0].jumps)
-    first = ClockMap(bases_ns[0], bases_ns[0], jumps if jumps.jumps else None)
-    maps = {common.clocks[0]: first}
-    fits = zip(common.clocks, bases_ns, corrections, lag_errors_ns, strict=True)
-    for clock, base_ns, correction, lag_ns in list(fits)[1:]:
+    bases_ns = common_exits.bases_ns.tolist()
+    lag_errors_ns = measure_lags(common_exits.durations_ns, common_exits.sizes).bound_errors()
+    jumps_only = Correction(np.zeros(1), np.zeros(1), jumps=corrections[0].jumps)
+    first_map = ClockMap(bases_ns[0], bases_ns[0], jumps_only if jumps_only.jumps else None)
+    maps = {common_exits.clocks[0]: first_map}
+    fits = zip(common_exits.clocks, bases_ns, corrections, lag_errors_ns, strict=True)
+    for clock, base_ns, correction, lag_error_ns in list(fits)[1:]:
         # Exits take a lasting lag of a host for an offset: what is known of it bounds the error.
-        errors_ns = (correction.sigma_ns, correction.scatter_ns, lag_ns, MIN_UNCERTAINTY_NS)
+        errors_ns = (correction.sigma_ns, correction.scatter_ns, lag_error_ns, MIN_UNCERTAINTY_NS)
         maps[clock] = ClockMap(base_ns, bases_ns[0], correction, round(max(errors_ns)))
     return maps
 
@@ -320,12 +349,12 @@ def measure_scatter(clock_map: ClockMap) -> float:
 
 
 def shift_map(clock_map: ClockMap, bias_ns: float, uncertainty_ns: float) -> ClockMap:
-    """Take off a bias that a sharper measurement found."""
-    line = clock_map.correction
-    if line is None:
+    """Return the map without a bias that a sharper measurement found."""
+    correction = clock_map.correction
+    if correction is None:
         return clock_map
-    correction = replace(line, knot_values_ns=line.knot_values_ns + bias_ns)
-    return replace(clock_map, correction=correction, uncertainty_ns=round(uncertainty_ns))
+    shifted = replace(correction, knot_values_ns=correction.knot_values_ns + bias_ns)
+    return replace(clock_map, correction=shifted, uncertainty_ns=round(uncertainty_ns))
 
 
 class _CommonExits(NamedTuple):
@@ -348,32 +377,43 @@ class _Exits(NamedTuple):
     nbytes: Ints
 
 
-def _gather_exits(trace: Trace, clocks: pl.DataFrame) -> _CommonExits | None:
-    """Return the time at which each common collective was left, by each clock."""
-    clock_of = dict(clocks.select("process", "clock").iter_rows())
-    clock_count = int(clocks["clock"].n_unique())
-    grids: list[_Exits] = []
+def _gather_exits(trace: Trace, process_clocks: pl.DataFrame) -> _CommonExits | None:
+    """Return the exits of the collectives that the clocks of the widest one share; None for one clock.
+
+    `process_clocks` has one row per process.
+    """
+    clock_by_process = dict(process_clocks.select("process", "clock").iter_rows())
+    clock_count = int(process_clocks["clock"].n_unique())
+    exits_by_communicator: list[_Exits] = []
     for status in ("closed", "estimated"):  # calls matched by their order scatter, but still tell
-        code = STATUSES.index(status)
-        grids = [_read_exits(grid, clock_of, clock_count, code) for grid in trace.calls]
-        grids = [grid for grid in grids if grid.is_there.any()]
-        if grids:
+        status_code = STATUSES.index(status)
+        exits_by_communicator = [
+            _read_exits(grid, clock_by_process, clock_count, status_code) for grid in trace.calls
+        ]
+        exits_by_communicator = [exits for exits in exits_by_communicator if exits.is_there.any()]
+        if exits_by_communicator:
             break
-    members = _find_widest(grids)
-    if len(members) < 2:
+    common_clocks = _find_widest(exits_by_communicator)
+    if len(common_clocks) < 2:
         return None
-    columns = stretch(np.array(members))
-    rows = [stretch(np.flatnonzero(grid.is_there[:, columns].all(axis=1))) for grid in grids]
+    columns = stretch(np.array(common_clocks))
+    common_calls = [
+        stretch(np.flatnonzero(exits.is_there[:, columns].all(axis=1)))
+        for exits in exits_by_communicator
+    ]
     exit_ns, fraction_ns, entry_ns, nbytes = (
         np.concatenate(
-            [cells[part][:, columns] for cells, part in zip(matrices, rows, strict=True)]
+            [
+                cells[call_rows][:, columns]
+                for cells, call_rows in zip(matrices, common_calls, strict=True)
+            ]
         )
-        for matrices in list(zip(*grids, strict=True))[1:]
+        for matrices in list(zip(*exits_by_communicator, strict=True))[1:]
     )
     order = np.argsort(exit_ns[:, 0])
     bases_ns = exit_ns.min(axis=0)
     return _CommonExits(
-        members,
+        common_clocks,
         bases_ns,
         ((exit_ns - bases_ns) + fraction_ns)[order],
         (exit_ns - entry_ns)[order].astype(float),
@@ -387,29 +427,36 @@ def _find_widest(grids: list[_Exits]) -> list[int]:
     return np.flatnonzero(max(widest, key=np.count_nonzero)).tolist() if widest else []
 
 
-def _read_exits(grid: CallGrid, clock_of: dict[int, int], clock_count: int, status: int) -> _Exits:
-    full = grid.take(np.flatnonzero(grid.is_full))
-    shape = (full.height, clock_count)
+def _read_exits(
+    grid: CallGrid, clock_by_process: dict[int, int], clock_count: int, status: int
+) -> _Exits:
+    """Return the exits of a communicator's full calls that have a status (number in `STATUSES`)."""
+    full_calls = grid.take(np.flatnonzero(grid.is_full))
+    shape = (full_calls.height, clock_count)
     is_there, fraction_ns = np.zeros(shape, np.bool_), np.zeros(shape)
     exit_ns, entry_ns, nbytes = np.zeros((3, *shape), np.int64)
-    clock = np.array([clock_of.get(process, -1) for process in grid.processes.tolist()])
-    present, process_counts = np.unique(clock[clock >= 0], return_counts=True)
+    clock_of_column = np.array(
+        [clock_by_process.get(process, -1) for process in grid.processes.tolist()]
+    )
+    present_clocks, process_counts = np.unique(
+        clock_of_column[clock_of_column >= 0], return_counts=True
+    )
     for count in np.unique(process_counts).tolist():  # clocks of equally many processes go together
-        clocks = present[process_counts == count]
-        columns = np.array([np.flatnonzero(clock == one) for one in clocks.tolist()])
-        for calls, block in full.blocks():
+        clocks = present_clocks[process_counts == count]
+        columns = np.array([np.flatnonzero(clock_of_column == clock) for clock in clocks.tolist()])
+        for call_range, block in full_calls.blocks():
             is_over = (
                 block.took_part & (block.end_ns != FOREVER) & (distinct(block.status) == status)
             )
             is_over = is_over[:, columns]
             ends_ns = np.where(is_over, block.end_ns[:, columns], FOREVER)
-            first_ns, later_ns = _find_median_exits(ends_ns, is_over)
+            first_exit_ns, median_after_first_ns = _find_median_exits(ends_ns, is_over)
             # Differences from the first exit are small, so that their median is exact.
-            whole_ns = np.floor(later_ns)
-            cells = calls, clocks
+            whole_ns = np.floor(median_after_first_ns)
+            cells = call_range, clocks
             is_there[cells] = is_over.any(axis=-1)
-            exit_ns[cells] = first_ns + whole_ns.astype(np.int64)
-            fraction_ns[cells] = later_ns - whole_ns
+            exit_ns[cells] = first_exit_ns + whole_ns.astype(np.int64)
+            fraction_ns[cells] = median_after_first_ns - whole_ns
             entry_ns[cells] = np.where(is_over, block.start_ns[:, columns], NEVER).max(axis=-1)
             nbytes[cells] = np.where(is_over, block.nbytes[:, columns], 0).max(axis=-1, initial=0)
     return _Exits(is_there, exit_ns, fraction_ns, entry_ns, nbytes)
@@ -420,9 +467,9 @@ def _find_median_exits(ends_ns: Ints, is_over: Flags) -> tuple[Ints, Floats]:
 
     Both arguments are [call, clock, process of the clock].
     """
-    ordered, count = np.sort(ends_ns, axis=-1), is_over.sum(axis=-1)[..., None]
-    low, high = (
-        np.take_along_axis(ordered, index, -1) - ordered[..., :1]
-        for index in (np.maximum(count - 1, 0) // 2, count // 2)
+    ordered_ns, process_count = np.sort(ends_ns, axis=-1), is_over.sum(axis=-1)[..., None]
+    low_ns, high_ns = (
+        np.take_along_axis(ordered_ns, index, -1) - ordered_ns[..., :1]
+        for index in (np.maximum(process_count - 1, 0) // 2, process_count // 2)
     )
-    return ordered[..., 0], ((low + high) / 2)[..., 0]
+    return ordered_ns[..., 0], ((low_ns + high_ns) / 2)[..., 0]

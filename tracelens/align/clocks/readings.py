@@ -41,13 +41,13 @@ MAX_RATIO_OF_NARROW_WINDOW: Final = 1.5  # wider readings than so many of the be
 class Readings:
     """Readings of a clock in order of time, all [reading], ns.
 
-    `common` are the times of the clock that is known, `offset` what it showed more than the clock that
-    was read, and `window` how far apart the bounds of that are.
+    `common_ns` are times of the known clock, `offset_ns` by how much it is ahead of the clock that was
+    read, and `window_ns` how far apart the bounds of that are.
     """
 
-    common: Ints
-    window: Ints
-    offset: Ints
+    common_ns: Ints
+    window_ns: Ints
+    offset_ns: Ints
 
 
 def map_through(readings: Readings) -> ClockMap:
@@ -78,44 +78,47 @@ class _Bounds:
 
     @classmethod
     def from_readings(cls, readings: Readings) -> _Bounds:
-        common, offset = readings.common, readings.offset
-        read = common - offset
-        since = (read - read[0]).astype(np.float64)
-        order = np.argsort(since, kind="stable")
-        times, half_windows = since[order], readings.window[order] / 2.0
-        offsets = (offset - offset[0]).astype(np.float64)[order]
-        line, pace = _fit_trend(times, offsets, half_windows)
-        beside = offsets - line.evaluate(times)
-        low = -_limit_pace(half_windows - beside, times, pace)
-        high = _limit_pace(half_windows + beside, times, pace)
-        return cls(int(read[0]), int(common[0]), times, low, high, line, pace)
+        """Fit a line, and narrow each window to what the pace of a clock allows."""
+        common_ns, offset_ns = readings.common_ns, readings.offset_ns
+        read_ns = common_ns - offset_ns
+        since_first_ns = (read_ns - read_ns[0]).astype(np.float64)
+        order = np.argsort(since_first_ns, kind="stable")
+        times_ns, half_windows_ns = since_first_ns[order], readings.window_ns[order] / 2.0
+        offsets_ns = (offset_ns - offset_ns[0]).astype(np.float64)[order]
+        line, pace = _fit_trend(times_ns, offsets_ns, half_windows_ns)
+        beside_line_ns = offsets_ns - line.evaluate(times_ns)
+        low_ns = -_limit_pace(half_windows_ns - beside_line_ns, times_ns, pace)
+        high_ns = _limit_pace(half_windows_ns + beside_line_ns, times_ns, pace)
+        return cls(int(read_ns[0]), int(common_ns[0]), times_ns, low_ns, high_ns, line, pace)
 
     def to_map(self) -> ClockMap:
         """Interpolate between the middles, and extrapolate along the line."""
-        times, slope = self.times_ns, self.line.slope
-        middle = (self.low_ns + self.high_ns) / 2 + self.line.evaluate(times)
-        first_ns, last_ns = (
-            middle[0] - slope * (FAR_NS + times[0]),
-            middle[-1] + slope * (FAR_NS - times[-1]),
+        times_ns, slope = self.times_ns, self.line.slope
+        middle_ns = (self.low_ns + self.high_ns) / 2 + self.line.evaluate(times_ns)
+        far_before_ns, far_after_ns = (
+            middle_ns[0] - slope * (FAR_NS + times_ns[0]),
+            middle_ns[-1] + slope * (FAR_NS - times_ns[-1]),
         )
         correction = Correction(
-            np.concatenate([[-FAR_NS], times, [FAR_NS]]),
-            -np.concatenate([[first_ns], middle, [last_ns]]),
+            np.concatenate([[-FAR_NS], times_ns, [FAR_NS]]),
+            -np.concatenate([[far_before_ns], middle_ns, [far_after_ns]]),
         )
-        return ClockMap(self.base_ns, self.target_ns, correction, round(self._worst_error_ns()))
+        return ClockMap(
+            self.base_ns, self.target_ns, correction, round(self._find_worst_error_ns())
+        )
 
-    def _worst_error_ns(self) -> float:
+    def _find_worst_error_ns(self) -> float:
         """Measure how far the truth can be from the line between the middles, at worst.
 
         Between two readings, `reach` apart at the fastest pace, a bound that differs by u x reach
         between them bulges by at most reach (1 - u^2) / 2 beyond its own straight line.
         """
-        half = np.abs(self.high_ns - self.low_ns) / 2
-        reach = np.maximum(self.pace * np.diff(self.times_ns), 1e-9)
-        change = np.minimum(np.abs(np.diff(self.low_ns)), np.abs(np.diff(self.high_ns)))
-        bulge = reach * (1 - np.minimum(change / reach, 1.0) ** 2) / 2
-        between = np.maximum(half[:-1], half[1:]) + bulge
-        return float(max(half.max(), between.max(initial=0.0)))
+        half_window_ns = np.abs(self.high_ns - self.low_ns) / 2
+        reach_ns = np.maximum(self.pace * np.diff(self.times_ns), 1e-9)
+        change_ns = np.minimum(np.abs(np.diff(self.low_ns)), np.abs(np.diff(self.high_ns)))
+        bulge_ns = reach_ns * (1 - np.minimum(change_ns / reach_ns, 1.0) ** 2) / 2
+        between_readings_ns = np.maximum(half_window_ns[:-1], half_window_ns[1:]) + bulge_ns
+        return float(max(half_window_ns.max(), between_readings_ns.max(initial=0.0)))
 
 
 def _fit_trend(times_ns: Floats, offsets_ns: Floats, half_windows_ns: Floats) -> tuple[Line, float]:
@@ -124,50 +127,64 @@ def _fit_trend(times_ns: Floats, offsets_ns: Floats, half_windows_ns: Floats) ->
     Also return how much faster than the line a clock may run: its wander, and the line's own error.
     """
     widest_ns = MAX_RATIO_OF_SHARP_WINDOW * max(float(half_windows_ns.min()), 1.0)
-    sharp = np.flatnonzero(half_windows_ns <= widest_ns)
-    blocks = np.array_split(sharp, max(min(BLOCK_COUNT, len(sharp)), 1))
-    rows = np.array([block[np.argmin(half_windows_ns[block])] for block in blocks])
+    sharp_readings = np.flatnonzero(half_windows_ns <= widest_ns)
+    blocks = np.array_split(sharp_readings, max(min(BLOCK_COUNT, len(sharp_readings)), 1))
+    sharpest_of_blocks = np.array([block[np.argmin(half_windows_ns[block])] for block in blocks])
     # Windows are below zero where readings contradict each other.
-    error_ns = 2 * max(float(half_windows_ns[rows].max()), 0.0)
-    span_ns = float(np.ptp(times_ns[rows]))
+    error_ns = 2 * max(float(half_windows_ns[sharpest_of_blocks].max()), 0.0)
+    span_ns = float(np.ptp(times_ns[sharpest_of_blocks]))
     shows_drift = span_ns * PLAUSIBLE_DRIFT > error_ns
-    line = fit_theil_sen(times_ns[rows], offsets_ns[rows], 2 if shows_drift else len(rows) + 1)
+    line = fit_theil_sen(
+        times_ns[sharpest_of_blocks],
+        offsets_ns[sharpest_of_blocks],
+        2 if shows_drift else len(sharpest_of_blocks) + 1,
+    )
     if abs(line.slope) > MAX_DRIFT:  # these are no readings of a clock
-        return Line(float(np.median(offsets_ns[rows]))), PLAUSIBLE_DRIFT
+        return Line(float(np.median(offsets_ns[sharpest_of_blocks]))), PLAUSIBLE_DRIFT
     return line, WANDER + (error_ns / span_ns if shows_drift else PLAUSIBLE_DRIFT)
 
 
 def _limit_pace(most_ns: Floats, times_ns: Floats, pace: float) -> Floats:
-    """Return the largest values up to `most_ns` that change no faster than `pace`."""
+    """Return the largest values up to `most_ns`, [time], that change no faster than `pace` (ns / ns)."""
     reach_ns = pace * (times_ns - times_ns[0])
-    forward: Floats = np.minimum.accumulate(most_ns - reach_ns) + reach_ns
-    backward = np.minimum.accumulate((most_ns + reach_ns)[::-1])[::-1] - reach_ns
-    return np.asarray(np.minimum(forward, backward))
+    forward_ns: Floats = np.minimum.accumulate(most_ns - reach_ns) + reach_ns
+    backward_ns = np.minimum.accumulate((most_ns + reach_ns)[::-1])[::-1] - reach_ns
+    return np.asarray(np.minimum(forward_ns, backward_ns))
 
 
-def map_by_wall(clock: pl.DataFrame, reference: pl.DataFrame, common: ClockMap) -> ClockMap | None:
-    """Tie a clock to a mapped one by both hosts' wall clocks; None where either was not read."""
-    local, reference_rows = _select_local(clock), _select_local(reference)
-    if local.is_empty() or reference_rows.is_empty():
+def map_by_wall(
+    clock_readings: pl.DataFrame, reference_readings: pl.DataFrame, reference_map: ClockMap
+) -> ClockMap | None:
+    """Map a clock by its host's wall clock and that of a mapped one; None where either was not read.
+
+    Tables have one row per reading; `reference_map` is that of the mapped clock.
+    """
+    local_rows, reference_rows = _select_local(clock_readings), _select_local(reference_readings)
+    if local_rows.is_empty() or reference_rows.is_empty():
         return None
-    local_ns, local_wall_ns = (local[name].to_numpy() for name in ("monotonic_ns", "wall_ns"))
-    wall_ns = reference_rows["wall_ns"].to_numpy()
-    wall_minus_common = wall_ns - common.apply(reference_rows["monotonic_ns"].to_numpy())
-    middle = int(np.median(wall_minus_common))
+    local_ns, local_wall_ns = (local_rows[name].to_numpy() for name in ("monotonic_ns", "wall_ns"))
+    reference_wall_ns = reference_rows["wall_ns"].to_numpy()
+    wall_minus_common_ns = reference_wall_ns - reference_map.apply(
+        reference_rows["monotonic_ns"].to_numpy()
+    )
+    middle_ns = int(np.median(wall_minus_common_ns))
     # The reference's wall clock at this clock's times, as an offset from its middle.
     line = fit_theil_sen(
-        (wall_ns - wall_ns[0]).astype(float), (wall_minus_common - middle).astype(float)
+        (reference_wall_ns - reference_wall_ns[0]).astype(float),
+        (wall_minus_common_ns - middle_ns).astype(float),
     )
-    lead_ns = np.rint(line.evaluate((local_wall_ns - wall_ns[0]).astype(float))).astype(np.int64)
-    by_line = _map_by_line(local_ns, local_ns - local_wall_ns + middle + lead_ns, 0.0)
-    return replace(by_line, uncertainty_ns=WALL_UNCERTAINTY_NS + common.uncertainty_ns)
+    lead_ns = np.rint(line.evaluate((local_wall_ns - reference_wall_ns[0]).astype(float))).astype(
+        np.int64
+    )
+    clock_map = _map_by_line(local_ns, local_ns - local_wall_ns + middle_ns + lead_ns, 0.0)
+    return replace(clock_map, uncertainty_ns=WALL_UNCERTAINTY_NS + reference_map.uncertainty_ns)
 
 
-def wall_windows(clock: pl.DataFrame, by_wall: ClockMap) -> Readings:
+def wall_windows(clock_readings: pl.DataFrame, wall_map: ClockMap) -> Readings:
     """Return readings of wall clocks as windows, each as wide as their uncertainty."""
-    local_ns = _select_local(clock)["monotonic_ns"].to_numpy()
-    common_ns = by_wall.apply(local_ns)
-    windows_ns = np.full_like(local_ns, 2 * by_wall.uncertainty_ns)
+    local_ns = _select_local(clock_readings)["monotonic_ns"].to_numpy()
+    common_ns = wall_map.apply(local_ns)
+    windows_ns = np.full_like(local_ns, 2 * wall_map.uncertainty_ns)
     return Readings(common_ns, windows_ns, common_ns - local_ns)
 
 
@@ -183,9 +200,12 @@ def _select_narrow(readings: pl.DataFrame) -> pl.DataFrame:
 
 
 def map_by_ping_pong(
-    forward: pl.DataFrame, backward: pl.DataFrame, other: ClockMap
+    forward: pl.DataFrame, backward: pl.DataFrame, other_map: ClockMap
 ) -> ClockMap | None:
-    """Tie a clock to a mapped one: `forward` was read by this clock, `backward` by the other."""
+    """Map a clock by ping-pong with a mapped one; None without readings.
+
+    Tables have one row per reading: `forward` those of this clock, `backward` those of the other.
+    """
     forward, backward = _select_narrow(forward), _select_narrow(backward)
     pings = pl.concat(
         [
@@ -197,35 +217,45 @@ def map_by_ping_pong(
     )
     if pings.is_empty():
         return None
-    half_ns = _half_window_ns(pings)
-    by_line = _map_by_line(pings["monotonic_ns"].to_numpy(), _offsets_ns(pings, other), half_ns)
-    return replace(by_line, uncertainty_ns=round(half_ns) + other.uncertainty_ns)
+    half_window_ns = _find_half_window_ns(pings)
+    clock_map = _map_by_line(
+        pings["monotonic_ns"].to_numpy(), _measure_offsets_ns(pings, other_map), half_window_ns
+    )
+    return replace(clock_map, uncertainty_ns=round(half_window_ns) + other_map.uncertainty_ns)
 
 
 def measure_bias(
-    readings: pl.DataFrame, mapped: ClockMap, other: ClockMap
+    readings: pl.DataFrame, clock_map: ClockMap, other_map: ClockMap
 ) -> tuple[float, float] | None:
-    """Return the bias of a mapped clock by ping-pong, and its uncertainty, ns; None without any."""
+    """Return the bias of a mapped clock by ping-pong with another one, and its uncertainty, ns.
+
+    None without readings (one row each) of the clock.
+    """
     pings = _select_narrow(readings)
     if pings.is_empty():
         return None
-    expected_ns = mapped.offset_at(pings["monotonic_ns"].to_numpy())
-    return float(np.mean(_offsets_ns(pings, other) - expected_ns)), _half_window_ns(pings)
+    expected_ns = clock_map.offset_at(pings["monotonic_ns"].to_numpy())
+    return float(
+        np.mean(_measure_offsets_ns(pings, other_map) - expected_ns)
+    ), _find_half_window_ns(pings)
 
 
-def _offsets_ns(pings: pl.DataFrame, other: ClockMap) -> Ints:
+def _measure_offsets_ns(pings: pl.DataFrame, other_map: ClockMap) -> Ints:
     """Return by how much the reading clock is ahead of the common one, by the map of the other."""
     times_ns = pings["monotonic_ns"].to_numpy()
-    return times_ns - other.apply(times_ns - pings["offset_ns"].to_numpy())
+    return times_ns - other_map.apply(times_ns - pings["offset_ns"].to_numpy())
 
 
-def _half_window_ns(readings: pl.DataFrame) -> float:
+def _find_half_window_ns(readings: pl.DataFrame) -> float:
     smallest_ns = readings["window_ns"].min()
     return float(smallest_ns) / 2 if isinstance(smallest_ns, int) else 0.0
 
 
 def _map_by_line(times_ns: Ints, offsets_ns: Ints, half_window_ns: float) -> ClockMap:
-    """Draw a line through offsets; a level one if they cannot tell a drift from their own error."""
+    """Map a clock by a line through its offsets; a level one if these cannot tell a drift from error.
+
+    `times_ns` are times of this clock, [reading]; `offsets_ns` by how much it is ahead then.
+    """
     base_ns, middle_ns = int(times_ns.min()), int(np.median(offsets_ns))
     since_ns: Floats = (times_ns - base_ns).astype(np.float64)
     error_ppm = half_window_ns / max(float(np.ptp(since_ns)), 1.0) * 1e6

@@ -39,25 +39,25 @@ _PAIR: Final = ("clock", "peer", "replied")
 _TIMES: Final = ("sent", "answered", "arrived", "returned")
 
 
-def find_exchanges(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Return the tightest requests between clocks, in `EXCHANGE_COLUMNS`.
+def find_exchanges(trace: Trace, process_clocks: pl.DataFrame) -> pl.DataFrame:
+    """Return the requests that bound clocks best, in `EXCHANGE_COLUMNS`.
 
-    `clocks` holds the `clock` of each `process`.
+    `process_clocks` has one row per `process`, with its `clock`.
     """
-    clock_of = clocks.lazy().select("process", "clock")
+    clock_columns = process_clocks.lazy().select("process", "clock")
     is_closed = pl.col("request").is_not_null() & (pl.col("status") == "closed")
     spans = trace.requests.lazy().filter((pl.col("kind") == "ps") & is_closed)
     spans = spans.select(
         "process", "request", "shard", "start_ns", "end_ns", op=pl.col("op").cast(pl.String)
     )
-    asked = (
+    worker_requests = (
         spans.filter(pl.col("op").is_in(("push", "pull")))
         .join(trace.workers.lazy().select("process"), on="process", how="semi")
-        .join(clock_of, on="process")
+        .join(clock_columns, on="process")
         .select("request", "clock", "shard", sent="start_ns", answered="end_ns")
     )
-    served = _find_service(spans, trace.shards.lazy(), clock_of)
-    exchanges = asked.join(served, on="request").filter(
+    service = _find_service(spans, trace.shards.lazy(), clock_columns)
+    exchanges = worker_requests.join(service, on="request").filter(
         pl.col("shard").is_null() | (pl.col("shard") == pl.col("held")),
         pl.col("clock") != pl.col("peer"),
     )
@@ -65,49 +65,66 @@ def find_exchanges(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_service(
-    spans: pl.LazyFrame, shards: pl.LazyFrame, clock_of: pl.LazyFrame
+    spans: pl.LazyFrame, shards: pl.LazyFrame, clock_columns: pl.LazyFrame
 ) -> pl.LazyFrame:
-    """Return when each request had surely arrived at a server, and was surely not yet answered."""
+    """Return one row per request and server: when it had surely arrived, and surely no answer had left.
+
+    `spans` has one row per operation of a request, `clock_columns` one per process.
+    """
     is_reply, is_receive = pl.col("op") == "reply", pl.col("op") == "receive"
-    held = shards.select("process", held=pl.coalesce("shard", "rank"))
-    at_server = spans.join(held, on="process").join(
-        clock_of.rename({"clock": "peer"}), on="process"
+    shard_numbers = shards.select("process", held=pl.coalesce("shard", "rank"))
+    server_spans = spans.join(shard_numbers, on="process").join(
+        clock_columns.rename({"clock": "peer"}), on="process"
     )
-    moment = pl.when(is_receive).then("end_ns").otherwise("start_ns")
-    requests = at_server.filter(is_receive | is_reply).group_by("request", "held", "peer")
-    return requests.agg(arrived=moment.min(), returned=moment.max(), replied=is_reply.any())
+    time_ns = pl.when(is_receive).then("end_ns").otherwise("start_ns")
+    requests = server_spans.filter(is_receive | is_reply).group_by("request", "held", "peer")
+    return requests.agg(arrived=time_ns.min(), returned=time_ns.max(), replied=is_reply.any())
 
 
 def select_tightest(exchanges: pl.LazyFrame) -> pl.LazyFrame:
-    """Keep, of each stretch of time of two clocks, the requests that leave the least."""
-    there, back = pl.col("arrived") - pl.col("sent"), pl.col("answered") - pl.col("returned")
-    since = pl.col("sent") - pl.col("sent").min().over(_PAIR)
-    stretch = since * BLOCK_COUNT // (since.max().over(_PAIR) + 1)
+    """Keep, of each block of time of two clocks, the exchanges that leave the narrowest windows.
+
+    That are those with the shortest way there, way back, and both.
+    """
+    forward_ns, return_ns = (
+        pl.col("arrived") - pl.col("sent"),
+        pl.col("answered") - pl.col("returned"),
+    )
+    since_first_ns = pl.col("sent") - pl.col("sent").min().over(_PAIR)
+    block = since_first_ns * BLOCK_COUNT // (since_first_ns.max().over(_PAIR) + 1)
     # Joined rows come in any order; of several that leave as little the first is taken.
-    ordered = exchanges.with_columns(stretch=stretch).sort(*EXCHANGE_COLUMNS)
-    stretches = ordered.group_by(*_PAIR, "stretch")
+    ordered_exchanges = exchanges.with_columns(stretch=block).sort(*EXCHANGE_COLUMNS)
+    blocks = ordered_exchanges.group_by(*_PAIR, "stretch")
     # The difference of the clocks adds to the way there what it takes off the way back.
-    tightest = [
-        stretches.agg(pl.col(*_TIMES).get(amount.arg_min()))
-        for amount in (there + back, there, back)
+    tightest_exchanges = [
+        blocks.agg(pl.col(*_TIMES).get(window_ns.arg_min()))
+        for window_ns in (forward_ns + return_ns, forward_ns, return_ns)
     ]
-    return pl.concat(tightest).select(*EXCHANGE_COLUMNS).unique().sort(*EXCHANGE_COLUMNS)
+    return pl.concat(tightest_exchanges).select(*EXCHANGE_COLUMNS).unique().sort(*EXCHANGE_COLUMNS)
 
 
 def map_by_requests(
-    exchanges: pl.DataFrame, clock: int, maps: Mapping[int, ClockMap], by_wall: Readings | None
+    exchanges: pl.DataFrame,
+    clock: int,
+    maps: Mapping[int, ClockMap],
+    wall_readings: Readings | None,
 ) -> ClockMap | None:
-    """Tie a clock to those that are mapped; None without requests, or if no clock fits them.
+    """Map a clock by its requests with mapped clocks; None without any, or if no clock fits them.
 
-    `by_wall` is what wall clocks say of it, and left out if that cannot be. So are pushes without a
-    reply: a worker may not have waited until they were there.
+    Readings of wall clocks are left out if they contradict the requests. So are pushes without a reply:
+    a worker may not have waited until they arrived.
     """
     windows = [*_find_windows(exchanges, clock, maps)]
-    for candidates in (windows, [one for one in windows if one.is_replied]):
-        if not candidates:
+    for usable_windows in (
+        windows,
+        [peer_windows for peer_windows in windows if peer_windows.is_replied],
+    ):
+        if not usable_windows:
             continue
-        readings = _combine(candidates)
-        if by_wall and (clock_map := map_if_consistent(_concatenate(readings, by_wall))):
+        readings = _combine(usable_windows)
+        if wall_readings and (
+            clock_map := map_if_consistent(_concatenate(readings, wall_readings))
+        ):
             return clock_map
         if clock_map := map_if_consistent(readings):
             return clock_map
@@ -126,52 +143,59 @@ class _Windows(NamedTuple):
 def _find_windows(
     exchanges: pl.DataFrame, clock: int, maps: Mapping[int, ClockMap]
 ) -> Iterator[_Windows]:
-    concerned = exchanges.filter((pl.col("clock") == clock) | (pl.col("peer") == clock))
-    for (worker, server, replied), rows in concerned.partition_by(*_PAIR, as_dict=True).items():
-        other = maps.get(server if worker == clock else worker)
-        if other is None:
+    """Yield the windows that requests with each mapped clock leave for the lead of a clock."""
+    own_exchanges = exchanges.filter((pl.col("clock") == clock) | (pl.col("peer") == clock))
+    for (worker, server, replied), rows in own_exchanges.partition_by(*_PAIR, as_dict=True).items():
+        peer_map = maps.get(server if worker == clock else worker)
+        if peer_map is None:
             continue
-        sent, answered, arrived, returned = (rows[name].to_numpy() for name in _TIMES)
+        sent_ns, answered_ns, arrived_ns, returned_ns = (rows[name].to_numpy() for name in _TIMES)
         # Both bounds hold at times of their own, between which the clocks drift.
-        drift_ns = np.rint(np.abs(returned - arrived) * PLAUSIBLE_DRIFT).astype(np.int64)
+        drift_ns = np.rint(np.abs(returned_ns - arrived_ns) * PLAUSIBLE_DRIFT).astype(np.int64)
         if worker == clock:
-            times = sent
-            low, high = other.apply(returned) - answered, other.apply(arrived) - sent
+            times_ns = sent_ns
+            low_ns, high_ns = (
+                peer_map.apply(returned_ns) - answered_ns,
+                peer_map.apply(arrived_ns) - sent_ns,
+            )
         else:
-            times = arrived
-            low, high = other.apply(sent) - arrived, other.apply(answered) - returned
-        uncertainty_ns = other.uncertainty_ns + drift_ns
-        yield _Windows(replied, times, low - uncertainty_ns, high + uncertainty_ns)
+            times_ns = arrived_ns
+            low_ns, high_ns = (
+                peer_map.apply(sent_ns) - arrived_ns,
+                peer_map.apply(answered_ns) - returned_ns,
+            )
+        uncertainty_ns = peer_map.uncertainty_ns + drift_ns
+        yield _Windows(replied, times_ns, low_ns - uncertainty_ns, high_ns + uncertainty_ns)
 
 
 def _combine(windows: Iterable[_Windows]) -> Readings:
-    """Combine the clocks with the narrowest windows."""
-    ordered = sorted(windows, key=lambda one: int((one.high_ns - one.low_ns).min()))
-    _, *columns = zip(*ordered[:MAX_PEERS_COMBINED], strict=True)
+    """Return readings with the windows of those clocks that leave the narrowest ones."""
+    narrowest_first = sorted(windows, key=lambda one: int((one.high_ns - one.low_ns).min()))
+    _, *columns = zip(*narrowest_first[:MAX_PEERS_COMBINED], strict=True)
     times_ns, low_ns, high_ns = map(np.concatenate, columns)
     offset_ns = low_ns + (high_ns - low_ns) // 2
     return Readings(times_ns + offset_ns, high_ns - low_ns, offset_ns)
 
 
 def _concatenate(*readings: Readings) -> Readings:
-    names = ("common", "window", "offset")
+    names = ("common_ns", "window_ns", "offset_ns")
     return Readings(*(np.concatenate([getattr(one, name) for one in readings]) for name in names))
 
 
 def note_causality_violations(exchanges: pl.DataFrame, maps: Mapping[int, ClockMap]) -> list[Note]:
     """Note messages that arrived before they were sent, on the common clock: clocks are wrong then."""
     early_ns = [
-        early
+        early_by_ns
         for (worker, server, replied), rows in exchanges.partition_by(*_PAIR, as_dict=True).items()
         if worker in maps and server in maps
-        for early in _measure_early(rows, maps[worker], maps[server], replied=replied)
+        for early_by_ns in _measure_early(rows, maps[worker], maps[server], replied=replied)
     ]
-    amounts_ns = np.concatenate([*early_ns, np.zeros(0, np.int64)])
-    wrong_ns = amounts_ns[amounts_ns > 0]
-    if len(wrong_ns) <= MAX_SHARE_OF_VIOLATIONS * len(amounts_ns):
+    excess_ns = np.concatenate([*early_ns, np.zeros(0, np.int64)])
+    wrong_ns = excess_ns[excess_ns > 0]
+    if len(wrong_ns) <= MAX_SHARE_OF_VIOLATIONS * len(excess_ns):
         return []
     sentence = (
-        f"{len(wrong_ns)} of {len(amounts_ns)} messages between hosts that were looked at arrived "
+        f"{len(wrong_ns)} of {len(excess_ns)} messages between hosts that were looked at arrived "
         f"before they were sent, by up to {wrong_ns.max()} ns more than the clocks' uncertainty, "
         "which cannot be: the clocks are aligned worse than believed; do not trust times between hosts."
     )
@@ -179,16 +203,19 @@ def note_causality_violations(exchanges: pl.DataFrame, maps: Mapping[int, ClockM
 
 
 def _measure_early(
-    rows: pl.DataFrame, worker: ClockMap, server: ClockMap, *, replied: bool
+    rows: pl.DataFrame, worker_map: ClockMap, server_map: ClockMap, *, replied: bool
 ) -> Iterator[Ints]:
-    """Yield by how much messages arrived too early, beyond the clocks' uncertainty, ns."""
-    uncertainty_ns = 3 * max(worker.uncertainty_ns, server.uncertainty_ns)
-    ways = [("sent", worker, "arrived", server)]
+    """Yield by how much messages arrived too early, beyond the clocks' uncertainty, [exchange], ns.
+
+    `rows` are exchanges between a worker's and a server's clock. Answers count if `replied`.
+    """
+    uncertainty_ns = 3 * max(worker_map.uncertainty_ns, server_map.uncertainty_ns)
+    directions = [("sent", worker_map, "arrived", server_map)]
     if replied:
-        ways.append(("returned", server, "answered", worker))
-    for begin_column, sender, end_column, receiver in ways:
-        sent, arrived = (
-            sender.apply(rows[begin_column].to_numpy()),
-            receiver.apply(rows[end_column].to_numpy()),
+        directions.append(("returned", server_map, "answered", worker_map))
+    for begin_column, sender_map, end_column, receiver_map in directions:
+        sent_ns, arrived_ns = (
+            sender_map.apply(rows[begin_column].to_numpy()),
+            receiver_map.apply(rows[end_column].to_numpy()),
         )
-        yield sent - arrived - uncertainty_ns
+        yield sent_ns - arrived_ns - uncertainty_ns

@@ -73,7 +73,7 @@ def _split_by_communicator(call_rows: CallRows) -> Iterator[tuple[str, _Call]]:
 
 
 def _recode(words: Sequence[str], codes: Array, vocabulary: Sequence[str]) -> Array:
-    """Turn a file's codes for `words` into those of a vocabulary (-1 = none); no copy if all are equal."""
+    """Turn a file's codes for `words` into those of a vocabulary (-1 = none); no copy if equal."""
     code_by_word = {word: code for code, word in enumerate(vocabulary)}
     new_codes = np.array([*(code_by_word.get(word, -1) for word in words), -1], np.int8)
     if np.array_equal(new_codes[:-1], np.arange(len(words))):

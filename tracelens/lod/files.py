@@ -57,7 +57,7 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
     scene, times = run.scene, run.times
     assert scene.peaks
     for rung in scene.peaks.ladder:
-        np.save(file_of(folder, PEAKS, rung), scene.peaks.found[rung.width_ns])
+        np.save(file_of(folder, PEAKS, rung), scene.peaks.rows_by_width[rung.width_ns])
     for name in TABLES:
         _write_table(getattr(run, name), folder / f"{name}.arrow")
     for name, table in run.tables.items():
@@ -160,13 +160,15 @@ def _table(folder: Path, name: str) -> Path:
 
 
 def _describe_clock_maps(clock_maps: Mapping[int, ClockMap]) -> dict[str, Any]:
-    """Describe the clock maps of processes; many share one."""
-    distinct = {id(clock): clock for clock in clock_maps.values()}
-    index_of_map = {key: index for index, key in enumerate(distinct)}
-    rows = [clock.row for clock in distinct.values()]
+    """Return the distinct clock maps as plain values, and the index of each process's map."""
+    map_by_id = {id(clock_map): clock_map for clock_map in clock_maps.values()}
+    index_of_map = {map_id: index for index, map_id in enumerate(map_by_id)}
+    rows = [clock_map.row for clock_map in map_by_id.values()]
     return {
         "clocks": rows,
-        "processes": [[p, index_of_map[id(clock)]] for p, clock in clock_maps.items()],
+        "processes": [
+            [process, index_of_map[id(clock_map)]] for process, clock_map in clock_maps.items()
+        ],
     }
 
 
@@ -224,6 +226,7 @@ def _save_times(run: Run, folder: Path) -> None:
 
 
 def _load_times(folder: Path, facts: dict[str, Any]) -> Times:
+    """Read what `_save_times` wrote; `facts` name the ranks, steps and categories."""
     ranks, steps, categories = (tuple(facts[name]) for name in ("ranks", "steps", "categories"))
     matrices = load_matrices(folder / _TIMES, len(steps), len(ranks))
     return Times(

@@ -89,13 +89,13 @@ def refine(
     Raises:
         OSError: they cannot be written.
     """
-    if not keeps() or not _missing(files.load_run(folder), folder, most_bins):
+    if not keeps() or not _list_missing_levels(files.load_run(folder), folder, most_bins):
         return
     with alone(folder.parent):
         run = files.load_run(folder)
-        missing = _missing(run, folder, most_bins)
-        if missing:
-            _add_levels(run, missing, folder, on_progress)
+        missing_levels = _list_missing_levels(run, folder, most_bins)
+        if missing_levels:
+            _add_levels(run, missing_levels, folder, on_progress)
 
 
 def load(folder: Path) -> Run | None:
@@ -133,23 +133,23 @@ def _write(
     unfinished.rename(folder)
 
 
-def _missing(run: Run, folder: Path, most_bins: int | None) -> list[Bins]:
+def _list_missing_levels(run: Run, folder: Path, most_bins: int | None) -> list[Bins]:
     assert run.scene.pyramid
     ladder = run.scene.pyramid.ladder
     wanted_levels = [level for level in ladder if most_bins is None or level.count <= most_bins]
     return [level for level in wanted_levels or ladder[-1:] if not _level(folder, level).exists()]
 
 
-def _add_levels(run: Run, rungs: list[Bins], folder: Path, on_progress: OnProgress) -> None:
+def _add_levels(run: Run, levels: list[Bins], folder: Path, on_progress: OnProgress) -> None:
     """Write some neighbouring levels; each gets its name when it is whole."""
     lanes = run.scene.lanes
-    shapes = {_level(folder, rung): (len(lanes), rung.count) for rung in rungs}
+    shapes = {_level(folder, level): (len(lanes), level.count) for level in levels}
     drafts = [
         np.lib.format.open_memmap(_draft(file), "w+", np.uint8, shape)
         for file, shape in shapes.items()
     ]
     for lane in range(len(lanes)):
-        for draft, row in zip(drafts, pyramid.of_lane(lanes, lane, rungs), strict=True):
+        for draft, row in zip(drafts, pyramid.of_lane(lanes, lane, levels), strict=True):
             draft[lane] = row
         on_progress(lane + 1, len(lanes))
     for file, draft in zip(shapes, drafts, strict=True):

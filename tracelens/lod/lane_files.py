@@ -73,47 +73,50 @@ def save_lanes(
 ) -> tuple[Ints, tuple[str, ...]]:
     """Write the items of all parts; return the offsets of their lanes, and their words.
 
-    Memory holds one part at a time, and less than a block of the parts before it.
+    Memory holds one part at a time, and less than a block of the parts before it. Files are called after
+    `name`; `lane_count` is the total that `on_progress` gets.
     """
     word_offsets: dict[tuple[str, ...], int] = {}
-    counts, marks = [0], [np.zeros((2, 0), np.int64)]
+    item_counts, first_times = [0], [np.zeros((2, 0), np.int64)]
     remainder = Items(*(np.zeros(0, dtype) for dtype in _DTYPES))
     with pa.ipc.new_file(str(folder / f"{name}.arrow"), SCHEMA, options=_WRITE_OPTIONS) as writer:
         for lanes in lane_parts:
-            items = _append(remainder, lanes, base_of(word_offsets, lanes.words))
-            full_items = len(items.starts) // BLOCK * BLOCK
-            marks.append(_write(writer, Items(*(column[:full_items] for column in items))))
-            remainder = Items(*(column[full_items:] for column in items))
-            counts += np.diff(lanes.offsets).tolist()
+            items = _append_items(remainder, lanes, base_of(word_offsets, lanes.words))
+            full_count = len(items.starts) // BLOCK * BLOCK
+            first_times.append(
+                _write_items(writer, Items(*(column[:full_count] for column in items)))
+            )
+            remainder = Items(*(column[full_count:] for column in items))
+            item_counts += np.diff(lanes.offsets).tolist()
             if on_progress:
-                on_progress(len(counts) - 1, lane_count)
-        marks.append(_write(writer, remainder))
-    offsets = np.cumsum(counts)
+                on_progress(len(item_counts) - 1, lane_count)
+        first_times.append(_write_items(writer, remainder))
+    offsets = np.cumsum(item_counts)
     np.save(folder / f"{name}-offsets.npy", offsets)
-    np.save(folder / f"{name}-marks.npy", np.concatenate(marks, axis=1))
+    np.save(folder / f"{name}-marks.npy", np.concatenate(first_times, axis=1))
     return offsets, tuple(word for group in word_offsets for word in group)
 
 
-def _append(items: Items, part: Lanes, base: np.int32) -> Items:
+def _append_items(items: Items, part: Lanes, base: np.int32) -> Items:
     columns = (part.starts, part.ends, part.codes, part.steps, part.names[:] + base)
     pairs = zip(items, columns, strict=True)
     return Items(*(np.concatenate([before, column[:]]) for before, column in pairs))
 
 
-def _write(writer: pa.ipc.RecordBatchFileWriter, items: Items) -> Ints:
+def _write_items(writer: pa.ipc.RecordBatchFileWriter, items: Items) -> Ints:
     """Write items from a block's begin on; return the times of each block's first item, [2, block]."""
     block_begins = slice(None, None, BLOCK)
-    gaps = np.diff(items.starts, prepend=0)
-    gaps[1:] = items.starts[1:] - items.ends[:-1]
-    gaps[block_begins] = 0
+    gaps_ns = np.diff(items.starts, prepend=0)
+    gaps_ns[1:] = items.starts[1:] - items.ends[:-1]
+    gaps_ns[block_begins] = 0
     step_changes = np.diff(items.steps, prepend=np.int32(0))
     step_changes[block_begins] = items.steps[block_begins]
-    lengths = items.ends - items.starts
+    lengths_ns = items.ends - items.starts
     columns = {
-        "length_low": lengths & 0xFFFF,
-        "length_middle": lengths >> 16 & 0xFF,
-        "length_high": lengths >> 24,
-        "gap": gaps,
+        "length_low": lengths_ns & 0xFFFF,
+        "length_middle": lengths_ns >> 16 & 0xFF,
+        "length_high": lengths_ns >> 24,
+        "gap": gaps_ns,
         "code": items.codes,
         "step_change": step_changes,
         "name": items.names,
@@ -146,48 +149,55 @@ class _Blocks:
 
     def values(self, index: int, blocks: Ints) -> list[Array]:
         """Return the decoded column `index` of each of some blocks."""
-        kind, numbers = self._columns[0], blocks.tolist()
-        decoded = {block: DECODED.get(kind, (self._key, block)) for block in numbers}
-        missing = [block for block, columns in decoded.items() if columns is None]
+        cache_name, numbers = self._columns[0], blocks.tolist()
+        decoded_blocks = {block: DECODED.get(cache_name, (self._key, block)) for block in numbers}
+        missing = [block for block, columns in decoded_blocks.items() if columns is None]
         if missing:
             for block, columns in zip(missing, self._read(missing), strict=True):
-                DECODED.put(kind, (self._key, block), columns, len(columns[0]))
-                decoded[block] = columns
-        return [decoded[block][index] for block in numbers]
+                DECODED.put(cache_name, (self._key, block), columns, len(columns[0]))
+                decoded_blocks[block] = columns
+        return [decoded_blocks[block][index] for block in numbers]
 
     def _read(self, blocks: list[int]) -> list[tuple[Array, ...]]:
         """Decode some blocks, at least one, all of them in one pass."""
         with self._lock:
             batches = [self._reader.get_batch(block) for block in blocks]
-        stored = [column.to_numpy() for column in pa.Table.from_batches(batches).columns]
+        stored_columns = [column.to_numpy() for column in pa.Table.from_batches(batches).columns]
         counts = np.array([batch.num_rows for batch in batches])
-        columns = self._decode(stored, np.array(blocks), counts)
+        columns = self._decode(stored_columns, np.array(blocks), counts)
         for column in columns:
             column.flags.writeable = False
         bounds = np.cumsum([0, *counts]).tolist()
-        return [tuple(column[a:b] for column in columns) for a, b in pairwise(bounds)]
+        return [tuple(column[begin:end] for column in columns) for begin, end in pairwise(bounds)]
 
 
 def _decode_times(
     first_ends: Ints, stored: Sequence[Array], blocks: Ints, counts: Ints
 ) -> tuple[Array, ...]:
-    """Return starts, ends, ns, and codes; `first_ends`, [block], are the ends of first items, ns."""
-    low, middle, high, gaps, codes = stored
-    lengths = high.astype(np.int64) << 24
-    lengths += middle.astype(np.int32) << 16
-    lengths += low
-    ends = np.cumsum(lengths + gaps)
+    """Return starts, ends, ns, and codes, [item] of some blocks.
+
+    Args:
+        first_ends: When the first item of each block of the file ends, ns.
+        stored: The columns `_TIMES` of these blocks, [item].
+        blocks: The blocks' numbers.
+        counts: Their numbers of items.
+    """
+    low, middle, high, gaps_ns, codes = stored
+    lengths_ns = high.astype(np.int64) << 24
+    lengths_ns += middle.astype(np.int32) << 16
+    lengths_ns += low
+    ends_ns = np.cumsum(lengths_ns + gaps_ns)
     block_begins = np.cumsum(counts) - counts
-    ends += np.repeat(first_ends[blocks] - ends[block_begins], counts)
-    return ends - lengths, ends, codes
+    ends_ns += np.repeat(first_ends[blocks] - ends_ns[block_begins], counts)
+    return ends_ns - lengths_ns, ends_ns, codes
 
 
 def _decode_labels(stored: Sequence[Array], _blocks: Ints, counts: Ints) -> tuple[Array, ...]:
-    """Return steps and names."""
-    changes, names = stored
-    steps = np.cumsum(changes, dtype=np.int32)
+    """Return steps and names, [item] of some blocks; `stored` are their columns `_LABELS`."""
+    step_changes, names = stored
+    steps = np.cumsum(step_changes, dtype=np.int32)
     block_begins = np.cumsum(counts) - counts
-    steps += np.repeat(changes[block_begins] - steps[block_begins], counts)
+    steps += np.repeat(step_changes[block_begins] - steps[block_begins], counts)
     return steps, names
 
 
@@ -211,14 +221,14 @@ def load_lanes(folder: Path, name: str, lanes: Sequence[Lane], words: Sequence[s
     ) -> BlockColumn:
         return BlockColumn(int(offsets[-1]), dtype, partial(blocks.values, index), first_values)
 
-    start, end, code, step, name_index = _DTYPES
+    start_type, end_type, code_type, step_type, name_type = _DTYPES
     return Lanes(
         lanes=tuple(lanes),
         offsets=offsets,
-        starts=column(times, 0, start, first_starts),
-        ends=column(times, 1, end, first_ends),
-        codes=column(times, 2, code),
-        steps=column(labels, 0, step),
-        names=column(labels, 1, name_index),
+        starts=column(times, 0, start_type, first_starts),
+        ends=column(times, 1, end_type, first_ends),
+        codes=column(times, 2, code_type),
+        steps=column(labels, 0, step_type),
+        names=column(labels, 1, name_type),
         words=tuple(words),
     )

@@ -92,11 +92,11 @@ class Lanes:
     def bounds(
         self, start_ns: int, end_ns: int, chosen: Sequence[int] | slice = slice(None)
     ) -> tuple[Ints, Ints]:
-        """Return the first item that touches [start, end), and the end of these, of each lane."""
-        low, high = self.offsets[:-1][chosen], self.offsets[1:][chosen]
-        first = first_at_least(self.ends, low, high, start_ns + 1)
-        last = first_at_least(self.starts, low, high, end_ns)
-        return first, np.maximum(first, last)
+        """Return, for each chosen lane, the first item that touches [start, end), and the one after."""
+        lane_begins, lane_ends = self.offsets[:-1][chosen], self.offsets[1:][chosen]
+        first_items = first_at_least(self.ends, lane_begins, lane_ends, start_ns + 1)
+        end_items = first_at_least(self.starts, lane_begins, lane_ends, end_ns)
+        return first_items, np.maximum(first_items, end_items)
 
     def count(self, start_ns: int, end_ns: int) -> int:
         """Count the items of all lanes that touch [start, end)."""
@@ -110,28 +110,29 @@ def each_worker(
     """Make the lane of each worker when it is asked for.
 
     `workers` lists (process, rank) in the order of the lanes; a worker without pieces gets an empty
-    lane, so that its absence is seen. `ends` are those of the step windows, where some steps were
-    selected: time after them belongs to no step.
+    lane, so that its absence is seen. `ends`, [step window], ns, are given where some steps were
+    selected: time after the end of its window belongs to no step.
     """
-    step = segments.steps["step"].to_numpy()
-    row_of_process = {process: row for row, process in enumerate(segments.processes)}
+    step_of_window = segments.steps["step"].to_numpy()
+    index_by_process = {process: index for index, process in enumerate(segments.processes)}
     all_words = ("", *segments.words)
-    for worker, rank in workers:
-        owner = (Lane(worker, "worker", rank),)
-        if worker not in row_of_process:
+    for process, rank in workers:
+        owner = (Lane(process, "worker", rank),)
+        if process not in index_by_process:
             yield empty_lanes(owner, all_words)
             continue
-        pieces = segments.of_worker(row_of_process[worker])
+        pieces = segments.of_worker(index_by_process[process])
+        windows = pieces.step + pieces.offset
         codes = pieces.category.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
         if ends is not None:
-            codes[pieces.bounds[:-1] >= ends[pieces.step + pieces.offset]] = CODES[UNSELECTED]
+            codes[pieces.bounds[:-1] >= ends[windows]] = CODES[UNSELECTED]
         yield Lanes(
             lanes=owner,
             offsets=np.array([0, len(pieces.category)]),
             starts=pieces.bounds[:-1],
             ends=pieces.bounds[1:],
             codes=codes,
-            steps=step[pieces.step + pieces.offset],
+            steps=step_of_window[windows],
             names=(pieces.name + 1).astype(np.int32),
             words=all_words,
         )
@@ -145,19 +146,21 @@ def empty_lanes(owners: Sequence[Lane], words: tuple[str, ...] = ("",)) -> Lanes
 
 
 def from_shards(spans: pl.DataFrame, shards: Sequence[tuple[int, int]]) -> Lanes:
-    """Make two lanes a shard: what it received, and what it served (aggregate, apply, reply).
+    """Make two lanes a shard of its spans (one a row): what it received, and what it served.
 
     Receptions of several workers overlap; they are merged, as the row only says that bytes came in.
     """
     ops = spans.with_columns(pl.col("op").cast(pl.String)).filter(pl.col("op").is_in(SHARD_OPS))
-    served = pl.when(pl.col("op") == "receive").then(pl.lit("receive")).otherwise(pl.lit("serve"))
+    lane_part = (
+        pl.when(pl.col("op") == "receive").then(pl.lit("receive")).otherwise(pl.lit("serve"))
+    )
     table = ops.drop_nulls("end_ns").filter(pl.col("end_ns") > pl.col("start_ns"))
-    table = _without_overlap(table.with_columns(part=served))
+    table = _without_overlap(table.with_columns(part=lane_part))
     codes = pl.col("op").replace_strict(CODES, return_dtype=pl.UInt8)
     owners = [
         Lane(process, "ps", rank, part) for process, rank in shards for part in ("serve", "receive")
     ]
-    return _build(table.with_columns(code=codes), owners)
+    return _build_lanes(table.with_columns(code=codes), owners)
 
 
 def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, str]) -> Lanes:
@@ -166,9 +169,9 @@ def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, 
     `names` are those of its threads and streams. What overlaps (a bucket that is ready while the one
     before it is reduced) is drawn one after another.
     """
-    begins, lengths = (columns.number(name) for name in TIMED_ON_DEVICE)
+    begins_ns, lengths_ns = (columns.number(name) for name in TIMED_ON_DEVICE)
     stream = columns.number("stream")
-    timed_rows = np.flatnonzero(columns.is_span & (lengths >= 0) & (stream >= 0))
+    timed_rows = np.flatnonzero(columns.is_span & (lengths_ns >= 0) & (stream >= 0))
     streams_by_name: dict[str, list[int]] = {}
     for number in np.flatnonzero(np.bincount(stream[timed_rows])).tolist():
         if number in names:
@@ -178,9 +181,9 @@ def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, 
     step, lanes_of_streams = columns.number("step"), []
     for name, stream_numbers in sorted(streams_by_name.items()):
         rows = timed_rows[np.isin(stream[timed_rows], stream_numbers)]
-        rows = rows[np.argsort(begins[rows], kind="stable")]
-        latest_ends = np.maximum.accumulate(begins[rows] + lengths[rows])
-        starts = np.maximum(begins[rows], np.append(begins[rows[:1]], latest_ends[:-1]))
+        rows = rows[np.argsort(begins_ns[rows], kind="stable")]
+        latest_ends = np.maximum.accumulate(begins_ns[rows] + lengths_ns[rows])
+        starts = np.maximum(begins_ns[rows], np.append(begins_ns[rows[:1]], latest_ends[:-1]))
         is_drawn = latest_ends > starts
         rows = rows[is_drawn]
         lanes_of_streams.append(
@@ -199,11 +202,12 @@ def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, 
 
 
 def _used_words(column: Words, rows: Indices) -> tuple[Int32s, tuple[str, ...]]:
-    """Return the place of each row's word among those of some rows, in order, the first being none."""
-    used_codes = np.flatnonzero(
-        np.bincount(column.codes[rows] + 1, minlength=len(column.known) + 1)[1:]
-    )
-    used_words = sorted((column.known[code], code) for code in used_codes.tolist())
+    """Return the index of each row's word among the words that `rows` use, and these in order.
+
+    The first word is empty, for rows without a word.
+    """
+    codes = np.flatnonzero(np.bincount(column.codes[rows] + 1, minlength=len(column.known) + 1)[1:])
+    used_words = sorted((column.known[code], code) for code in codes.tolist())
     indices = np.zeros(len(column.known) + 1, np.int32)  # the last one is for -1
     indices[[code for _, code in used_words]] = np.arange(1, len(used_words) + 1, dtype=np.int32)
     return indices[column.codes], ("", *(name for name, _ in used_words))
@@ -235,16 +239,17 @@ def base_of(word_offsets: dict[tuple[str, ...], int], words: tuple[str, ...]) ->
 
 
 def _without_overlap(spans: pl.DataFrame) -> pl.DataFrame:
-    """Cut each span where an earlier one of its row still runs; drop what is left empty."""
-    row = ["process", "part"]
-    latest = pl.col("end_ns").cum_max().shift(1).over(row)
-    cut = pl.max_horizontal("start_ns", latest.fill_null(pl.col("start_ns")))
-    trimmed = spans.sort(*row, "start_ns").with_columns(start_ns=cut)
+    """Cut each span (one a row) where an earlier one of its lane still runs; drop empty ones."""
+    lane_columns = ["process", "part"]
+    latest_end_ns = pl.col("end_ns").cum_max().shift(1).over(lane_columns)
+    start_ns = pl.max_horizontal("start_ns", latest_end_ns.fill_null(pl.col("start_ns")))
+    trimmed = spans.sort(*lane_columns, "start_ns").with_columns(start_ns=start_ns)
     return trimmed.filter(pl.col("end_ns") > pl.col("start_ns"))
 
 
-def _build(table: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
-    order = pl.DataFrame(
+def _build_lanes(spans: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
+    """Make lanes of spans, one a row with `process` and `part`, that do not overlap in a lane."""
+    lane_rows = pl.DataFrame(
         {
             "process": [lane.process for lane in owners],
             "part": [lane.part for lane in owners],
@@ -252,7 +257,7 @@ def _build(table: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
         },
         schema={"process": pl.Int32, "part": pl.String, "lane": pl.Int64},
     )
-    rows = table.join(order, on=["process", "part"]).sort("lane", "start_ns")
+    rows = spans.join(lane_rows, on=["process", "part"]).sort("lane", "start_ns")
     names = rows["name"].cast(pl.String).fill_null("")
     sorted_words = names.unique().sort()
     indices = names.replace_strict(sorted_words, range(len(sorted_words)), return_dtype=pl.Int64)

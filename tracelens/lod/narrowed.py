@@ -50,31 +50,33 @@ def of_ranks(run: Run, choice: Choice) -> Run:
     """
     ranks = run.workers["rank"].to_list()
     selection.check_ranks(choice, ranks)
-    rows = np.flatnonzero([choice.has_rank(rank) for rank in ranks])
-    if len(rows) == len(ranks):
+    worker_rows = np.flatnonzero([choice.has_rank(rank) for rank in ranks])
+    if len(worker_rows) == len(ranks):
         return run
-    chosen_workers = run.workers[rows]
-    of_chosen_ranks = pl.col("rank").is_in(chosen_workers["rank"].implode())
+    chosen_workers = run.workers[worker_rows]
+    is_chosen = pl.col("rank").is_in(chosen_workers["rank"].implode())
     narrowed_run = replace(
         run,
         workers=chosen_workers,
-        times=_times(run.times, rows),
-        measured=lambda: run.residuals.of_rows(rows),
+        times=_select_times(run.times, worker_rows),
+        measured=lambda: run.residuals.of_rows(worker_rows),
         tables={
-            name: table.filter(of_chosen_ranks) if "rank" in table.columns else table
+            name: table.filter(is_chosen) if "rank" in table.columns else table
             for name, table in run.tables.items()
         },
-        scene=_scene(run.scene, choice),
+        scene=_select_scene(run.scene, choice),
     )
     return with_pyramid(narrowed_run)
 
 
-def _times(times: Times, rows: Indices) -> Times:
+def _select_times(times: Times, rows: Indices) -> Times:
+    """Return the times of some ranks, by their rows."""
+
     def take_ranks(values: Any) -> Array:
         chunks_of_rows = [np.asarray(values[steps])[:, rows] for steps in chunks(times)]
         return np.concatenate(chunks_of_rows) if chunks_of_rows else np.asarray(values[:])[:, rows]
 
-    times_ns = [take_ranks(category) for category in times.ns]
+    times_ns = [take_ranks(category_ns) for category_ns in times.ns]
     was_present = take_ranks(times.there)
     return replace(
         times,
@@ -85,16 +87,18 @@ def _times(times: Times, rows: Indices) -> Times:
     )
 
 
-def _scene(scene: Scene, choice: Choice) -> Scene:
+def _select_scene(scene: Scene, choice: Choice) -> Scene:
+    """Return the scene with the lanes of the chosen ranks and of all servers."""
+
     def is_shown(lane: Lane) -> bool:
         return lane.role == "ps" or choice.has_rank(lane.rank)
 
     rows = [row for row, lane in enumerate(scene.lanes.lanes) if is_shown(lane)]
-    count = int(np.diff(scene.lanes.offsets)[rows].sum())
-    if count > _MOST_ITEMS:
+    item_count = int(np.diff(scene.lanes.offsets)[rows].sum())
+    if item_count > _MOST_ITEMS:
         raise InvalidArgument(
-            f"These ranks have {count:,} spans, more than the {_MOST_ITEMS:,} that can be shown apart "
-            "from the others: choose fewer ranks."
+            f"These ranks have {item_count:,} spans, more than the {_MOST_ITEMS:,} that can be shown "
+            "apart from the others: choose fewer ranks."
         )
     steps = _take_lanes(scene.steps, rows)
     return replace(
@@ -107,7 +111,7 @@ def _scene(scene: Scene, choice: Choice) -> Scene:
 
 
 def _take_lanes(lanes: Lanes, rows: Sequence[int]) -> Lanes:
-    """Copy some rows."""
+    """Copy some lanes, by their rows, with their items."""
     item_ranges = [slice(*lanes.offsets[row : row + 2].tolist()) for row in rows]
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(lanes, name)[items] for items in item_ranges])

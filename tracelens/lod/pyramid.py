@@ -68,22 +68,22 @@ def build_levels(starts: Ints, ends: Ints, codes: Bytes, ladder: list[Bins]) -> 
 
     The lane's items have a length and are within the bins; they may be in any order, and overlap.
     """
-    present, sums = busy_time(starts, ends, codes, ladder[0])
-    for rung in ladder:
-        if rung is not ladder[0]:
-            sums = _add_neighbours(sums)
-        yield _dominant_codes(present, sums, rung.width_ns)
+    present_codes, sums_ns = busy_time(starts, ends, codes, ladder[0])
+    for level in ladder:
+        if level is not ladder[0]:
+            sums_ns = _add_neighbours(sums_ns)
+        yield _dominant_codes(present_codes, sums_ns, level.width_ns)
 
 
 def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes, Floats]:
-    """Sum up the time of each code in each bin: the codes that occur, and ns as [code, bin].
+    """Return the codes that occur in a lane's items, and the time of each in each bin, [code, bin], ns.
 
-    Whole numbers: exact up to 2**53 ns, 104 days.
+    Times are whole numbers: exact up to 2**53 ns, 104 days.
     """
-    present = np.flatnonzero(np.bincount(codes, minlength=SHADE)).astype(np.uint8)
-    row = np.zeros(SHADE, np.int64)
-    row[present] = bins.count * np.arange(len(present))
-    row_begins, size = row[codes], bins.count * len(present)
+    present_codes = np.flatnonzero(np.bincount(codes, minlength=SHADE)).astype(np.uint8)
+    first_cells = np.zeros(SHADE, np.int64)
+    first_cells[present_codes] = bins.count * np.arange(len(present_codes))
+    row_begins, size = first_cells[codes], bins.count * len(present_codes)
     begins_ns, ends_ns = starts - bins.origin_ns, ends - bins.origin_ns  # since the first bin
     width_ns = bins.width_ns
     first_bins, last_bins = begins_ns // width_ns, (ends_ns - 1) // width_ns
@@ -93,14 +93,14 @@ def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes
     first_bins, last_bins, row_begins = first_bins[wide], last_bins[wide], row_begins[wide]
     tail_ns = ends_ns[wide] - last_bins * width_ns
     flat_sums_ns += np.bincount(last_bins + row_begins, tail_ns, size)
-    sums_ns = flat_sums_ns.reshape(len(present), bins.count)
+    sums_ns = flat_sums_ns.reshape(len(present_codes), bins.count)
     long_items = np.flatnonzero(last_bins > first_bins + 1)
     for code_row in np.unique(row_begins[long_items]) // bins.count if len(long_items) else ():
         items_of_code = long_items[row_begins[long_items] == code_row * bins.count]
         sums_ns[code_row] += _sum_whole_bins(
             first_bins[items_of_code] + 1, last_bins[items_of_code], bins
         )
-    return present, sums_ns
+    return present_codes, sums_ns
 
 
 def _sum_whole_bins(first_bins: Ints, end_bins: Ints, bins: Bins) -> Floats:
@@ -110,22 +110,25 @@ def _sum_whole_bins(first_bins: Ints, end_bins: Ints, bins: Bins) -> Floats:
     return np.asarray(np.cumsum(bins_begun - bins_ended) * float(bins.width_ns))
 
 
-def _add_neighbours(sums: Floats) -> Floats:
+def _add_neighbours(sums_ns: Floats) -> Floats:
     """Add neighbouring bins up."""
-    if sums.shape[1] % 2:
-        sums = np.pad(sums, ((0, 0), (0, 1)))
-    return np.asarray(sums[:, 0::2] + sums[:, 1::2])
+    if sums_ns.shape[1] % 2:
+        sums_ns = np.pad(sums_ns, ((0, 0), (0, 1)))
+    return np.asarray(sums_ns[:, 0::2] + sums_ns[:, 1::2])
 
 
-def _dominant_codes(present: Bytes, sums: Floats, width_ns: int) -> Bytes:
-    """Choose the code with the most time; of equals the first."""
-    if not len(present):
-        return np.full(sums.shape[1], BLANK, np.uint8)
-    most_ns, dominant_codes = sums[0].copy(), np.full(sums.shape[1], present[0], np.uint8)
-    for code, row in zip(present[1:], sums[1:], strict=True):
-        dominant_codes[row > most_ns] = code
-        np.maximum(most_ns, row, out=most_ns)
-    busy_ns = sums.sum(axis=0)
+def _dominant_codes(codes: Bytes, sums_ns: Floats, width_ns: int) -> Bytes:
+    """Return the code with the most time in each bin, shaded by how full it is; of equals the first.
+
+    `sums_ns` is the time of each code that is present, [code, bin], ns.
+    """
+    if not len(codes):
+        return np.full(sums_ns.shape[1], BLANK, np.uint8)
+    most_ns, dominant_codes = sums_ns[0].copy(), np.full(sums_ns.shape[1], codes[0], np.uint8)
+    for code, code_ns in zip(codes[1:], sums_ns[1:], strict=True):
+        dominant_codes[code_ns > most_ns] = code
+        np.maximum(most_ns, code_ns, out=most_ns)
+    busy_ns = sums_ns.sum(axis=0)
     shade = np.minimum(busy_ns * (SHADES / width_ns), SHADES - 1).astype(np.uint8)
     dominant_codes |= (SHADES - 1 - shade) * np.uint8(SHADE)
     dominant_codes[busy_ns == 0] = BLANK
@@ -143,41 +146,41 @@ class Pyramid:
     kind: str
     ladder: tuple[Bins, ...]
     folder: Path | None = None
-    found: dict[int, Bytes] = field(default_factory=dict)
+    rows_by_width: dict[int, Bytes] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
         """Whether all levels exist."""
         return all(self._level(rung) is not None for rung in self.ladder)
 
-    def grid(self, seen: Window, step_ns: int) -> Grid | None:
-        """Return bins of the narrowest level that are no narrower than `step_ns`, over a window.
+    def grid(self, window: Window, step_ns: int) -> Grid | None:
+        """Return the bins over a window of the narrowest level whose bins have at least `step_ns`.
 
-        None where that level is not there (yet), or finer than all.
+        None where that level is not there (yet), or where none is about as fine.
         """
-        rung = next((rung for rung in self.ladder if rung.width_ns >= step_ns), self.ladder[-1])
-        width = rung.width_ns
-        if not step_ns <= width <= WIDEST * step_ns or self._level(rung) is None:
+        level = next((level for level in self.ladder if level.width_ns >= step_ns), self.ladder[-1])
+        width_ns = level.width_ns
+        if not step_ns <= width_ns <= WIDEST * step_ns or self._level(level) is None:
             return None
-        first = max(0, (seen.start_ns - rung.origin_ns) // width)
-        last = min(rung.count, -(-(seen.end_ns - rung.origin_ns) // width))
-        return Grid(rung.origin_ns + first * width, width, max(1, last - first))
+        first_bin = max(0, (window.start_ns - level.origin_ns) // width_ns)
+        end_bin = min(level.count, -(-(window.end_ns - level.origin_ns) // width_ns))
+        return Grid(level.origin_ns + first_bin * width_ns, width_ns, max(1, end_bin - first_bin))
 
     def rows(self, lanes: list[int], grid: Grid) -> Bytes | None:
         """Return the bins of a grid, a row a lane; None where they are not bins of a level."""
-        rung = next((rung for rung in self.ladder if rung.width_ns == grid.step_ns), None)
-        level = self._level(rung) if rung else None
-        if rung is None or level is None or (grid.start_ns - rung.origin_ns) % rung.width_ns:
+        bins = next((bins for bins in self.ladder if bins.width_ns == grid.step_ns), None)
+        level_rows = self._level(bins) if bins else None
+        if bins is None or level_rows is None or (grid.start_ns - bins.origin_ns) % bins.width_ns:
             return None
-        first = (grid.start_ns - rung.origin_ns) // rung.width_ns
-        return np.asarray(level[lanes, first : first + grid.columns])
+        first_bin = (grid.start_ns - bins.origin_ns) // bins.width_ns
+        return np.asarray(level_rows[lanes, first_bin : first_bin + grid.columns])
 
     def _level(self, rung: Bins) -> Bytes | None:
-        if rung.width_ns not in self.found and self.folder:
+        if rung.width_ns not in self.rows_by_width and self.folder:
             file = file_of(self.folder, self.kind, rung)
             if file.exists():
-                self.found[rung.width_ns] = map_array(file)
-        return self.found.get(rung.width_ns)
+                self.rows_by_width[rung.width_ns] = map_array(file)
+        return self.rows_by_width.get(rung.width_ns)
 
 
 def file_of(folder: Path, kind: str, rung: Bins) -> Path:
@@ -186,38 +189,44 @@ def file_of(folder: Path, kind: str, rung: Bins) -> Path:
 
 
 def peaks(steps: Lanes, whole: Window, step_ns: int) -> Pyramid:
-    """Build the peaks of lanes whose items are steps, so usually long."""
+    """Build the levels of the highest code in each bin, of lanes whose items are steps.
+
+    `whole` is the run's time, `step_ns` the length of a usual step.
+    """
     max_bins = max(MOST_CELLS // max(len(steps), 1), FEWEST_BINS)
     finest_ns = max(step_ns // BINS_A_STEP, whole.width_ns // max_bins, 1)
-    finest, *coarser = rungs = rungs_over(whole.start_ns, whole.end_ns, finest_ns)
+    finest, *coarser = levels = rungs_over(whole.start_ns, whole.end_ns, finest_ns)
     grid = Grid(finest.origin_ns, finest.width_ns, finest.count)
-    peaks = raster.highest(steps, range(len(steps)), grid)
-    rows_by_width = {finest.width_ns: peaks}
+    codes = raster.highest(steps, range(len(steps)), grid)
+    rows_by_width = {finest.width_ns: codes}
     for level in coarser:
-        peaks = np.pad(peaks, ((0, 0), (0, peaks.shape[1] % 2)))
-        peaks = rows_by_width[level.width_ns] = np.maximum(peaks[:, 0::2], peaks[:, 1::2])
-    return Pyramid(PEAKS, tuple(rungs), found=rows_by_width)
+        codes = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
+        codes = rows_by_width[level.width_ns] = np.maximum(codes[:, 0::2], codes[:, 1::2])
+    return Pyramid(PEAKS, tuple(levels), rows_by_width=rows_by_width)
 
 
 def colours(lanes: Lanes, whole: Window) -> Pyramid:
     """Build all levels of some lanes."""
-    rungs = ladder_of(lanes.offsets, whole)
-    rows = [list(of_lane(lanes, lane, rungs)) for lane in range(len(lanes))]
-    widths = [rung.width_ns for rung in rungs]
-    stacked = [np.array(level) for level in zip(*rows, strict=True)]
-    return Pyramid(COLOURS, tuple(rungs), found=dict(zip(widths, stacked, strict=False)))
+    levels = ladder_of(lanes.offsets, whole)
+    rows_of_lanes = [list(of_lane(lanes, lane, levels)) for lane in range(len(lanes))]
+    widths_ns = [rung.width_ns for rung in levels]
+    stacked = [np.array(level_rows) for level_rows in zip(*rows_of_lanes, strict=True)]
+    return Pyramid(
+        COLOURS, tuple(levels), rows_by_width=dict(zip(widths_ns, stacked, strict=False))
+    )
 
 
 def ladder_of(offsets: Ints, whole: Window) -> list[Bins]:
     """Choose the levels of lanes by their mean number of items; `offsets` as in `Lanes`."""
-    a_lane = int(offsets[-1]) / max(len(offsets) - 1, 1)
-    return ladder_over(whole.start_ns, whole.end_ns, a_lane)
+    items_per_lane = int(offsets[-1]) / max(len(offsets) - 1, 1)
+    return ladder_over(whole.start_ns, whole.end_ns, items_per_lane)
 
 
-def of_lane(lanes: Lanes, lane: int, rungs: list[Bins]) -> list[Bytes]:
-    """Build the rows of one lane; what is outside the run is left out."""
-    first_ns, end_ns = rungs[0].origin_ns, rungs[0].origin_ns + rungs[0].count * rungs[0].width_ns
+def of_lane(lanes: Lanes, lane: int, levels: list[Bins]) -> list[Bytes]:
+    """Build a lane's row of coded bins for each of `levels`; items outside of the run are left out."""
+    finest = levels[0]
+    first_ns, end_ns = finest.origin_ns, finest.origin_ns + finest.count * finest.width_ns
     items = lanes.items_between(lane, first_ns, end_ns)
     starts_ns = np.maximum(lanes.starts[items], first_ns)
     ends_ns = np.minimum(lanes.ends[items], end_ns)
-    return list(build_levels(starts_ns, ends_ns, lanes.codes[items], rungs))
+    return list(build_levels(starts_ns, ends_ns, lanes.codes[items], levels))

@@ -86,43 +86,50 @@ class Picture:
 def look(
     scene: Scene, window: Window, plan: Plan, columns: int = COLUMNS, most_bars: int = MOST_BARS
 ) -> Picture:
-    """Choose the level of detail for a window and draw it."""
+    """Choose the level of detail for a window and draw it.
+
+    Args:
+        scene: What can be shown.
+        window: The time to show.
+        plan: The rows of the picture.
+        columns: How many pixels it is wide.
+        most_bars: How many spans may be drawn as shapes.
+    """
     grid = viewport.snap(window, scene.whole, columns)
     step_px = scene.step_ns / grid.step_ns
     colour_grid = scene.pyramid.grid(grid.window, grid.step_ns) if scene.pyramid else None
     min_step_px = STEP_PX if colour_grid else max(STEP_PX, SPAN_PX * scene.spans_a_step)
-    detailed = [step_px >= _share(band) * min_step_px for band in plan.bands]
-    bars = _bars(scene, grid, plan, most_bars)
-    chosen_lanes = _lanes_of_bands(scene, grid, plan.bands)
-    if any(detailed):
+    is_detailed = [step_px >= _share(band) * min_step_px for band in plan.bands]
+    bars = _choose_bars(scene, grid, plan, most_bars)
+    drawn_lanes = _lanes_of_bands(scene, grid, plan.bands)
+    if any(is_detailed):
         grid = colour_grid or grid
     elif scene.peaks:
         grid = scene.peaks.grid(grid.window, grid.step_ns) or grid
-    pixels, hidden = _paint(scene, window, grid, chosen_lanes, detailed)
+    pixels, hidden_count = _paint(scene, window, grid, drawn_lanes, is_detailed)
     shows_all_spans = bars is not None and bars.every
-    is_worker_detailed = [
-        d for d, band in zip(detailed, plan.bands, strict=True) if band.section != "pinned"
-    ]
+    bands = zip(plan.bands, is_detailed, strict=True)
+    shows_spans = any(is_fine and band.section != "pinned" for band, is_fine in bands)
     level: Level = "dominant" if grid is colour_grid else "sampled"
-    level = level if any(is_worker_detailed) else "residuals"
+    level = level if shows_spans else "residuals"
     return Picture(
         grid=grid,
-        pixels=raster.fill(plan, pixels, range(len(chosen_lanes))),
+        pixels=raster.fill(plan, pixels, range(len(drawn_lanes))),
         level="spans" if shows_all_spans else level,
         spans=scene.lanes.count(window.start_ns, window.end_ns),
-        hidden=0 if shows_all_spans else hidden,
+        hidden=0 if shows_all_spans else hidden_count,
         bars=bars,
     )
 
 
 def lane_at(
-    scene: Scene, seen: Window, plan: Plan, height: float, columns: int = COLUMNS
+    scene: Scene, window: Window, plan: Plan, height: float, columns: int = COLUMNS
 ) -> int | None:
     """Return the lane that is drawn at a height: the one that represents its band."""
     band = plan.band_at(height)
     if band is None:
         return None
-    grid = viewport.snap(seen, scene.whole, columns)
+    grid = viewport.snap(window, scene.whole, columns)
     return _lanes_of_bands(scene, grid, [band])[0]
 
 
@@ -131,7 +138,7 @@ def _lanes_of_bands(scene: Scene, grid: Grid, bands: Sequence[Band]) -> list[int
     groups = [band.lanes for band in bands]
     if all(len(lanes) == 1 for lanes in groups):
         return [lane for (lane,) in groups]
-    return viewport.most_severe_lanes(groups, _severity(scene, grid))
+    return viewport.most_severe_lanes(groups, _find_severity(scene, grid))
 
 
 def _share(band: Band) -> float:
@@ -139,27 +146,30 @@ def _share(band: Band) -> float:
 
 
 def _paint(
-    scene: Scene, window: Window, grid: Grid, chosen_lanes: list[int], detailed: list[bool]
+    scene: Scene, window: Window, grid: Grid, drawn_lanes: list[int], is_detailed: list[bool]
 ) -> tuple[Bytes, int]:
-    """Draw a row for each chosen lane; count the spans in view that got no pixel."""
-    pixels, hidden = np.zeros((len(chosen_lanes), grid.columns), np.uint8), 0
-    fine_rows = [row for row, yes in enumerate(detailed) if yes]
-    coarse_rows = [row for row, yes in enumerate(detailed) if not yes]
+    """Draw a row for each chosen lane, [row, column], with spans (detailed) or residuals.
+
+    Also return how many spans in the window got no pixel.
+    """
+    pixels, hidden_count = np.zeros((len(drawn_lanes), grid.columns), np.uint8), 0
+    fine_rows = [row for row, is_fine in enumerate(is_detailed) if is_fine]
+    coarse_rows = [row for row, is_fine in enumerate(is_detailed) if not is_fine]
     if fine_rows:
-        lanes = [chosen_lanes[row] for row in fine_rows]
+        lanes = [drawn_lanes[row] for row in fine_rows]
         rows = scene.pyramid.rows(lanes, grid) if scene.pyramid else None
         if rows is None:
-            rows, hidden = raster.sample(scene.lanes, lanes, grid, window)
+            rows, hidden_count = raster.sample(scene.lanes, lanes, grid, window)
         pixels[fine_rows] = rows
     if coarse_rows:
-        lanes = [chosen_lanes[row] for row in coarse_rows]
+        lanes = [drawn_lanes[row] for row in coarse_rows]
         rows = scene.peaks.rows(lanes, grid) if scene.peaks else None
         pixels[coarse_rows] = raster.highest(scene.steps, lanes, grid) if rows is None else rows
-    return pixels, hidden
+    return pixels, hidden_count
 
 
-def _severity(scene: Scene, grid: Grid) -> Ints:
-    """Return the largest residual code of each lane in what is drawn."""
+def _find_severity(scene: Scene, grid: Grid) -> Ints:
+    """Return the largest residual code of each lane in the time that is drawn, [lane]."""
     first_items, end_items = scene.steps.bounds(grid.start_ns, grid.end_ns)
     codes = take_ranges(scene.steps.codes, first_items, end_items)
     counts = end_items - first_items
@@ -170,10 +180,14 @@ def _severity(scene: Scene, grid: Grid) -> Ints:
     return highest_codes
 
 
-def _bars(scene: Scene, grid: Grid, plan: Plan, max_bars: int) -> Bars | None:
-    """Choose the bands that can be shapes: all but groups' if they are few spans, else the pinned."""
+def _choose_bars(scene: Scene, grid: Grid, plan: Plan, max_bars: int) -> Bars | None:
+    """Return the spans to draw as shapes; None if they are more than `max_bars`.
+
+    These are the spans of all bands but groups, or else of the pinned bands.
+    """
     ungrouped = [(row, band) for row, band in enumerate(plan.bands) if band.group is None]
-    for bands in (ungrouped, [(row, b) for row, b in ungrouped if b.section == "pinned"]):
+    pinned = [(row, band) for row, band in ungrouped if band.section == "pinned"]
+    for bands in (ungrouped, pinned):
         if any(len(band.lanes) > 1 or band.height < BAR_PX for _, band in bands):
             continue
         lanes = [band.lanes[0] for _, band in bands]
@@ -198,15 +212,16 @@ class PathStretch(NamedTuple):
 
 
 def path_within(stretches: pl.DataFrame, lanes: Lanes, grid: Grid) -> list[PathStretch]:
-    """Return the stretches that a pixel grid can show; `stretches` as in `critical_path`."""
+    """Return the stretches of the critical path (one a row, as in `critical_path`) on a pixel grid."""
     from tracelens.analyses import critical_path  # noqa: PLC0415 - few look at the path
 
-    rows = {lane.process: index for index, lane in enumerate(lanes.lanes) if lane.role == "worker"}
+    workers = [(row, lane) for row, lane in enumerate(lanes.lanes) if lane.role == "worker"]
+    row_by_process = {lane.process: row for row, lane in workers}
     visible_stretches = critical_path.stretches_within(
         stretches, grid.start_ns, grid.end_ns, max(grid.columns // PATH_PX, 1)
     )
     return [
-        PathStretch(rows[process], start, end)
-        for process, start, end in visible_stretches.iter_rows()
-        if process in rows
+        PathStretch(row_by_process[process], start_ns, end_ns)
+        for process, start_ns, end_ns in visible_stretches.iter_rows()
+        if process in row_by_process
     ]

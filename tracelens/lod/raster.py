@@ -29,7 +29,7 @@ FILTER_UP: Final = 2  # the difference to the row above
 
 
 class _Items(NamedTuple):
-    """Items of some lanes: `first` is the place of their row's first pixel."""
+    """Items of some lanes, ns: `first` is the index of their row's first pixel in the flat picture."""
 
     starts: Ints
     ends: Ints
@@ -45,27 +45,30 @@ def sample(
     Also returns how many spans of these lanes, in the window `window`, are between centres and not
     drawn.
     """
-    items, half = _items(lanes, chosen_lanes, grid), grid.step_ns // 2
-    first_columns = _column(items.starts - 1 - half, grid, -1) + 1
-    end_columns = _column(items.ends - 1 - half, grid, -1) + 1
+    items, half_step_ns = _gather_items(lanes, chosen_lanes, grid), grid.step_ns // 2
+    first_columns = _find_columns(items.starts - 1 - half_step_ns, grid, -1) + 1
+    end_columns = _find_columns(items.ends - 1 - half_step_ns, grid, -1) + 1
     window = window or grid.window
-    hidden = (
+    is_hidden = (
         (end_columns <= first_columns)
         & (items.starts < window.end_ns)
         & (items.ends > window.start_ns)
     )
     pixels = _fill_columns(items, first_columns, end_columns, (len(chosen_lanes), grid.columns))
-    return pixels, int(np.count_nonzero(hidden))
+    return pixels, int(np.count_nonzero(is_hidden))
 
 
 def highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes:
-    """Draw the highest code that touches each column: a slow step shows, however narrow it is.
+    """Draw the highest code that touches each column, [lane, column]: narrow slow steps show, too.
 
     Several items may share a first column, and the highest of them counts. After its first column, an
     item shares at most its last one, with the items that follow.
     """
-    items = _items(lanes, chosen_lanes, grid)
-    first_columns, last_columns = _column(items.starts, grid), _column(items.ends - 1, grid)
+    items = _gather_items(lanes, chosen_lanes, grid)
+    first_columns, last_columns = (
+        _find_columns(items.starts, grid),
+        _find_columns(items.ends - 1, grid),
+    )
     pixels = _fill_columns(
         items, first_columns + 1, last_columns + 1, (len(chosen_lanes), grid.columns)
     )
@@ -81,15 +84,15 @@ def highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes:
 
 def fill(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
     """Stretch rows to the bands of a plan, from its top on; `band_rows` lists the row of each band."""
-    row_of = np.full(plan.height - plan.top, len(rows))
+    row_of_pixel = np.full(plan.height - plan.top, len(rows))
     for band, row in zip(plan.bands, band_rows, strict=True):
         begin = band.top - plan.top
-        row_of[begin : begin + band.height] = row
+        row_of_pixel[begin : begin + band.height] = row
     blank = np.full((1, rows.shape[1]), BLANK, np.uint8)
-    return np.asarray(np.concatenate([rows, blank])[row_of])
+    return np.asarray(np.concatenate([rows, blank])[row_of_pixel])
 
 
-def _items(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> _Items:
+def _gather_items(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> _Items:
     """Gather the items of some lanes that touch a grid."""
     first_items, end_items = lanes.bounds(grid.start_ns, grid.end_ns, list(chosen_lanes))
     lane_columns = (lanes.starts, lanes.ends, lanes.codes)
@@ -98,16 +101,16 @@ def _items(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> _Items:
     return _Items(starts, ends, codes, row_begins)
 
 
-def _column(times: Ints, grid: Grid, least: int = 0) -> Ints:
-    """Return the columns that hold these times; those outside the grid as `least`, or the last one."""
-    column = (times - grid.start_ns) // grid.step_ns
+def _find_columns(times_ns: Ints, grid: Grid, least: int = 0) -> Ints:
+    """Return the column of each time (ns); `least` before the grid, the last column after it."""
+    column = (times_ns - grid.start_ns) // grid.step_ns
     return np.asarray(np.clip(column, least, grid.columns - 1))
 
 
 def _fill_columns(
     items: _Items, first_columns: Ints, end_columns: Ints, shape: tuple[int, int]
 ) -> Bytes:
-    """Fill columns `first_columns` up to `end_columns` of each item; no two items share a column."""
+    """Fill the columns of each item, up to before its end, with its code; items share no column."""
     is_drawn = end_columns > first_columns
     row_begins, codes = items.first[is_drawn], items.codes[is_drawn]
     changes = np.zeros(shape[0] * shape[1] + 1, np.uint8)
@@ -122,7 +125,7 @@ Colour = tuple[int, int, int]
 
 
 def encode_png(pixels: Bytes, palette: Sequence[Colour], *, small: bool = False) -> bytes:
-    """Encode [row, column] palette indexes; index 0 is transparent.
+    """Encode palette indexes, [row, column], as PNG; index 0 is transparent.
 
     A row is written as its difference to the one above where that leaves more runs. `small` takes the
     time for as few bytes as can be.
@@ -132,17 +135,17 @@ def encode_png(pixels: Bytes, palette: Sequence[Colour], *, small: bool = False)
     lines = np.empty((height, width + 1), np.uint8)
     lines[:, 0] = FILTER_NONE
     lines[:, 1:] = pixels
-    looked = pixels[:, :-1:SAMPLE]
-    repeats = np.count_nonzero(looked[1:] == looked[:-1], axis=1)
-    runs = np.count_nonzero(looked[1:] == pixels[1:, 1::SAMPLE], axis=1)
-    up = 1 + np.flatnonzero(repeats >= runs)
-    lines[up, 0] = FILTER_UP
-    lines[up, 1:] -= pixels[up - 1]
+    samples = pixels[:, :-1:SAMPLE]
+    repeats = np.count_nonzero(samples[1:] == samples[:-1], axis=1)
+    runs = np.count_nonzero(samples[1:] == pixels[1:, 1::SAMPLE], axis=1)
+    rows_up = 1 + np.flatnonzero(repeats >= runs)
+    lines[rows_up, 0] = FILTER_UP
+    lines[rows_up, 1:] -= pixels[rows_up - 1]
     return b"".join(
         (
             PNG_SIGNATURE,
             _chunk(b"IHDR", header),
-            _chunk(b"PLTE", bytes(part for colour in palette for part in colour)),
+            _chunk(b"PLTE", bytes(channel for colour in palette for channel in colour)),
             _chunk(b"tRNS", b"\x00"),
             _chunk(
                 b"IDAT", zlib.compress(lines.tobytes(), 9) if small else _packed(lines.tobytes())

@@ -38,46 +38,48 @@ class Regime:
 
 
 def find(values: Floats) -> list[Regime]:
-    """Divide a series; one regime where nothing changes for long, none for an empty series."""
+    """Divide a series of times where its level changes for long; an empty series has no regime."""
     positive_indices = np.flatnonzero(np.isfinite(values) & (values > 0))
     if not len(positive_indices):
         return []
     series = np.asarray(values[positive_indices], float)
     edges = np.linspace(0, len(series), min(len(series), BLOCKS) + 1).astype(int)
-    blocks = np.array([np.median(series[a:b]) for a, b in pairwise(edges)])
+    block_medians = np.array([np.median(series[begin:end]) for begin, end in pairwise(edges)])
     cut_indices = _drop_weak_cuts(
-        series, [int(edges[cut]) for cut in _cuts(_without_spikes(np.log(blocks)))]
+        series, [int(edges[cut]) for cut in _find_cuts(_without_spikes(np.log(block_medians)))]
     )
     return [
         Regime(
-            int(positive_indices[a]), int(positive_indices[b - 1]), float(np.median(series[a:b]))
+            int(positive_indices[begin]),
+            int(positive_indices[end - 1]),
+            float(np.median(series[begin:end])),
         )
-        for a, b in pairwise(cut_indices)
+        for begin, end in pairwise(cut_indices)
     ]
 
 
 def _without_spikes(series: Floats) -> Floats:
     """Replace spikes by the median of their neighbourhood."""
-    wide = np.pad(series, 4, mode="reflect") if len(series) > 4 else np.pad(series, 4, mode="edge")
-    around = np.median(np.lib.stride_tricks.sliding_window_view(wide, 9), axis=1)
-    reach = _SPIKE * max(_noise(series), 1e-12)
-    return np.asarray(np.clip(series, around - reach, around + reach))
+    padded = np.pad(series, 4, mode="reflect" if len(series) > 4 else "edge")
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, 9), axis=1)
+    max_deviation = _SPIKE * max(_estimate_noise(series), 1e-12)
+    return np.asarray(np.clip(series, medians - max_deviation, medians + max_deviation))
 
 
-def _noise(series: Floats) -> float:
+def _estimate_noise(series: Floats) -> float:
     """Estimate the standard deviation from differences of neighbours, so that levels do not count."""
     if len(series) < 2:
         return 0.0
     return _TO_SIGMA * float(np.median(np.abs(np.diff(series)))) / 2**0.5
 
 
-def _cuts(series: Floats) -> list[int]:
-    """Return the begins of the parts, and the end: the least squares with a price for each part."""
+def _find_cuts(series: Floats) -> list[int]:
+    """Return the indices where parts begin, and the end: least squares, with a cost for each part."""
     count = len(series)
     prefix_sums, prefix_squares = (
-        np.concatenate([[0.0], np.cumsum(part)]) for part in (series, series**2)
+        np.concatenate([[0.0], np.cumsum(values)]) for values in (series, series**2)
     )
-    cut_cost = PENALTY * max(_noise(series), LEAST / 10) ** 2 * np.log(max(count, 2))
+    cut_cost = PENALTY * max(_estimate_noise(series), LEAST / 10) ** 2 * np.log(max(count, 2))
     min_length = max(SHORTEST, count // OF_ALL)
     best_costs, best_begins = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
     best_costs[0] = 0.0
@@ -98,23 +100,27 @@ def _cuts(series: Floats) -> list[int]:
 
 
 def _drop_weak_cuts(series: Floats, cuts: list[int]) -> list[int]:
-    """Remove the weakest cut until all are clear."""
+    """Remove the weakest cut (index) until the sides of all are clearly apart."""
     while len(cuts) > 2:
-        places = range(1, len(cuts) - 1)
-        clear = [
-            _clearness(series[cuts[i - 1] : cuts[i]], series[cuts[i] : cuts[i + 1]]) for i in places
+        inner_cuts = range(1, len(cuts) - 1)
+        separations = [
+            _measure_separation(
+                series[cuts[cut - 1] : cuts[cut]], series[cuts[cut] : cuts[cut + 1]]
+            )
+            for cut in inner_cuts
         ]
-        weakest = int(np.argmin(clear))
-        if clear[weakest] >= 1:
+        weakest = int(np.argmin(separations))
+        if separations[weakest] >= 1:
             break
         del cuts[weakest + 1]
     return cuts
 
 
-def _clearness(before: Floats, after: Floats) -> float:
+def _measure_separation(before: Floats, after: Floats) -> float:
     """Return the separation of two sides relative to the required one: 1 and more is enough."""
-    levels = float(np.median(before)), float(np.median(after))
-    middle = sum(levels) / 2
-    upper, lower = (before, after) if levels[0] > levels[1] else (after, before)
-    apart = min(float(np.mean(upper > middle)), float(np.mean(lower < middle)))
-    return min(abs(levels[1] - levels[0]) / max(min(levels), 1e-12) / LEAST, apart / APART)
+    level_before, level_after = float(np.median(before)), float(np.median(after))
+    middle = (level_before + level_after) / 2
+    upper, lower = (before, after) if level_before > level_after else (after, before)
+    share_apart = min(float(np.mean(upper > middle)), float(np.mean(lower < middle)))
+    difference = abs(level_after - level_before) / max(min(level_before, level_after), 1e-12)
+    return min(difference / LEAST, share_apart / APART)

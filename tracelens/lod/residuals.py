@@ -76,26 +76,30 @@ def measure(
 
 
 def compare(
-    compute: Floats,
+    compute_ns: Floats,
     ranks: tuple[int, ...],
     steps: tuple[int, ...],
     step_ns: float = 0.0,
     stage: Ints | None = None,
 ) -> Residuals:
-    """Compare rows of time, [rank, step], with each other; `step_ns` is how long a step usually is."""
+    """Compare ranks' times, [rank, step], ns, with those of their stage.
+
+    `step_ns` is how long a step usually is; `stage` as in `Residuals`, None = all are peers.
+    """
     stage = np.zeros(len(ranks), np.int64) if stage is None else stage
-    peers = np.zeros((int(stage.max(initial=0)) + 1, len(steps)))
-    if compute.size:
-        for one, row in enumerate(peers):
-            row[:] = _peer_medians(compute[stage == one] if len(peers) > 1 else compute)
-    ceiling = _ceiling(compute, _subtract_peers(compute, peers, stage), step_ns)
-    return Residuals(ranks, steps, compute, peers, ceiling, stage)
+    peers_ns = np.zeros((int(stage.max(initial=0)) + 1, len(steps)))
+    if compute_ns.size:
+        for number, stage_peers_ns in enumerate(peers_ns):
+            members_ns = compute_ns[stage == number] if len(peers_ns) > 1 else compute_ns
+            stage_peers_ns[:] = _peer_medians(members_ns)
+    ceiling_ns = _find_ceiling(compute_ns, _subtract_peers(compute_ns, peers_ns, stage), step_ns)
+    return Residuals(ranks, steps, compute_ns, peers_ns, ceiling_ns, stage)
 
 
 def restore(times: Times, peers_ns: Floats, ceiling_ns: float, stage: Ints) -> Residuals:
     """Restore what `measure` returned from the stored peers' times, without sorting again."""
-    compute = times.time_in(OWN_CATEGORIES)
-    return Residuals(times.ranks, times.steps, compute, peers_ns, ceiling_ns, stage)
+    compute_ns = times.time_in(OWN_CATEGORIES)
+    return Residuals(times.ranks, times.steps, compute_ns, peers_ns, ceiling_ns, stage)
 
 
 def step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:
@@ -103,25 +107,22 @@ def step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane])
 
     `steps` as in `Trace.steps`; `lanes` are the workers' of the same order as `residuals.ranks`.
     """
-    row_of = {lane.process: row for row, lane in enumerate(lanes)}
+    row_by_process = {lane.process: row for row, lane in enumerate(lanes)}
     process, step = (steps[name].to_numpy() for name in ("process", "step"))
-    row = np.array(
-        [row_of.get(one, -1) for one in range(int(process.max(initial=-1)) + 1)], np.intp
-    )
-    owner = row[process]
-    known_rows = np.flatnonzero((owner >= 0) & np.isin(step, residuals.steps))
-    known_rows = known_rows[
-        np.lexsort((steps["start_ns"].to_numpy()[known_rows], owner[known_rows]))
-    ]
-    table, owner, step = steps[known_rows], owner[known_rows], step[known_rows]
+    count = int(process.max(initial=-1)) + 1
+    row_of_process = np.array([row_by_process.get(number, -1) for number in range(count)], np.intp)
+    row = row_of_process[process]  # -1: it has no lane
+    shown = np.flatnonzero((row >= 0) & np.isin(step, residuals.steps))
+    shown = shown[np.lexsort((steps["start_ns"].to_numpy()[shown], row[shown]))]
+    step_rows, row, step = steps[shown], row[shown], step[shown]
     return Lanes(
         lanes=tuple(lanes),
-        offsets=np.searchsorted(owner, np.arange(len(lanes) + 1)),
-        starts=table["start_ns"].to_numpy().astype(np.int64),
-        ends=table["end_ns"].to_numpy().astype(np.int64),
-        codes=residuals.levels[owner, np.searchsorted(residuals.steps, step)],
+        offsets=np.searchsorted(row, np.arange(len(lanes) + 1)),
+        starts=step_rows["start_ns"].to_numpy().astype(np.int64),
+        ends=step_rows["end_ns"].to_numpy().astype(np.int64),
+        codes=residuals.levels[row, np.searchsorted(residuals.steps, step)],
         steps=step.astype(np.int32),
-        names=np.zeros(table.height, np.int32),
+        names=np.zeros(step_rows.height, np.int32),
         words=("",),
     )
 
@@ -135,32 +136,37 @@ def boundaries(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def shard_lanes(lanes: Lanes, windows: pl.DataFrame) -> Lanes:
-    """Turn lanes of shards, or of streams, into lanes of steps, coded by use beyond their peers'."""
-    starts = windows["start_ns"].to_numpy()
-    busy = np.array([_busy(lanes, lane, starts) for lane in range(len(lanes))])
-    levels = np.zeros(busy.shape, np.uint8)
-    for part in {lane.part for lane in lanes.lanes}:
-        rows = [row for row, lane in enumerate(lanes.lanes) if lane.part == part]
-        levels[rows] = compare(busy[rows], tuple(rows), tuple(windows["step"])).levels
-    count = len(starts)
+    """Return the lanes of shards, or streams, with steps as items, coded by use beyond their peers'.
+
+    `windows` has one row per step.
+    """
+    starts_ns = windows["start_ns"].to_numpy()
+    busy_ns = np.array([_sum_busy_time(lanes, lane, starts_ns) for lane in range(len(lanes))])
+    levels = np.zeros(busy_ns.shape, np.uint8)
+    for lane_part in {lane.part for lane in lanes.lanes}:
+        rows = [row for row, lane in enumerate(lanes.lanes) if lane.part == lane_part]
+        levels[rows] = compare(busy_ns[rows], tuple(rows), tuple(windows["step"])).levels
+    step_count = len(starts_ns)
     return replace(
         lanes,
-        offsets=count * np.arange(len(lanes) + 1),
-        starts=np.tile(starts, len(lanes)),
+        offsets=step_count * np.arange(len(lanes) + 1),
+        starts=np.tile(starts_ns, len(lanes)),
         ends=np.tile(windows["end_ns"].to_numpy(), len(lanes)),
         codes=levels.ravel(),
         steps=np.tile(windows["step"].to_numpy().astype(np.int32), len(lanes)),
-        names=np.zeros(len(lanes) * count, np.int32),
+        names=np.zeros(len(lanes) * step_count, np.int32),
         words=("",),
     )
 
 
-def _busy(lanes: Lanes, lane: int, starts: Array) -> Floats:
-    part = slice(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
-    step = np.searchsorted(starts, lanes.starts[part], side="right") - 1
-    duration = lanes.ends[part] - lanes.starts[part]
-    within = step >= 0
-    return np.bincount(step[within], duration[within], minlength=len(starts)).astype(float)
+def _sum_busy_time(lanes: Lanes, lane: int, starts_ns: Array) -> Floats:
+    """Sum the lengths of a lane's items by the step in which they begin, [step], ns."""
+    items = slice(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
+    step = np.searchsorted(starts_ns, lanes.starts[items], side="right") - 1
+    duration_ns = lanes.ends[items] - lanes.starts[items]
+    is_in_step = step >= 0
+    busy_ns = np.bincount(step[is_in_step], duration_ns[is_in_step], minlength=len(starts_ns))
+    return busy_ns.astype(float)
 
 
 def _peer_medians(peers: Floats) -> Floats:
@@ -168,9 +174,9 @@ def _peer_medians(peers: Floats) -> Floats:
     return np.asarray(_lower_median(peers, axis=0 if len(peers) > 1 else 1)[0])
 
 
-def _subtract_peers(compute: Floats, peers: Floats, stage: Ints) -> Floats:
+def _subtract_peers(compute_ns: Floats, peers_ns: Floats, stage: Ints) -> Floats:
     """Subtract the peers' time, [rank, step]; broadcast where all ranks are of one stage."""
-    return np.asarray(compute - (peers[stage] if len(peers) > 1 else peers))
+    return np.asarray(compute_ns - (peers_ns[stage] if len(peers_ns) > 1 else peers_ns))
 
 
 def _lower_median(values: Floats, axis: int) -> Floats:
@@ -180,10 +186,11 @@ def _lower_median(values: Floats, axis: int) -> Floats:
     return np.take_along_axis(ordered, np.maximum(present - 1, 0) // 2, axis=axis)
 
 
-def _ceiling(compute: Floats, residual: Floats, step_ns: float) -> float:
-    if not residual.size or np.isnan(residual).all():
+def _find_ceiling(compute_ns: Floats, residual_ns: Floats, step_ns: float) -> float:
+    """Return the residual at which the ramp of colours ends, ns; matrices are [rank, step], ns."""
+    if not residual_ns.size or np.isnan(residual_ns).all():
         return 1.0
-    worst = np.max(np.nan_to_num(residual), axis=0)
-    usual = max(float(np.nanmedian(compute)), step_ns)
-    most = min(float(np.quantile(worst, CEILING_QUANTILE)), LARGEST_CEILING * usual)
-    return max(most, SMALLEST_CEILING * usual, 1.0)
+    worst_ns = np.max(np.nan_to_num(residual_ns), axis=0)
+    usual_ns = max(float(np.nanmedian(compute_ns)), step_ns)
+    high_ns = min(float(np.quantile(worst_ns, CEILING_QUANTILE)), LARGEST_CEILING * usual_ns)
+    return max(high_ns, SMALLEST_CEILING * usual_ns, 1.0)

@@ -139,15 +139,15 @@ def _name(state: str, choice: Choice) -> str:
 def _code() -> str:
     """Return a digest of this code: its files' names, sizes and times, and installed plug-ins."""
     root = Path(__file__).parents[1]
-    added = (*plugins.installed(plugins.READERS), *plugins.installed(plugins.ANALYSES))
-    described = [f"{plugin.distribution} {plugin.name} {plugin.value}" for plugin in added]
-    for folder, inner, names in os.walk(root):
-        inner[:] = [name for name in inner if name != "__pycache__"]
+    plug_ins = (*plugins.installed(plugins.READERS), *plugins.installed(plugins.ANALYSES))
+    lines = [f"{plugin.distribution} {plugin.name} {plugin.value}" for plugin in plug_ins]
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name != "__pycache__"]
         for name in names:
             if name.endswith(".py"):
                 state = os.stat(os.path.join(folder, name))  # noqa: PTH118, PTH116 - hundreds of files
-                described.append(f"{folder}/{name} {state.st_size} {state.st_mtime_ns}")
-    return sha256(os.fsencode("\n".join(sorted(described)))).hexdigest()[:12]
+                lines.append(f"{folder}/{name} {state.st_size} {state.st_mtime_ns}")
+    return sha256(os.fsencode("\n".join(sorted(lines)))).hexdigest()[:12]
 
 
 def save_report(report: Report, file: Path) -> None:
@@ -161,17 +161,17 @@ def save_report(report: Report, file: Path) -> None:
 
 def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Report:
     """Read what `save_report` wrote; `results` are given to the report."""
-    row = loads(file.read_text())
-    clock, efficiency = row["clock"], row["efficiency"]
+    fields = loads(file.read_text())
+    clock, efficiency = fields["clock"], fields["efficiency"]
     hosts = (HostClock(**_fixed(host)) for host in clock["hosts"])
     return Report(
-        verdict=Verdict(**row["verdict"]),
-        summary=Summary(**row["summary"]),
+        verdict=Verdict(**fields["verdict"]),
+        summary=Summary(**fields["summary"]),
         clock=Alignment(clock["method"], tuple(hosts)),
         efficiency=_efficiency(efficiency) if efficiency else None,
-        ledger=_ledger(row["ledger"]) if row["ledger"] else None,
-        findings=tuple(Finding(**_fixed(finding)) for finding in row["findings"]),
-        notes=tuple(Note(**_fixed(note)) for note in row["notes"]),
+        ledger=_ledger(fields["ledger"]) if fields["ledger"] else None,
+        findings=tuple(Finding(**_fixed(finding)) for finding in fields["findings"]),
+        notes=tuple(Note(**_fixed(note)) for note in fields["notes"]),
         results=results or {},
     )
 

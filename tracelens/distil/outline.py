@@ -91,7 +91,7 @@ def outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> 
     last_ns = np.maximum(start_ns, end_ns)
     if len(last_ns) and int(last_ns.max()) >= FOREVER:
         last_ns = np.maximum(start_ns, np.where(end_ns == FOREVER, start_ns, end_ns))
-    call_times = work_times(columns, timeless.calls)
+    call_begins_ns, call_ends_ns = work_times(columns, timeless.calls)
     return Outline(
         rows=columns.height,
         first_ns=int(start_ns[0]) if len(start_ns) else None,
@@ -101,10 +101,10 @@ def outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> 
             start_ns=start_ns[timeless.steps], end_ns=end_ns[timeless.steps], **timeless.step_facts
         ),
         implied=(timeless.implied_steps, start_ns[timeless.implied]),
-        calls=CallRows(start_ns=call_times[0], end_ns=call_times[1], **timeless.call_facts),
-        on_device=_on_device(columns),
-        device_ns=_device_ns(columns),
-        counters=_counters(columns, timeless.counters),
+        calls=CallRows(start_ns=call_begins_ns, end_ns=call_ends_ns, **timeless.call_facts),
+        on_device=_count_on_device(columns),
+        device_ns=_find_device_extent_ns(columns),
+        counters=_read_counters(columns, timeless.counters),
         names=columns.word_column("name").known,
         **timeless.counts,
     )
@@ -139,20 +139,21 @@ def _find_timeless(columns: Columns, in_flight: tuple[int, ...], cache: BoundedC
 
 
 def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Timeless:
-    is_span, kind = columns.is_span, columns.word_column("kind")
-    thread, is_step = columns.number("thread"), kind.is_in(("step",))
-    is_update = kind.is_in(("update",))
-    training_thread = _training_thread(
-        thread[is_span], (is_step[is_span], is_update[is_span]), in_flight
+    """Find the part of an outline that needs no times; `in_flight` are tracks that are no threads."""
+    is_span, kinds = columns.is_span, columns.word_column("kind")
+    threads, is_step = columns.number("thread"), kinds.is_in(("step",))
+    is_update = kinds.is_in(("update",))
+    training_thread = _find_training_thread(
+        threads[is_span], (is_step[is_span], is_update[is_span]), in_flight
     )
-    is_on_training = thread == (NULL if training_thread is None else training_thread)
-    reductions = np.flatnonzero(kind.is_in(("reduction",)) & is_span)
-    collective = _with_op(columns, reductions, COLLECTIVES)
-    has_number = (columns.number("communicator")[collective] >= 0) & (
-        columns.number("seq")[collective] >= 0
+    is_on_training = threads == (NULL if training_thread is None else training_thread)
+    reductions = np.flatnonzero(kinds.is_in(("reduction",)) & is_span)
+    collectives = _select_ops(columns, reductions, COLLECTIVES)
+    has_number = (columns.number("communicator")[collectives] >= 0) & (
+        columns.number("seq")[collectives] >= 0
     )
     steps = np.flatnonzero(is_step & is_span)
-    implied_steps, implied = _implied_steps(
+    implied_steps, implied = _find_implied_steps(
         columns, np.flatnonzero(is_on_training & is_span), is_step
     )
     return _Timeless(
@@ -160,12 +161,12 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
             "spans": int(np.count_nonzero(is_span)),
             "of_steps": int(np.count_nonzero(is_step)),
             "training_thread": training_thread,
-            "requests": int(np.count_nonzero(kind.is_in(EXCHANGE_KINDS) & is_span)),
-            "messages": len(_with_op(columns, reductions, POINT_TO_POINT)),
+            "requests": int(np.count_nonzero(kinds.is_in(EXCHANGE_KINDS) & is_span)),
+            "messages": len(_select_ops(columns, reductions, POINT_TO_POINT)),
             "opened": int(
                 np.count_nonzero(columns.word_column("status").is_in(("open",)) & is_span)
             ),
-            "numberless": int(len(collective) - np.count_nonzero(has_number)),
+            "numberless": int(len(collectives) - np.count_nonzero(has_number)),
         },
         on_training=np.flatnonzero(is_on_training),
         steps=steps,
@@ -176,68 +177,72 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
         },
         implied=implied,
         implied_steps=implied_steps,
-        calls=collective[has_number],
-        call_facts=_call_facts(columns, collective[has_number]),
+        calls=collectives[has_number],
+        call_facts=_read_call_facts(columns, collectives[has_number]),
         counters=np.flatnonzero(columns.word_column("type").is_in(("counter",))),
     )
 
 
-def _training_thread(
-    thread: Array, span_masks: Iterable[Flags], in_flight: Iterable[int]
+def _find_training_thread(
+    thread_of_span: Array, span_masks: Iterable[Flags], in_flight: Iterable[int]
 ) -> int | None:
-    """Return the thread with the most steps, else updates, else spans, of several the first.
+    """Return the thread with the most steps, else updates, else spans; of several the first.
 
-    The busiest may be the one on which PyTorch computes gradients on a device.
+    The busiest may be the one on which PyTorch computes gradients on a device. Masks (of steps, of
+    updates) are [span]; tracks `in_flight` are no threads.
     """
-    if not len(thread):
+    if not len(thread_of_span):
         return None
-    counts = np.bincount(thread)
+    counts = np.bincount(thread_of_span)
     counts[[track for track in in_flight if track < len(counts)]] = 0
-    busy = np.flatnonzero(counts)
-    if not len(busy):
+    busy_threads = np.flatnonzero(counts)
+    if not len(busy_threads):
         return None
     kind_counts = [
-        -np.bincount(thread[is_of_kind], minlength=len(counts))[busy] for is_of_kind in span_masks
+        -np.bincount(thread_of_span[is_of_kind], minlength=len(counts))[busy_threads]
+        for is_of_kind in span_masks
     ]
-    return int(busy[np.lexsort((busy, -counts[busy], *reversed(kind_counts)))[0]])
+    return int(
+        busy_threads[np.lexsort((busy_threads, -counts[busy_threads], *reversed(kind_counts)))[0]]
+    )
 
 
-def _with_op(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:
+def _select_ops(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:
     return rows[columns.word_column("op").take(rows).is_in(ops)]
 
 
-def _implied_steps(columns: Columns, rows: Indices, of_step: Flags) -> tuple[Int32s, Indices]:
-    """Return each step number on the training thread, and the row that it begins with.
+def _find_implied_steps(columns: Columns, rows: Indices, is_step: Flags) -> tuple[Int32s, Indices]:
+    """Return each step number on the training thread (`rows`), and the row that it begins with.
 
     Where rows carry no numbers, steps are counted by the updates that end them, and all is step 0 where
-    updates are missing, too. Empty where step spans were recorded.
+    updates are missing, too. Empty where step spans were recorded (`is_step`, [event]).
     """
-    rows = rows[:0] if of_step[rows].any() else rows
+    rows = rows[:0] if is_step[rows].any() else rows
     step_numbers = columns.number("step")[rows]
     if step_numbers.max(initial=-1) > 0:
         steps, first_rows = np.unique(step_numbers, return_index=True)
         return steps[steps >= 0].astype(np.int32), rows[first_rows[steps >= 0]]
-    begins = _between_updates(columns.word_column("kind").take(rows))
+    begins = _find_begins_between_updates(columns.word_column("kind").take(rows))
     begins = begins if len(begins) > 1 else np.arange(min(len(rows), 1))
     return np.arange(len(begins), dtype=np.int32), rows[begins]
 
 
-def _between_updates(kind: Words) -> Indices:
+def _find_begins_between_updates(kind: Words) -> Indices:
     """Return the rows with which steps begin that end with the last update before other work."""
     is_update, is_work = kind.is_in(("update",)), kind.is_in(BEFORE_UPDATE)
     if not is_work.any():
         is_work = ~is_update
     work_rows = np.flatnonzero(is_update | is_work)
-    ends = np.flatnonzero(is_update[work_rows])
-    if not len(ends):
-        return ends
+    update_indices = np.flatnonzero(is_update[work_rows])
+    if not len(update_indices):
+        return update_indices
     first_work = np.flatnonzero(is_work[work_rows])[:1]
     next_begins = np.flatnonzero(is_update[work_rows][:-1] & is_work[work_rows][1:]) + 1
     begins = np.union1d(first_work, next_begins)
-    return np.asarray(work_rows[begins[begins < ends[-1]]])
+    return np.asarray(work_rows[begins[begins < update_indices[-1]]])
 
 
-def _call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
+def _read_call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
     """Return all fields of `CallRows` but the times."""
     op, status = columns.word_column("op"), columns.word_column("status")
 
@@ -261,40 +266,43 @@ def _call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
 
 
 def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
-    """Return begin and end of the work of some spans: on the device, where it was timed there."""
-    start, end = columns.number("start_ns")[rows], columns.number("end_ns")[rows]
+    """Return begin and end of the work of some spans, [row], ns: on the device if it was timed there."""
+    start_ns, end_ns = columns.number("start_ns")[rows], columns.number("end_ns")[rows]
     if "device_duration_ns" not in columns:
-        return start, end
-    begins, lengths = (
+        return start_ns, end_ns
+    device_begins_ns, device_lengths_ns = (
         columns.number(name)[rows] for name in ("device_start_ns", "device_duration_ns")
     )
-    timed = (lengths >= 0) & (end != FOREVER)
-    return np.where(timed, begins, start), np.where(timed, begins + lengths, end)
+    is_timed = (device_lengths_ns >= 0) & (end_ns != FOREVER)
+    return np.where(is_timed, device_begins_ns, start_ns), np.where(
+        is_timed, device_begins_ns + device_lengths_ns, end_ns
+    )
 
 
-def _on_device(columns: Columns) -> int:
+def _count_on_device(columns: Columns) -> int:
     timed = columns.numbers.get("device_duration_ns")
     return 0 if timed is None else int(np.count_nonzero(timed >= 0))
 
 
-def _device_ns(columns: Columns) -> tuple[int, int] | None:
-    timed = columns.numbers.get("device_duration_ns")
-    rows = np.flatnonzero(timed >= 0) if timed is not None else np.zeros(0, np.int64)
+def _find_device_extent_ns(columns: Columns) -> tuple[int, int] | None:
+    """Return when devices began their first and ended their last work, ns; None without any."""
+    lengths_ns = columns.numbers.get("device_duration_ns")
+    rows = np.flatnonzero(lengths_ns >= 0) if lengths_ns is not None else np.zeros(0, np.int64)
     if not len(rows):
         return None
-    begin, end = work_times(columns, rows)
-    return int(begin.min()), int(end.max())
+    begins_ns, ends_ns = work_times(columns, rows)
+    return int(begins_ns.min()), int(ends_ns.max())
 
 
-def _counters(columns: Columns, rows: Indices) -> Counters:
+def _read_counters(columns: Columns, rows: Indices) -> Counters:
     """Return the finite readings of counters in some rows."""
-    name, value = columns.word_column("name"), columns.values.get("value", np.zeros(0))
-    rows = rows[np.isfinite(value[rows])] if len(value) else rows[:0]
+    names, values = columns.word_column("name"), columns.values.get("value", np.zeros(0))
+    rows = rows[np.isfinite(values[rows])] if len(values) else rows[:0]
     return Counters(
-        names=name.known,
-        name=name.codes[rows],
+        names=names.known,
+        name=names.codes[rows],
         step=columns.number("step")[rows].astype(np.int32),
         thread=columns.number("thread")[rows].astype(np.int32),
         at_ns=columns.number("start_ns")[rows],
-        value=value[rows],
+        value=values[rows],
     )

@@ -79,8 +79,8 @@ def fingerprint(trace: Path) -> str | None:
         visible = [entry for entry in entries if not entry.name.startswith(".")]
     files = [entry for entry in visible if entry.name.endswith(TRACE_SUFFIX)]
     converted = {file.name.removesuffix(TRACE_SUFFIX) for file in files}
-    live = (Path(entry.name) for entry in visible if entry.name.endswith(_LIVE_SUFFIXES))
-    if not files or any(entry.stem not in converted for entry in live):
+    live_files = (Path(entry.name) for entry in visible if entry.name.endswith(_LIVE_SUFFIXES))
+    if not files or any(entry.stem not in converted for entry in live_files):
         return None
     return _digest([*sorted(map(_described, files)), *left_out(trace)])
 

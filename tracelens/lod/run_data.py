@@ -127,7 +127,7 @@ class Run:
 
 
 def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
-    """Make a run whose lanes are empty, and an iterator over their parts, from top to bottom."""
+    """Make a run whose lanes have no items yet, and an iterator over these lanes, from top to bottom."""
     phases = cast("Phases", report.results["phases"])
     times = Times.from_partition(phases.spent, phases.pieces.steps, trace.workers["rank"].to_list())
     stages = find_stages(trace)
@@ -151,11 +151,11 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
         loads=loads.loads,
         traffic=loads.traffic,
         tables=tables_of(report),
-        scene=_scene(
+        scene=_make_scene(
             trace,
             rank_residuals,
             windows,
-            [Lane(p, "worker", r) for p, r in workers],
+            [Lane(process, "worker", rank) for process, rank in workers],
             shard_and_stream_lanes,
         ),
         clock_maps=trace.clock_maps,
@@ -166,15 +166,15 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     return run, chain(lanes.each_worker(phases.pieces, workers, ends), shard_and_stream_lanes)
 
 
-def _streams(trace: Trace) -> Lanes:
+def _make_stream_lanes(trace: Trace) -> Lanes:
     """Return a lane for each stream of the workers' devices, reading one process at a time."""
     lanes_of_processes, cache = [], BoundedCache()
     for process, rank in trace.workers.select("process", "rank").iter_rows():
         if trace.outlines is None or trace.outlines[process].on_device:
             threads = trace.threads.filter(pl.col("process") == process)
-            names = dict(threads.select("thread", "name").iter_rows())
+            name_by_thread = dict(threads.select("thread", "name").iter_rows())
             columns = trace.source.columns(process, ON_STREAMS, cache)
-            lanes_of_processes.append(lanes.from_streams(process, rank, columns, names))
+            lanes_of_processes.append(lanes.from_streams(process, rank, columns, name_by_thread))
     return lanes.join_lanes(lanes_of_processes)
 
 
@@ -184,15 +184,21 @@ def shard_spans(trace: Trace) -> pl.DataFrame:
     return trace.requests.filter(of_servers & (pl.col("kind").cast(pl.String) == "ps"))
 
 
-def _scene(
+def _make_scene(
     trace: Trace,
     rank_residuals: Residuals,
     windows: pl.DataFrame,
     workers: list[Lane],
     shard_and_stream_lanes: list[Lanes],
 ) -> Scene:
-    """Stack a row a worker, then those of streams and shards; only their steps have items yet."""
-    steps_of_others = [residuals.shard_lanes(part, windows) for part in shard_and_stream_lanes]
+    """Stack lanes of workers, then of streams and shards; items are only in those of steps yet.
+
+    `windows` has one row per step: its usual begin and end.
+    """
+    steps_of_others = [
+        residuals.shard_lanes(lanes_of_source, windows)
+        for lanes_of_source in shard_and_stream_lanes
+    ]
     steps = lanes.join_lanes(
         [residuals.step_lanes(rank_residuals, trace.steps, workers), *steps_of_others]
     )
@@ -205,7 +211,7 @@ def _scene(
 
 def other_lanes(trace: Trace) -> list[Lanes]:
     """Return the rows of devices' streams and of parameter servers."""
-    streams = _streams(trace)
+    streams = _make_stream_lanes(trace)
     lanes_by_source = [streams] if len(streams) else []
     shards = trace.shards.select("process", _SHARD).rows()
     if shards:
@@ -248,20 +254,20 @@ class Glance:
     @classmethod
     def from_run(cls, run: Run) -> Glance:
         """Summarize a run."""
-        lengths = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy()
+        lengths_ns = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy()
         efficiency = run.report.efficiency
         return cls(
             ranks=run.workers.height,
             shards=run.shards.height,
-            steps=len(lengths),
+            steps=len(lengths_ns),
             duration_ns=run.scene.whole.width_ns,
-            step_ns=int(np.median(lengths)) if len(lengths) else 0,
+            step_ns=int(np.median(lengths_ns)) if len(lengths_ns) else 0,
             efficiency=efficiency.achieved if efficiency else None,
             faults=sum(finding.category == "fault" for finding in run.report.findings),
             verdict=run.report.verdict.headline,
             state=run.report.verdict.state,
             pace_ns=tuple(
-                int(lengths[part].max()) for part in split_evenly(len(lengths), MOST_POINTS)
+                int(lengths_ns[steps].max()) for steps in split_evenly(len(lengths_ns), MOST_POINTS)
             ),
         )
 

@@ -37,7 +37,7 @@ def item_ranges_in(
 
 
 def _join_ranges(first_items: Ints, end_items: Ints) -> list[tuple[int, int]]:
-    """Join stretches that touch."""
+    """Join ranges of items, [begin, end), that touch; empty ones are left out."""
     ranges: list[tuple[int, int]] = []
     for begin_item, end_item in zip(first_items.tolist(), end_items.tolist(), strict=True):
         if begin_item == end_item:
@@ -51,7 +51,7 @@ def _join_ranges(first_items: Ints, end_items: Ints) -> list[tuple[int, int]]:
 
 def time_by_category(lanes: Lanes, window: Window) -> dict[str, int]:
     """Return the time of all workers by category within a window, in ns, the most first."""
-    workers = [i for i, lane in enumerate(lanes.lanes) if lane.role == "worker"]
+    workers = [row for row, lane in enumerate(lanes.lanes) if lane.role == "worker"]
     ns_by_code = np.zeros(SHADE)
     for items in item_ranges_in(lanes, window, workers):
         starts_ns = np.maximum(lanes.starts[items], window.start_ns)
@@ -112,13 +112,13 @@ def call_at(calls: pl.LazyFrame, rank: int, at_ns: int) -> Call | None:
 
 
 def call_around(calls: pl.LazyFrame, start_ns: int, end_ns: int) -> Call | None:
-    """Return the call that a stretch of time is of: from its first or last arrival to its last exit."""
-    touching = calls.filter(pl.col("start_ns") <= end_ns, pl.col("end_ns") >= start_ns)
-    distances_ns = [(arrival - start_ns).abs() for arrival in (pl.col("first"), pl.col("last"))]
-    call_windows = touching.group_by("communicator", "seq").agg(
+    """Return the call whose first or last arrival, and last exit, are nearest to a stretch of time."""
+    touching_calls = calls.filter(pl.col("start_ns") <= end_ns, pl.col("end_ns") >= start_ns)
+    arrival_distances_ns = [(pl.col(name) - start_ns).abs() for name in ("first", "last")]
+    call_windows = touching_calls.group_by("communicator", "seq").agg(
         first=pl.col("start_ns").min(), last=pl.col("start_ns").max(), over=pl.col("end_ns").max()
     )
-    distance_ns = pl.min_horizontal(distances_ns) + (pl.col("over") - end_ns).abs()
+    distance_ns = pl.min_horizontal(arrival_distances_ns) + (pl.col("over") - end_ns).abs()
     return _first_call(calls, call_windows.sort(distance_ns, "communicator", "seq"))
 
 

@@ -65,23 +65,26 @@ def time_by_stack(samples: pl.DataFrame, lane_pieces: pl.DataFrame) -> Mapping[S
 def calls(
     ns_by_stack: Mapping[Stack, float], ns_by_stack_of_peers: Sequence[Mapping[Stack, float]]
 ) -> pl.DataFrame:
-    """Return the calls that took longest, callers before callees, in `CALL_COLUMNS`."""
+    """Return the calls that took longest, callers before callees, in `CALL_COLUMNS`.
+
+    Times are ns by stack: of a rank, and of each of its peers.
+    """
     from tracelens.accounting.sampled_code import to_tree  # noqa: PLC0415 - few runs have any
 
     if not ns_by_stack:
         return pl.DataFrame(schema=CALL_COLUMNS)
     ns_by_call, *peer_ns_by_call = map(to_tree, (ns_by_stack, *ns_by_stack_of_peers))
     longest_calls = sorted(ns_by_call, key=lambda call: (-ns_by_call[call], len(call)))[:MOST_CALLS]
-    number_of_call = {call: call_number for call_number, call in enumerate(longest_calls)}
+    number_of_call = {call: number for number, call in enumerate(longest_calls)}
     rows = [
         (
-            call_number,
+            number,
             number_of_call[call[:-1]] if call else None,
             call[-1] if call else "",
             ns_by_call[call],
-            _median([other.get(call, 0.0) for other in peer_ns_by_call]),
+            _median([peer_ns.get(call, 0.0) for peer_ns in peer_ns_by_call]),
         )
-        for call, call_number in number_of_call.items()
+        for call, number in number_of_call.items()
     ]
     return pl.DataFrame(rows, schema=CALL_COLUMNS, orient="row")
 
@@ -89,7 +92,10 @@ def calls(
 def frames(
     ns_by_stack: Mapping[Stack, float], ns_by_stack_of_peers: Sequence[Mapping[Stack, float]]
 ) -> pl.DataFrame:
-    """Return the frames, those that were innermost longest beyond the median peer first."""
+    """Return `FRAME_COLUMNS`; first the frames that were innermost longest beyond the median peer.
+
+    Times are ns by stack: of a rank, and of each of its peers.
+    """
     self_ns = _self_ns_by_frame(ns_by_stack)
     peer_self_ns = [_self_ns_by_frame(peer) for peer in ns_by_stack_of_peers]
     ns_by_frame = _total_ns_by_frame(ns_by_stack)
@@ -98,7 +104,7 @@ def frames(
             frame,
             self_ns.get(frame, 0.0),
             ns,
-            _median([other.get(frame, 0.0) for other in peer_self_ns]),
+            _median([peer_ns.get(frame, 0.0) for peer_ns in peer_self_ns]),
         )
         for frame, ns in ns_by_frame.items()
     ]
@@ -110,10 +116,11 @@ def frames(
 def share_over_time(samples: pl.DataFrame, frame: str, window: Window, bins: int) -> Array:
     """Return the share of time that a frame was on the stack, in each of `bins` parts of a window."""
     matching_samples = samples.filter(pl.col("frames").list.contains(frame))
-    edges = np.linspace(window.start_ns, window.end_ns, bins + 1)
-    begins, ends = matching_samples["start_ns"].to_numpy(), matching_samples["end_ns"].to_numpy()
-    ns_until_edge = np.array([np.clip(edge - begins, 0, ends - begins).sum() for edge in edges])
-    return np.asarray(np.diff(ns_until_edge) / np.diff(edges))
+    edges_ns = np.linspace(window.start_ns, window.end_ns, bins + 1)
+    begins_ns, ends_ns = (matching_samples[name].to_numpy() for name in ("start_ns", "end_ns"))
+    lengths_ns = ends_ns - begins_ns
+    before_ns = np.array([np.clip(edge - begins_ns, 0, lengths_ns).sum() for edge in edges_ns])
+    return np.asarray(np.diff(before_ns) / np.diff(edges_ns))
 
 
 def _self_ns_by_frame(ns_by_stack: Mapping[Stack, float]) -> dict[str, float]:

@@ -25,11 +25,14 @@ def save_matrices(file: Path, matrices: Mapping[str, Array]) -> None:
     schema = pa.schema(
         {name: pa.from_numpy_dtype(matrix.dtype) for name, matrix in matrices.items()}
     )
-    steps = _steps_per_batch(rank_count)
+    steps_per_batch = _steps_per_batch(rank_count)
     with pa.ipc.new_file(str(file), schema, options=_WRITE_OPTIONS) as writer:
-        for first in range(0, step_count, steps):
-            rows = [pa.array(matrix[first : first + steps].ravel()) for matrix in matrices.values()]
-            writer.write_batch(pa.RecordBatch.from_arrays(rows, schema=schema))
+        for first_step in range(0, step_count, steps_per_batch):
+            columns = [
+                pa.array(matrix[first_step : first_step + steps_per_batch].ravel())
+                for matrix in matrices.values()
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 def load_matrices(file: Path, step_count: int, rank_count: int) -> dict[str, StepMatrix]:
@@ -58,6 +61,7 @@ class StepMatrix:
         return self.shape[0]
 
     def __getitem__(self, key: slice) -> Array:
+        """Return some steps, [step, rank]; only their record batches are decoded."""
         step_count, rank_count = self.shape
         begin_step, end_step, stride = key.indices(step_count)
         end_step = max(begin_step, end_step)
@@ -72,12 +76,8 @@ class StepMatrix:
             table: Any = pa.Table.from_batches(batches, reader.schema)
         values: Array = table.column(0).to_numpy()
         matrix = values.reshape(len(values) // max(rank_count, 1), rank_count)
-        return np.asarray(
-            matrix[
-                begin_step - first_batch * steps_per_batch : end_step
-                - first_batch * steps_per_batch : stride
-            ]
-        )
+        first_step = first_batch * steps_per_batch
+        return np.asarray(matrix[begin_step - first_step : end_step - first_step : stride])
 
 
 def _steps_per_batch(rank_count: int) -> int:

@@ -43,10 +43,10 @@ class Sums(NamedTuple):
     def from_matrices(cls, ns: Block | Sequence[StepMatrix], there: Flags | StepMatrix) -> Sums:
         """Add up what `Times` hold."""
         rank_counts = there[EVERY].sum(axis=1)
-        sums = np.zeros((len(ns), len(rank_counts)))
-        for row, part in zip(sums, ns, strict=True):
-            part[EVERY].sum(axis=1, dtype=np.float64, out=row)
-        return cls(sums, rank_counts)
+        sums_ns = np.zeros((len(ns), len(rank_counts)))
+        for category_sums_ns, matrix in zip(sums_ns, ns, strict=True):
+            matrix[EVERY].sum(axis=1, dtype=np.float64, out=category_sums_ns)
+        return cls(sums_ns, rank_counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,49 +69,53 @@ class Times:
     def from_partition(
         cls, time_by_category: Array, windows: pl.DataFrame, ranks: Iterable[int]
     ) -> Times:
-        """Build them from `Phases.spent` and the step windows of its rows, with their rank and step.
+        """Build them from `Phases.spent`, [window, category], ns; time outside of steps is left out.
 
-        Time outside of steps is left out.
+        `windows` has one row per step window, with its `rank` and `step`.
         """
-        rows = tuple(ranks)
-        step, rank = windows["step"].to_numpy(), windows["rank"].to_numpy()
-        has_time = np.zeros(len(step), np.bool_)
-        for category in time_by_category.T:
-            has_time |= category != 0
-        rows_in_steps = np.flatnonzero(has_time & (step >= 0) & np.isin(rank, rows))
-        steps, column = np.unique(step[rows_in_steps], return_inverse=True)
-        row = np.argsort(rows)[np.searchsorted(np.sort(rows), rank[rows_in_steps])]
-        present_codes = [
-            code
-            for code, category in enumerate(time_by_category.T)
-            if category[rows_in_steps].any()
+        rank_of_row = tuple(ranks)
+        step_of_window, rank_of_window = windows["step"].to_numpy(), windows["rank"].to_numpy()
+        has_time = np.zeros(len(step_of_window), np.bool_)
+        for window_ns in time_by_category.T:
+            has_time |= window_ns != 0
+        selected = np.flatnonzero(
+            has_time & (step_of_window >= 0) & np.isin(rank_of_window, rank_of_row)
+        )
+        steps, step_index = np.unique(step_of_window[selected], return_inverse=True)
+        rank_index = np.argsort(rank_of_row)[
+            np.searchsorted(np.sort(rank_of_row), rank_of_window[selected])
         ]
-        kind = np.min_scalar_type(
+        present_codes = [
+            code for code, window_ns in enumerate(time_by_category.T) if window_ns[selected].any()
+        ]
+        number_type = np.min_scalar_type(
             max((int(time_by_category.T[code].max()) for code in present_codes), default=0)
         )
-        was_present = np.zeros((len(steps), len(rows)), np.bool_)
-        was_present[column, row] = True
-        ns = np.zeros((len(present_codes), *was_present.shape), max(kind, np.dtype(np.uint32)))
-        for category_cells, code in zip(ns, present_codes, strict=True):
-            category_ns = time_by_category.T[code][rows_in_steps]
-            nonzero = np.flatnonzero(category_ns)
-            category_cells[column[nonzero], row[nonzero]] = category_ns[nonzero]
-        lengths = ns.sum(axis=0)[was_present]
-        median_step_ns = float(np.median(lengths)) if len(lengths) else 0.0
+        is_present = np.zeros((len(steps), len(rank_of_row)), np.bool_)
+        is_present[step_index, rank_index] = True
+        ns = np.zeros(
+            (len(present_codes), *is_present.shape), max(number_type, np.dtype(np.uint32))
+        )
+        for category_matrix, code in zip(ns, present_codes, strict=True):
+            category_ns = time_by_category.T[code][selected]
+            occurring = np.flatnonzero(category_ns)
+            category_matrix[step_index[occurring], rank_index[occurring]] = category_ns[occurring]
+        lengths_ns = ns.sum(axis=0)[is_present]
+        median_step_ns = float(np.median(lengths_ns)) if len(lengths_ns) else 0.0
         categories = tuple(CATEGORIES[code] for code in present_codes)
-        return cls(rows, tuple(steps.tolist()), categories, ns, was_present, median_step_ns)
+        return cls(rank_of_row, tuple(steps.tolist()), categories, ns, is_present, median_step_ns)
 
     def time_in(self, categories: Iterable[str], columns: slice = EVERY) -> Floats:
         """Sum up some categories, [rank, step] in ns; NaN where a rank was not there.
 
-        `columns` are indices into `steps`: a long run with many ranks does not fit into memory.
+        `columns` selects steps by index: a long run with many ranks does not fit into memory.
         """
-        sums = np.where(self.there[columns], 0.0, np.nan)
-        wanted = set(categories)
+        sums_ns = np.where(self.there[columns], 0.0, np.nan)
+        selected = set(categories)
         for index, category in enumerate(self.categories):
-            if category in wanted:
-                sums += self.ns[index][columns]
-        return np.ascontiguousarray(sums.T)
+            if category in selected:
+                sums_ns += self.ns[index][columns]
+        return np.ascontiguousarray(sums_ns.T)
 
     @cached_property
     def sums(self) -> Sums:
@@ -132,6 +136,7 @@ class Times:
         return self._in_step(step, self.categories)
 
     def _in_step(self, step: int, categories: Iterable[str]) -> dict[int, int]:
+        """Sum the time of each rank in some categories of a step, ns; empty without such a step."""
         step_index = int(np.searchsorted(self.steps, step))
         if step_index == len(self.steps) or self.steps[step_index] != step:
             return {}
@@ -139,11 +144,11 @@ class Times:
         spent_ns = np.zeros(len(self.ranks), np.int64)
         for category in categories:
             spent_ns += self.ns[self.categories.index(category)][step_slice][0].astype(np.int64)
-        was_present = self.there[step_slice][0]
+        presence = self.there[step_slice][0]
         return {
             rank: int(ns)
-            for rank, ns, t in zip(self.ranks, spent_ns, was_present, strict=True)
-            if t
+            for rank, ns, is_present in zip(self.ranks, spent_ns, presence, strict=True)
+            if is_present
         }
 
     def shares(self) -> Floats:
@@ -155,19 +160,19 @@ class Times:
 def split_evenly(length: int, max_parts: int) -> list[slice]:
     """Split `length` indices into at most `max_parts` slices of about equal length."""
     bounds = np.linspace(0, length, min(length, max_parts) + 1).astype(int).tolist()
-    return [slice(a, b) for a, b in pairwise(bounds)]
+    return [slice(begin, end) for begin, end in pairwise(bounds)]
 
 
 def chunks(times: Times, max_numbers: int = AT_ONCE) -> Iterator[slice]:
-    """Yield columns that fit into memory together."""
-    width = max(max_numbers // max(len(times.ranks), 1), 1)
-    for first in range(0, len(times.steps), width):
-        yield slice(first, min(first + width, len(times.steps)))
+    """Yield slices of steps whose times fit into memory together."""
+    steps_per_chunk = max(max_numbers // max(len(times.ranks), 1), 1)
+    for first_step in range(0, len(times.steps), steps_per_chunk):
+        yield slice(first_step, min(first_step + steps_per_chunk, len(times.steps)))
 
 
 @dataclass(frozen=True, eq=False)
 class StepGrid:
-    """Time in some categories as cells, each the longest of `viewport` (ranks) and `files` (steps)."""
+    """Time in some categories as cells: the longest of some ranks (`rows`) and steps (`columns`)."""
 
     times: Times
     categories: tuple[str, ...]
@@ -206,8 +211,8 @@ class StepGrid:
     def longest(self, row: int, column: int) -> tuple[int, int]:
         """Return the rank and the step that a cell shows."""
         ranks, steps = self.rows[row], self.columns[column]
-        block = np.nan_to_num(self.times.time_in(self.categories, steps)[ranks], nan=-1)
-        rank, step = np.unravel_index(int(block.argmax()), block.shape)
+        cell_ns = np.nan_to_num(self.times.time_in(self.categories, steps)[ranks], nan=-1)
+        rank, step = np.unravel_index(int(cell_ns.argmax()), cell_ns.shape)
         return self.times.ranks[ranks.start + int(rank)], self.times.steps[steps.start + int(step)]
 
 
@@ -235,16 +240,16 @@ class StepTimes:
             [np.zeros(0, np.int64)],
         )
         for steps in chunks(times):
-            spent = times.time_in(categories, steps)
-            median_parts.append(_median(spent))
-            filled = np.nan_to_num(spent, nan=-1)
-            longest_parts.append(filled.max(axis=0))
-            longest_rank_rows.append(filled.argmax(axis=0))
+            spent_ns = times.time_in(categories, steps)
+            median_parts.append(_median(spent_ns))
+            known_ns = np.nan_to_num(spent_ns, nan=-1)
+            longest_parts.append(known_ns.max(axis=0))
+            longest_rank_rows.append(known_ns.argmax(axis=0))
         sample_stride = max(-(-len(times.steps) * len(times.ranks) // SAMPLED), 1)
         ranks = tuple(times.ranks[row] for row in np.concatenate(longest_rank_rows).tolist())
-        sample = times.time_in(categories, slice(None, None, sample_stride))
+        sample_ns = times.time_in(categories, slice(None, None, sample_stride))
         medians_and_maxima = np.concatenate(median_parts), np.concatenate(longest_parts)
-        return cls(times.steps, *medians_and_maxima, ranks, times.ranks, sample, sample_stride)
+        return cls(times.steps, *medians_and_maxima, ranks, times.ranks, sample_ns, sample_stride)
 
 
 def _median(spent: Floats) -> Floats:

@@ -45,9 +45,9 @@ def render(trace: Trace, max_events: int = MOST_EVENTS) -> str:
             [heading, "<p>Too many events for a picture here: tracelens serve shows them.</p>"]
         )
     run_window = Window(_moment(trace, "start_ns"), _moment(trace, "end_ns"))
-    lanes = _lanes(trace)
+    lanes = _make_lanes(trace)
     plan_of_rows = plan(lanes)
-    palette_indices = _painted(lanes, run_window, plan_of_rows)
+    palette_indices = _paint(lanes, run_window, plan_of_rows)
     png = raster.encode_png(palette_indices, shades(_COLOURS, _SURFACE), small=True)
     return _section(
         [heading, _picture(png, lanes, plan_of_rows), _axis(run_window), _legend(palette_indices)]
@@ -60,7 +60,8 @@ def _moment(trace: Trace, column: str) -> int:
     return found
 
 
-def _lanes(trace: Trace) -> Lanes:
+def _make_lanes(trace: Trace) -> Lanes:
+    """Make the lanes of workers, streams and shards."""
     workers = trace.workers.select("process", "rank").rows()
     partition = phases.run(trace)
     is_whole_run = trace.choice.steps is None and trace.choice.time is None
@@ -70,16 +71,16 @@ def _lanes(trace: Trace) -> Lanes:
     )
 
 
-def _painted(lanes: Lanes, whole: Window, layout: Plan) -> Bytes:
+def _paint(lanes: Lanes, whole: Window, layout: Plan) -> Bytes:
     """Return palette indexes, [pixel row, pixel column]; of many lanes in a band, the first."""
     bins = pyramid.Bins.over(whole.start_ns, whole.end_ns, max(1, whole.width_ns // _COLUMNS))
-    chosen = [band.lanes[0] for band in layout.bands]
-    drawn = np.array([pyramid.of_lane(lanes, lane, [bins])[0] for lane in chosen], np.uint8)
-    return raster.fill(layout, drawn, range(len(chosen)))
+    drawn_lanes = [band.lanes[0] for band in layout.bands]
+    rows = np.array([pyramid.of_lane(lanes, lane, [bins])[0] for lane in drawn_lanes], np.uint8)
+    return raster.fill(layout, rows, range(len(drawn_lanes)))
 
 
 def _picture(png: bytes, lanes: Lanes, layout: Plan) -> str:
-    names = "".join(_labels(lanes, layout))
+    names = "".join(_list_labels(lanes, layout))
     data = base64.b64encode(png).decode()
     return (
         '<div style="display:flex">'
@@ -89,11 +90,12 @@ def _picture(png: bytes, lanes: Lanes, layout: Plan) -> str:
     )
 
 
-def _labels(lanes: Lanes, layout: Plan) -> Iterator[str]:
-    free = 0.0
+def _list_labels(lanes: Lanes, layout: Plan) -> Iterator[str]:
+    """Yield the label of each band, as HTML, as far as they do not overlap."""
+    free_px = 0.0
     for band in layout.bands:
-        if band.middle - _LEAST_PX / 2 >= free:
-            free = band.middle + _LEAST_PX / 2
+        if band.middle - _LEAST_PX / 2 >= free_px:
+            free_px = band.middle + _LEAST_PX / 2
             name = escape(_name(lanes.lanes[band.lanes[0]], band))
             style = f"position:absolute;top:{band.middle - 8:.0f}px;right:8px;font-size:11px"
             yield f'<span style="{style};line-height:16px">{name}</span>'

@@ -55,9 +55,9 @@ class Window:
 
     def clamp(self, whole: Window) -> Window:
         """Fit it into `whole`, at least a microsecond wide, keeping its width where possible."""
-        width = min(max(self.width_ns, SMALLEST_NS), max(whole.width_ns, SMALLEST_NS))
-        start = max(whole.start_ns, min(self.start_ns, whole.end_ns - width))
-        return Window(start, start + width)
+        width_ns = min(max(self.width_ns, SMALLEST_NS), max(whole.width_ns, SMALLEST_NS))
+        start_ns = max(whole.start_ns, min(self.start_ns, whole.end_ns - width_ns))
+        return Window(start_ns, start_ns + width_ns)
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ def snap(window: Window, whole: Window, columns: int) -> Grid:
     Columns start at multiples of their width: a span keeps its pixels while one pans, so that
     nothing shimmers. The grid ends where the run ends.
     """
-    step = max(1, -(-window.width_ns // columns))
-    beside = int(window.width_ns * OVERSCAN)
-    start = max(window.start_ns - beside, whole.start_ns) // step * step
-    end = -(-min(window.end_ns + beside, whole.end_ns) // step) * step
-    return Grid(start, step, max(1, (end - start) // step))
+    step_ns = max(1, -(-window.width_ns // columns))
+    overscan_ns = int(window.width_ns * OVERSCAN)
+    start_ns = max(window.start_ns - overscan_ns, whole.start_ns) // step_ns * step_ns
+    end_ns = -(-min(window.end_ns + overscan_ns, whole.end_ns) // step_ns) * step_ns
+    return Grid(start_ns, step_ns, max(1, (end_ns - start_ns) // step_ns))
 
 
 Section = Literal["pinned", "groups", "workers", "streams", "shards", "tracks"]
@@ -169,16 +169,16 @@ def plan(
         room: The pixels of the window; workers get what the others leave of it, or `WORKERS_PX`.
         row_px: The height of a row that is asked for; null = as there is room.
     """
-    workers = [i for i, lane in enumerate(lanes.lanes) if lane.role == "worker"]
+    workers = [row for row, lane in enumerate(lanes.lanes) if lane.role == "worker"]
     opened_processes = {
         lanes.lanes[lane].process for lane in opened or ()
     }  # with the streams among their tracks
     streams = [
-        i
-        for i, lane in enumerate(lanes.lanes)
+        row
+        for row, lane in enumerate(lanes.lanes)
         if lane.role == "device" and lane.process not in opened_processes
     ]
-    shards = [i for i, lane in enumerate(lanes.lanes) if lane.role == "ps"]
+    shards = [row for row, lane in enumerate(lanes.lanes) if lane.role == "ps"]
     stack = _Stack(opened or {}, row_px)
     stack.add("pinned", list(pinned)[:MAX_PINNED], PINNED_PX * MAX_PINNED)
     other_px = sum((opened or {}).values()) + stack.top
@@ -194,14 +194,14 @@ def plan(
 
 def tracks(lanes: Lanes, top: int = 0, row_px: int | None = None) -> Plan:
     """Assign a band to each lane of an opened process, from `top` on."""
-    pitch = row_px or (LOW_TRACK_PX if len(lanes) > MANY_TRACKS else TRACK_PX)
+    pitch_px = row_px or (LOW_TRACK_PX if len(lanes) > MANY_TRACKS else TRACK_PX)
     bands: list[Band] = []
-    next_top = top + BESIDE_GROUP_PX
+    next_top_px = top + BESIDE_GROUP_PX
     for index, lane in enumerate(lanes.lanes):
-        next_top += BETWEEN_TRACKS_PX if bands and not lane.level else 0
-        bands.append(Band("tracks", next_top, max(1, pitch - 1), (index,)))
-        next_top += pitch
-    return Plan(tuple(bands), next_top + BESIDE_GROUP_PX, top)
+        next_top_px += BETWEEN_TRACKS_PX if bands and not lane.level else 0
+        bands.append(Band("tracks", next_top_px, max(1, pitch_px - 1), (index,)))
+        next_top_px += pitch_px
+    return Plan(tuple(bands), next_top_px + BESIDE_GROUP_PX, top)
 
 
 class _Stack:
@@ -220,37 +220,37 @@ class _Stack:
             return
         self._begin()
         tallest_px = PINNED_PX if section == "pinned" else TALLEST_PX
-        pitch_px, max_rows = self._pitch(len(lanes), room_px, tallest_px)
-        self._rows(section, lanes, pitch_px, max_rows)
+        pitch_px, max_rows = self._find_pitch(len(lanes), room_px, tallest_px)
+        self._add_rows(section, lanes, pitch_px, max_rows)
 
     def gather(self, groups: Sequence[RowGroup], room_px: int) -> None:
         """Append a band for each group, and below that of an opened one those of its workers."""
         self._begin()
-        count = sum(1 + len(group.lanes) * group.opened for group in groups)
-        pitch_px, max_rows = self._pitch(count, room_px, TALLEST_PX)
+        row_count = sum(1 + len(group.lanes) * group.opened for group in groups)
+        pitch_px, max_rows = self._find_pitch(row_count, room_px, TALLEST_PX)
         for group in groups:
             section: Section = "groups" if group.opened else "workers"
             group_pitch_px = max(pitch_px, TRACK_PX) if group.opened else pitch_px
             self._append(section, group.lanes, group_pitch_px, group)
             if group.opened:
-                self._rows("workers", list(group.lanes), pitch_px, max_rows)
+                self._add_rows("workers", list(group.lanes), pitch_px, max_rows)
 
     def _begin(self) -> None:
         self.top += BETWEEN_SECTIONS_PX if self.bands else 0
 
-    def _pitch(self, count: int, room_px: int, tallest_px: int) -> tuple[int, int]:
+    def _find_pitch(self, count: int, room_px: int, tallest_px: int) -> tuple[int, int]:
         """Return the height of each of `count` rows, pixels, and the most rows that fit."""
         if self._row_px:
             return self._row_px, max(room_px, TALLEST_PLAN_PX) // self._row_px
         pitch_px = max(1, min(tallest_px, room_px // count))
         return pitch_px, max(1, room_px // pitch_px)
 
-    def _rows(self, section: Section, lanes: list[int], pitch_px: int, max_rows: int) -> None:
+    def _add_rows(self, section: Section, lanes: list[int], pitch_px: int, max_rows: int) -> None:
         for lanes_of_row in np.array_split(np.array(lanes), min(len(lanes), max_rows)):
-            for band in self._parted(lanes_of_row.tolist()):
-                self._band(section, band, pitch_px)
+            for band in self._split_at_opened(lanes_of_row.tolist()):
+                self._add_band(section, band, pitch_px)
 
-    def _parted(self, group: list[int]) -> Iterator[tuple[int, ...]]:
+    def _split_at_opened(self, group: list[int]) -> Iterator[tuple[int, ...]]:
         """Give each opened lane a band of its own."""
         closed: list[int] = []
         for lane in group:
@@ -264,13 +264,13 @@ class _Stack:
         if closed:
             yield tuple(closed)
 
-    def _band(self, section: Section, lanes: tuple[int, ...], pitch_px: int) -> None:
-        opened = len(lanes) == 1 and lanes[0] in self._opened and lanes[0] not in self.slots
-        pitch_px = (
-            min(max(pitch_px, TRACK_PX), max(OPENED_PX, self._row_px or 0)) if opened else pitch_px
-        )
+    def _add_band(self, section: Section, lanes: tuple[int, ...], pitch_px: int) -> None:
+        """Append a band; below that of an opened lane there is room for its tracks."""
+        is_opened = len(lanes) == 1 and lanes[0] in self._opened and lanes[0] not in self.slots
+        if is_opened:
+            pitch_px = min(max(pitch_px, TRACK_PX), max(OPENED_PX, self._row_px or 0))
         self._append(section, lanes, pitch_px)
-        if opened:
+        if is_opened:
             self.slots[lanes[0]] = self.top
             self.top += self._opened[lanes[0]]
 

@@ -59,9 +59,7 @@ def core_quota() -> float | None:
         controllers, _, path = line.partition(":")[2].partition(":")
         if controllers and "cpu" not in controllers.split(","):
             continue
-        root = (
-            _CGROUPS / "cpu" if controllers else _CGROUPS
-        )  # version 1 has a tree for each controller
+        root = _CGROUPS / "cpu" if controllers else _CGROUPS  # version 1: a tree per controller
         group = root / path.lstrip("/")
         for folder in (group, *group.parents):
             if folder.is_relative_to(root):
@@ -87,8 +85,8 @@ def process_started_ns(pid: int) -> int | None:
         fields = (_PROC / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         stat = (_PROC / "stat").read_text(encoding="utf-8")
         booted = next(line for line in stat.splitlines() if line.startswith("btime "))
-        ticks_per_second = os.sysconf("SC_CLK_TCK")
-        return int(booted.split()[1]) * 10**9 + int(fields[19]) * 10**9 // ticks_per_second
+        booted_s, started_ticks = int(booted.split()[1]), int(fields[19])  # ticks since the boot
+        return booted_s * 10**9 + started_ticks * 10**9 // os.sysconf("SC_CLK_TCK")
     except (OSError, StopIteration, IndexError, ValueError):
         return None
 

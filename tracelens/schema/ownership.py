@@ -57,13 +57,13 @@ def _proved(folder: Path) -> int | None:
         state = os.lstat(folder)
         descriptor = os.open(folder / MARKER_FILE, os.O_RDONLY | NO_LINK)
         try:
-            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            fields = os.read(descriptor, _MOST_BYTES).split() if regular else []
+            is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            fields = os.read(descriptor, _MOST_BYTES).split() if is_regular else []
         finally:
             os.close(descriptor)
-        name, inode, trace = fields
+        name, inode, trace_inode = fields
         is_proved = name == _FORMAT.encode() and int(inode) == state.st_ino and _is_mine(state)
-        return int(trace) if is_proved else None
+        return int(trace_inode) if is_proved else None
     except (OSError, ValueError):
         return None
 

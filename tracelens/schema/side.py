@@ -168,13 +168,13 @@ class Past:
 
 
 def summarized(steps: Sequence[tuple[int, int, int]]) -> list[Past]:
-    """Sum up steps, each with its number, begin and end; of no numbered step there is nothing to say."""
-    took = [(end - start, step) for step, start, end in steps if end >= start and step >= 0]
-    if not took:
+    """Sum up steps, each with its number, begin and end, ns; empty if no step has a number."""
+    lengths = [(end - start, step) for step, start, end in steps if end >= start and step >= 0]
+    if not lengths:
         return []
-    numbers = [step for _, step in took]
-    total = sum(length for length, _ in took)
-    return [Past(min(numbers), max(numbers), len(took), total, *max(took))]
+    numbers = [step for _, step in lengths]
+    total_ns = sum(length_ns for length_ns, _ in lengths)
+    return [Past(min(numbers), max(numbers), len(lengths), total_ns, *max(lengths))]
 
 
 @dataclass(frozen=True)
@@ -365,7 +365,7 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
             continue
     if process is None:
         raise NotATrace("its side file names no process")
-    tables: dict[str, Any] = {table: tuple(found) for table, found in rows.items()}
+    tables: dict[str, Any] = {table: tuple(table_rows) for table, table_rows in rows.items()}
     return SideTables(
         process=process, dropped=dropped, complete=complete, retention=retention, **tables
     )

@@ -77,10 +77,12 @@ def label(*, numbered: bool = True) -> pl.Expr:
     name = pl.col("name").cast(pl.String).fill_null("")
     name_parts = [name]
     if numbered:
-        steps = (pl.col("kind") == "step") & (pl.col("step") >= 0)
-        name_parts += [pl.when(steps).then(pl.format(" {}", "step")).otherwise(pl.lit(""))]
-    bucket = pl.when(name.str.contains("bucket")).then(pl.lit(" ")).otherwise(pl.lit(" bucket "))
-    for column, bucket_prefix in (("bucket", bucket), ("shard", pl.lit(" to PS "))):
+        is_step = (pl.col("kind") == "step") & (pl.col("step") >= 0)
+        name_parts += [pl.when(is_step).then(pl.format(" {}", "step")).otherwise(pl.lit(""))]
+    bucket_text = (
+        pl.when(name.str.contains("bucket")).then(pl.lit(" ")).otherwise(pl.lit(" bucket "))
+    )
+    for column, bucket_prefix in (("bucket", bucket_text), ("shard", pl.lit(" to PS "))):
         number = pl.col(column).cast(pl.String)
         is_clear = pl.lit(column == "shard") & pl.col("op").cast(pl.String).is_in(SHARD_OPS)
         is_in_name = name.str.contains(number, literal=True) | is_clear
@@ -95,7 +97,7 @@ def label(*, numbered: bool = True) -> pl.Expr:
 def group_of(
     events: pl.DataFrame,
     owner: Lane,
-    names: Mapping[int, str],
+    name_by_thread: Mapping[int, str],
     training: int | None,
     *,
     run_window: Window,
@@ -106,21 +108,21 @@ def group_of(
     Args:
         events: Its events, in `EVENT_COLUMNS`; a span that is still open lasts until the run's end.
         owner: The summary lane of the process.
-        names: The names of its threads and streams.
+        name_by_thread: The names of its threads and streams.
         training: Its training thread, which comes first.
         run_window: The run.
         samples: Its sampled stacks, as in `Trace.samples`.
     """
-    spans = _spans(events.with_row_index("row"), run_window)
-    tracks = list(_tracks(spans, owner, names, training))
+    spans = _select_spans(events.with_row_index("row"), run_window)
+    tracks = list(_list_tracks(spans, owner, name_by_thread, training))
     if samples is not None and samples.height:
-        sampled_stacks = _stacks(samples, events)
+        sampled_stacks = _list_stacks(samples, events)
         tracks += [
-            _Track(name, "worker", part, np.zeros(part.height, np.int64))
-            for (name,), part in sampled_stacks.partition_by("part", as_dict=True).items()
+            _Track(name, "worker", stack_rows, np.zeros(stack_rows.height, np.int64))
+            for (name,), stack_rows in sampled_stacks.partition_by("part", as_dict=True).items()
         ]
-    lanes, rows, hidden = _in_lanes(tracks, owner)
-    counters = _counters(events)
+    lanes, rows, hidden_count = _put_into_lanes(tracks, owner)
+    counters = _read_counters(events)
     counter_lanes = [
         Lane(owner.process, owner.role, owner.rank, counter.name) for counter in counters
     ]
@@ -131,7 +133,7 @@ def group_of(
     )  # fmt: skip
     scene = Scene(
         lanes=lanes,
-        steps=_one_each(lanes, run_window),
+        steps=_make_run_items(lanes, run_window),
         whole=run_window,
         step_ns=max(run_window.width_ns, 1),
         pyramid=pyramid.colours(lanes, run_window),
@@ -139,67 +141,73 @@ def group_of(
     return Group(
         scene,
         rows,
-        {first_counter_lane + at: counter for at, counter in enumerate(counters)},
-        hidden,
+        {first_counter_lane + index: counter for index, counter in enumerate(counters)},
+        hidden_count,
     )
 
 
-def _spans(events: pl.DataFrame, whole: Window) -> pl.DataFrame:
-    """Return the spans to draw: those of threads, and those that devices timed."""
+def _select_spans(events: pl.DataFrame, whole: Window) -> pl.DataFrame:
+    """Return one row per span to draw: those of threads, and once more those that devices timed."""
     kind, op = pl.col("kind").cast(pl.String), pl.col("op").cast(pl.String)
-    looks = (
+    look = (
         pl.when(op.is_in(SHARD_OPS))
         .then(op)
         .otherwise(kind.replace_strict(_LOOKS, default="uninstrumented"))
     )
-    other = (pl.col("kind") == "step") & (pl.col("step") % 2 != 0)
-    looks = pl.when(other).then(pl.lit(STEPS[1])).otherwise(looks)
+    is_odd_step = (pl.col("kind") == "step") & (pl.col("step") % 2 != 0)
+    look = pl.when(is_odd_step).then(pl.lit(STEPS[1])).otherwise(look)
     spans = events.filter(pl.col("type") == "span").with_columns(
         end_ns=pl.col("end_ns").fill_null(whole.end_ns),
         name=label(),
-        code=looks.replace_strict(CODES, return_dtype=pl.UInt8),
+        code=look.replace_strict(CODES, return_dtype=pl.UInt8),
         kind=kind,
         op=op,
         device=pl.lit(value=False),
     )
-    timed = spans.filter(pl.col("device_duration_ns").is_not_null(), pl.col("stream").is_not_null())
-    on_device = timed.with_columns(
+    timed_spans = spans.filter(
+        pl.col("device_duration_ns").is_not_null(), pl.col("stream").is_not_null()
+    )
+    device_spans = timed_spans.with_columns(
         thread="stream",
         start_ns="device_start_ns",
         end_ns=pl.col("device_start_ns") + pl.col("device_duration_ns"),
         depth=pl.lit(0, spans.schema["depth"]),
         device=pl.lit(value=True),
     )
-    both = pl.concat([spans, on_device]) if timed.height else spans
-    return both.select(
+    all_spans = pl.concat([spans, device_spans]) if timed_spans.height else spans
+    return all_spans.select(
         "row", "thread", "depth", "start_ns",
         pl.max_horizontal("end_ns", pl.col("start_ns") + 1).alias("end_ns"),
         "code", "step", "name", "kind", "op", "request", "device",
     )  # fmt: skip
 
 
-def _tracks(
-    spans: pl.DataFrame, owner: Lane, names: Mapping[int, str], training: int | None
+def _list_tracks(
+    spans: pl.DataFrame, owner: Lane, name_by_thread: Mapping[int, str], training: int | None
 ) -> Iterator[_Track]:
-    """Put the training thread first, then what was in flight, other threads, and streams."""
+    """Yield the tracks: the training thread, then what was in flight, other threads, and streams."""
     spans_of_tracks = spans.partition_by("device", "thread", as_dict=True)
     if owner.role == "ps":
-        queue = _queued(spans)
+        queue = _list_queue_times(spans)
         spans_of_tracks |= {(False, _QUEUE): queue} if queue.height else {}
-    tracks = {key: _Track(
-        _thread_name(names, int(key[1])), "device" if key[0] else owner.role, part, _levels(part)
-    ) for key, part in spans_of_tracks.items()}  # fmt: skip
+    tracks = {}
+    for (is_device, thread), track_spans in spans_of_tracks.items():
+        role: Role = "device" if is_device else owner.role
+        name = _thread_name(name_by_thread, int(thread))
+        tracks[bool(is_device), int(thread)] = _Track(
+            name, role, track_spans, _assign_levels(track_spans)
+        )
 
-    def sort_key(key: tuple[object, ...]) -> tuple[bool, int, int]:
-        device, thread = bool(key[0]), int(str(key[1]))
-        kinds, ops = (set(spans_of_tracks[key][name].unique()) for name in ("kind", "op"))
+    def sort_key(key: tuple[bool, int]) -> tuple[bool, int, int]:
+        is_device, thread = key
+        kinds, ops = (set(tracks[key].spans[name].unique()) for name in ("kind", "op"))
         if thread == training:
             order = 0
         elif owner.role == "ps":
             order = 1 if ops == {"receive"} else 2 if thread == _QUEUE else 3
         else:
             order = 1 if kinds <= set(COMMUNICATION_KINDS) else 2
-        return device, order, thread
+        return is_device, order, thread
 
     for key in sorted(tracks, key=sort_key):
         yield tracks[key]
@@ -209,17 +217,17 @@ def _thread_name(names: Mapping[int, str], thread: int) -> str:
     return "queue" if thread == _QUEUE else names.get(thread, f"thread {thread}")
 
 
-def _queued(spans: pl.DataFrame) -> pl.DataFrame:
+def _list_queue_times(spans: pl.DataFrame) -> pl.DataFrame:
     """Return when requests were with a shard that did not serve them yet, a row each."""
-    served = pl.col("op").is_in([op for op in SHARD_OPS if op != "receive"])
-    received = pl.col("op") == "receive"
+    is_service = pl.col("op").is_in([op for op in SHARD_OPS if op != "receive"])
+    is_receive = pl.col("op") == "receive"
     worker = (pl.col("request").cast(pl.UInt64) // (1 << REQUEST_BITS)).cast(pl.String)
     arrivals = (
         spans.filter(pl.col("request").is_not_null(), ~pl.col("device"))
         .group_by("request")
         .agg(
-            start_ns=pl.col("end_ns").filter(received).min(),
-            end_ns=pl.col("start_ns").filter(served).min(),
+            start_ns=pl.col("end_ns").filter(is_receive).min(),
+            end_ns=pl.col("start_ns").filter(is_service).min(),
             step=pl.col("step").first(),
         )
         .filter(pl.col("start_ns") < pl.col("end_ns"))
@@ -237,19 +245,19 @@ def _queued(spans: pl.DataFrame) -> pl.DataFrame:
     return rows.select(spans.columns).sort("start_ns", "end_ns")
 
 
-def _levels(spans: pl.DataFrame) -> Ints:
+def _assign_levels(spans: pl.DataFrame) -> Ints:
     """Return each span's lane within its track: its depth, or, of calls that overlap, the first free."""
-    starts, ends = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    starts_ns, ends_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     depth = spans["depth"].to_numpy().astype(np.int64)
-    order = np.lexsort((starts, depth))
-    over = (starts[order][1:] < ends[order][:-1]) & (np.diff(depth[order]) == 0)
-    if over.any():
-        return np.minimum(_first_free(starts, ends), MOST_LEVELS - 1)
+    order = np.lexsort((starts_ns, depth))
+    overlaps = (starts_ns[order][1:] < ends_ns[order][:-1]) & (np.diff(depth[order]) == 0)
+    if overlaps.any():
+        return np.minimum(_find_free_lanes(starts_ns, ends_ns), MOST_LEVELS - 1)
     levels: Ints = np.unique(depth, return_inverse=True)[1]
     return np.minimum(levels, MOST_LEVELS - 1)
 
 
-def _first_free(starts: Ints, ends: Ints) -> Ints:
+def _find_free_lanes(starts: Ints, ends: Ints) -> Ints:
     """Put each span into the first lane in which nothing is under way, outer spans first."""
     lane_of_span = np.zeros(len(starts), np.int64)
     order = np.lexsort((-ends, starts))
@@ -265,26 +273,30 @@ def _first_free(starts: Ints, ends: Ints) -> Ints:
     return lane_of_span
 
 
-def _in_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints, int]:
-    """Put the spans of all tracks into lanes; count those for which there is no room."""
+def _put_into_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints, int]:
+    """Put the spans of all tracks into lanes, `MOST_LANES` at most.
+
+    Also return the row of each item among the events (-1: of none), and how many spans have no room.
+    """
     owners: list[Lane] = []
     lane_of_span: list[Ints] = []
     for track in tracks:
-        count = int(track.levels.max(initial=-1)) + 1
+        level_count = int(track.levels.max(initial=-1)) + 1
         lane_of_span.append(track.levels + len(owners))
         owners += [
-            Lane(owner.process, track.role, owner.rank, track.name, level) for level in range(count)
+            Lane(owner.process, track.role, owner.rank, track.name, level)
+            for level in range(level_count)
         ]
     if not owners:
         return empty_lanes(()), np.zeros(0, np.int64), 0
-    drawn = ["row", "start_ns", "end_ns", "code", "step", "name"]
-    table = pl.concat([track.spans.select(drawn) for track in tracks])
+    columns = ["row", "start_ns", "end_ns", "code", "step", "name"]
+    table = pl.concat([track.spans.select(columns) for track in tracks])
     lane = np.concatenate(lane_of_span)
-    start, end = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
-    order = np.lexsort((start, lane))
+    start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+    order = np.lexsort((start_ns, lane))
     order = order[lane[order] < MOST_LANES]
-    first_ns = np.maximum(start[order], _latest_end_before(lane[order], end[order]))
-    has_length = end[order] > first_ns
+    first_ns = np.maximum(start_ns[order], _find_latest_end_before(lane[order], end_ns[order]))
+    has_length = end_ns[order] > first_ns
     order, first_ns = order[has_length], first_ns[has_length]
     owners = owners[:MOST_LANES]
     sorted_words = table["name"].unique().sort()
@@ -295,7 +307,7 @@ def _in_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints, int]:
         lanes=tuple(owners),
         offsets=np.searchsorted(lane[order], np.arange(len(owners) + 1)),
         starts=first_ns,
-        ends=end[order],
+        ends=end_ns[order],
         codes=table["code"].to_numpy()[order],
         steps=table["step"].to_numpy()[order].astype(np.int32),
         names=name_indices.to_numpy()[order],
@@ -305,18 +317,21 @@ def _in_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints, int]:
     return lanes, rows, len(lane) - len(order)
 
 
-def _latest_end_before(lane: Ints, end: Ints) -> Ints:
-    """Return, for spans by lane and begin, when the last of those before in the same lane ends."""
-    if not len(end):
-        return end
-    origin_ns = int(end.min()) - 1
-    lane_shift = (lane - lane[0]) * (int(end.max()) - origin_ns + 1)
-    latest_ends = np.maximum.accumulate(end - origin_ns + lane_shift)
-    earlier_ends = np.append(0, latest_ends[:-1]) - lane_shift
-    return np.where(earlier_ends > 0, earlier_ends + origin_ns, np.iinfo(np.int64).min)
+def _find_latest_end_before(lane: Ints, end_ns: Ints) -> Ints:
+    """Return when the latest of the earlier spans in the same lane ends, [span], ns.
+
+    Spans are in order of lane and begin. The first of a lane gets the least time there is.
+    """
+    if not len(end_ns):
+        return end_ns
+    origin_ns = int(end_ns.min()) - 1
+    lane_shift = (lane - lane[0]) * (int(end_ns.max()) - origin_ns + 1)
+    latest_ends_ns = np.maximum.accumulate(end_ns - origin_ns + lane_shift)
+    earlier_ends_ns = np.append(0, latest_ends_ns[:-1]) - lane_shift
+    return np.where(earlier_ends_ns > 0, earlier_ends_ns + origin_ns, np.iinfo(np.int64).min)
 
 
-def _stacks(samples: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+def _list_stacks(samples: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     """Return sampled stacks by innermost call, neighbours distinguished by their code."""
     innermost = pl.col("frames").list.last().str.replace(FOLDERS, " (")
     steps = events.filter(pl.col("kind") == "step", pl.col("type") == "span")
@@ -335,7 +350,7 @@ def _stacks(samples: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _counters(events: pl.DataFrame) -> list[Counter]:
+def _read_counters(events: pl.DataFrame) -> list[Counter]:
     """Return the counters that a process read, each by time."""
     readings = events.filter(pl.col("type") == "counter", pl.col("value").is_finite())
     named_readings = readings.with_columns(
@@ -343,21 +358,21 @@ def _counters(events: pl.DataFrame) -> list[Counter]:
     ).sort("start_ns")
     readings_by_name = named_readings.partition_by("name", as_dict=True, maintain_order=True)
     return [
-        Counter(str(name), part["start_ns"].to_numpy(), part["value"].to_numpy())
-        for (name,), part in sorted(readings_by_name.items())
+        Counter(str(name), rows["start_ns"].to_numpy(), rows["value"].to_numpy())
+        for (name,), rows in sorted(readings_by_name.items())
     ]
 
 
-def _one_each(lanes: Lanes, whole: Window) -> Lanes:
+def _make_run_items(lanes: Lanes, whole: Window) -> Lanes:
     """Return one item, the run, for each lane: steps are not drawn."""
-    count = len(lanes)
-    numbers = np.zeros(count, np.int32)
+    lane_count = len(lanes)
+    numbers = np.zeros(lane_count, np.int32)
     return Lanes(
         lanes=lanes.lanes,
-        offsets=np.arange(count + 1),
-        starts=np.full(count, whole.start_ns),
-        ends=np.full(count, whole.end_ns),
-        codes=np.full(count, BLANK, np.uint8),
+        offsets=np.arange(lane_count + 1),
+        starts=np.full(lane_count, whole.start_ns),
+        ends=np.full(lane_count, whole.end_ns),
+        codes=np.full(lane_count, BLANK, np.uint8),
         steps=numbers,
         names=numbers,
         words=("",),

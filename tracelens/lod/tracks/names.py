@@ -38,8 +38,8 @@ NAME_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def count(process: int, events: pl.DataFrame) -> pl.DataFrame:
     """Count the spans of a process by what they are called, in `NAME_COLUMNS`."""
-    length = pl.col("end_ns") - pl.col("start_ns")
-    spans = events.filter(pl.col("type") == "span").with_columns(length=length.fill_null(0))
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    spans = events.filter(pl.col("type") == "span").with_columns(length=length_ns.fill_null(0))
     counts = spans.group_by(*IDENTITY).agg(
         count=pl.len(),
         total_ns=pl.col("length").sum(),
@@ -117,8 +117,8 @@ class Names:
         if self._file and self._file.exists():
             with suppress(OSError, pl.exceptions.PolarsError):
                 return pl.read_ipc(self._file)
-        counted = [count(process, self._read(process)) for process in self._processes]
-        table = pl.concat([pl.DataFrame(schema=NAME_COLUMNS), *counted])
+        tables = [count(process, self._read(process)) for process in self._processes]
+        table = pl.concat([pl.DataFrame(schema=NAME_COLUMNS), *tables])
         if self._file and keeps():
             draft = self._file.with_name(f".{FILE}.unfinished")
             with suppress(OSError):

@@ -25,7 +25,7 @@ from tracelens.stats.robust import bootstrap_interval
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelens.accounting.communication.call_costs import Costs, CallKind
+    from tracelens.accounting.communication.call_costs import CallKind, Costs
     from tracelens.facts import Facts
     from tracelens.replay.pricing import JoinedCalls
     from tracelens.stats.cost_line import CostModel

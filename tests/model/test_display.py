@@ -114,7 +114,7 @@ def test_the_picture_shows_the_slow_rank() -> None:
     assert base64.b64decode(data[1]).startswith(b"\x89PNG")
     for rank in range(4):
         assert f">rank {rank}<" in page
-    lanes = timeline_page._lanes(trace(SLOW))
+    lanes = timeline_page._make_lanes(trace(SLOW))
     code = CODES["forward"]
     compute_ns = [
         int(np.sum((lanes.ends[part] - lanes.starts[part])[lanes.codes[part] == code]))

@@ -93,7 +93,7 @@ def test_uncertainty_covers_the_error(
     rounding = 300 * len(readings)
     # The last moment is the middle of a window, up to half of which the clock went on by itself.
     beyond = abs(drift) * 1e-6 * max(windows) / 2
-    worst_ns = error(truth, mapped, int(found_in.common[0]), int(found_in.common[-1]))
+    worst_ns = error(truth, mapped, int(found_in.common_ns[0]), int(found_in.common_ns[-1]))
     assert worst_ns <= mapped.uncertainty_ns + rounding + beyond
 
 
@@ -106,7 +106,7 @@ def test_sharp_windows_make_a_sharp_map() -> None:
     found_in = read_clock(truth, [5.0] * 200, windows.tolist(), draw.uniform(0, 1, 200).tolist())
     found = map_through(found_in)
     assert found.uncertainty_ns < 20_000
-    assert error(truth, found, int(found_in.common[0]), int(found_in.common[-1])) < 10_000
+    assert error(truth, found, int(found_in.common_ns[0]), int(found_in.common_ns[-1])) < 10_000
 
 
 def test_all_windows_together_are_sharper_than_each() -> None:

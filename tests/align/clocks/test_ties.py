@@ -142,9 +142,9 @@ def test_wall_clocks_as_windows() -> None:
     """As wide as they are unsure, on both sides."""
     our_readings = [wall(our_clock_ns(true), true) for true in TRUE]
     windows = wall_windows(table(our_readings), ClockMap(target=-LEAD, uncertainty_ns=250))
-    assert windows.common.tolist() == TRUE
-    assert windows.window.tolist() == [500] * len(TRUE)
-    assert windows.offset.tolist() == [-LEAD] * len(TRUE)
+    assert windows.common_ns.tolist() == TRUE
+    assert windows.window_ns.tolist() == [500] * len(TRUE)
+    assert windows.offset_ns.tolist() == [-LEAD] * len(TRUE)
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(2, 10**4), st.integers(2, 10**4))

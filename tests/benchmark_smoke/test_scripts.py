@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import pytest
 from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import run_command
 from support.tiers import mark_slow
 from support.turns import select_turn
 
@@ -86,13 +86,10 @@ NOT_HERE: Final = {
 def run_script(smoke: Smoke, trace: Path) -> subprocess.CompletedProcess[str]:
     """Run a benchmark with its smallest sizes, and wait for it."""
     words = [str(trace) if word == TRACE else word for word in smoke.arguments.split()]
-    return subprocess.run(
+    return run_command(
         [sys.executable, str(BENCHMARKS / f"{smoke.script}.py"), "--quick", *words],
-        env=clean_environment(PYTHONPATH=IMPORT_PATH),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+        exit_code=None,
+        PYTHONPATH=IMPORT_PATH,
     )
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import run_command
 
 from tracelens.cli import checks, main
 
@@ -36,15 +34,9 @@ def test_a_machine_that_can_record(tmp_path: Path, capsys: Output) -> None:
 
 def test_the_recorder_in_python_is_noted(tmp_path: Path) -> None:
     """It works, at a higher cost, so it is no problem."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tracelens", "doctor", "--out", str(tmp_path)],
-        env=clean_environment(TRACELENS_NATIVE="0"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+    done = run_command(
+        [sys.executable, "-m", "tracelens", "doctor", "--out", str(tmp_path)], TRACELENS_NATIVE="0"
     )
-    assert done.returncode == 0
     (line,) = (line for line in done.stdout.splitlines() if " recorder " in line)
     assert line.startswith("note")
     assert "TRACELENS_NATIVE=0" in done.stdout

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.launch.patience import PATIENCE_S
 from support.launch.record import record_command
-from support.launch.recording import clean_environment, read_one
+from support.launch.recording import clean_environment, read_one, run_command
 from support.tiers import mark_slow
 
 if TYPE_CHECKING:
@@ -104,14 +104,7 @@ def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
     """Under nohup neither the recorder nor the command ends when the terminal goes."""
     ask = "import signal; print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
     command = record_command("--out", tmp_path / "t", "--", sys.executable, "-c", ask)
-    done = subprocess.run(
-        [sys.executable, "-c", _NOHUP, *command],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
+    done = run_command([sys.executable, "-c", _NOHUP, *command])
     assert done.stdout == "True\n"
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import run_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,15 +25,7 @@ def test_demo_names_the_slow_rank(tmp_path: Path) -> None:
         "--out",
         str(tmp_path / "t"),
     ]
-    done = subprocess.run(
-        command,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_command(command)
     planted = "rank 2 gets 40 ms of extra work in backprop"
     assert planted in done.stdout
     assert "1. Straggler" in done.stdout

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
 from support.launch.mpi import launch
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import run_command
 from support.turns import select_turn
 
 import tracelens as tl
@@ -29,14 +27,7 @@ def recorded(folder: Path, pattern: str, fault: str, ranks: int = RANKS) -> tl.T
     """Record a run, and open it."""
     tracelens = str(Path(sys.executable).with_name("tracelens"))
     command = [*launch(SCRIPT, ranks), pattern, fault]
-    subprocess.run(
-        [tracelens, "record", "--out", str(folder), "--", *command],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
+    run_command([tracelens, "record", "--out", str(folder), "--", *command])
     return tl.open(folder)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import pytest
 from support.launch.disturb import Disturber, stopped_long
 from support.launch.mpi import launch
 from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import run_command
 from support.launch.torchrun import torchrun_command
 from support.turns import select_turn
 
@@ -33,13 +32,8 @@ MARKS = select_turn(("none", "step", "phases"))
 def explained(folder: Path, command: Sequence[str], *options: str) -> tuple[tl.Report, str]:
     """Record a run, and return its report and what `record` printed."""
     tracelens = str(Path(sys.executable).with_name("tracelens"))
-    done = subprocess.run(
-        [tracelens, "record", *options, "--out", str(folder), "--", *command],
-        env=clean_environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
+    done = run_command(
+        [tracelens, "record", *options, "--out", str(folder), "--", *command], OMP_NUM_THREADS="1"
     )
     return tl.analyze(tl.open(folder)), done.stderr
 

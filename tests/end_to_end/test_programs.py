@@ -6,19 +6,18 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from support.imports import skip_without
-from support.launch.patience import PATIENCE_S
 from support.launch.record import record_command
-from support.launch.recording import clean_environment, read_all
+from support.launch.recording import read_all, run_command
 from support.launch.torchrun import torchrun_command
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
 
 skip_without("torch")
@@ -34,13 +33,8 @@ DDP_STEPS, DDP_BUCKETS = 4, 1
 
 def run(command: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a user does, and wait for it."""
-    return subprocess.run(
-        command,
-        env=clean_environment(OMP_NUM_THREADS="1", MASTER_PORT=free_port(), **variables),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+    return run_command(
+        command, exit_code=None, OMP_NUM_THREADS="1", MASTER_PORT=free_port(), **variables
     )
 
 

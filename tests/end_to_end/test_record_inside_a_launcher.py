@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.launch.examples import EXAMPLES
 from support.launch.mpi import MPIEXEC
-from support.launch.patience import PATIENCE_S
 from support.launch.record import record_command, short
-from support.launch.recording import clean_environment, read_all
+from support.launch.recording import read_all, run_command
 
 import tracelens as tl
 
@@ -28,15 +26,7 @@ TORCHRUN = Path(sys.executable).with_name("torchrun")
 def _run(launcher: Sequence[object], folder: Path, *training: object) -> str:
     """Start ranks that are each recorded by a recorder of their own; return the recorders' output."""
     command = [*launcher, *record_command("--out", folder, "--", *training, f"--steps={STEPS}")]
-    done = subprocess.run(
-        list(map(str, command)),
-        env=clean_environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_command(list(map(str, command)), OMP_NUM_THREADS="1")
     return done.stderr
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.launch.mpi import launch
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import Recorded, clean_environment, read_all
+from support.launch.recording import Recorded, read_all, run_command
 
 import tracelens as tl
 
@@ -42,16 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = folder.parent / "train.py"
     script.write_text(PLAIN)
     tracelens = str(Path(sys.executable).with_name("tracelens"))
-    done = subprocess.run(
-        [tracelens, "record", "--out", str(folder), "--", *launch(script, RANKS)],
-        env=clean_environment(),
-        cwd=folder.parent,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+    run_command(
+        [tracelens, "record", "--out", str(folder), "--", *launch(script, RANKS)], cwd=folder.parent
     )
-    assert done.returncode == 0, done.stderr
     return folder
 
 

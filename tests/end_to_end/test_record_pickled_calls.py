@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.launch.mpi import launch
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment, read_all
+from support.launch.recording import read_all, run_command
 
 import tracelens as tl
 from tracelens.verdicts.advice import advise
@@ -38,16 +36,10 @@ def test_calls_that_pickle_are_named(payload: str, ranks: int, tmp_path: Path) -
     script, folder = tmp_path / "train.py", tmp_path / "trace"
     script.write_text(PROGRAM)
     tracelens = str(Path(sys.executable).with_name("tracelens"))
-    done = subprocess.run(
+    run_command(
         [tracelens, "record", "--out", str(folder), "--", *launch(script, ranks), payload],
-        env=clean_environment(),
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr
     (name,) = {"allreduce", "Allreduce"} & {
         candidate["name"] for candidate in read_all(folder)[0].events
     }

@@ -27,7 +27,6 @@ from tracelens.verdicts.report import analyze
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROW = 40
 ON_DEVICE = 22  # a row whose span was timed on a device
 YEAR_NS = 366 * 86_400 * 10**9
 ABSURD: dict[str, tuple[str, Any, str]] = {

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.fuzz.runs import others, put
 from support.fuzz.subjects import SUBJECTS, bases
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import run_command
 
 VERBS = ("info", "analyze", "validate", "convert")
 # Who opens anything of a trace: its module, what it opens, and how.
@@ -67,15 +65,9 @@ def test_every_format_is_opened_by_the_gate(verbs: tuple[str, ...], tmp_path: Pa
         place = run if subject.is_ours or name in {"kineto", "nsight", "otf2"} else opened
         asked = [*verbs, *(["index"] if subject.is_ours and verbs == VERBS else [])]
         runs.append(((str(run), str(place)), str(tmp_path / f"{name}.parquet"), asked))
-    done = subprocess.run(
-        [sys.executable, "-c", WATCHED, json.dumps(runs)],
-        env=clean_environment(XDG_CACHE_HOME=str(tmp_path / "cache")),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+    done = run_command(
+        [sys.executable, "-c", WATCHED, json.dumps(runs)], XDG_CACHE_HOME=str(tmp_path / "cache")
     )
-    assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     by_gate = {file for module, file, _, _ in seen if module == "schema/gate.py"}
     past = [row for row in seen if row[0] != "schema/gate.py"]

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 from support.hostile import changes, processes
 from support.hostile.registry import FORMATS
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import run_command
+
+if TYPE_CHECKING:
+    import subprocess
 
 ROOT = Path(__file__).parents[2]
 SOUND = ("kineto", "native", "segments", "csv", "parquet", "nsight", "xplane", "perfetto")
@@ -23,13 +25,10 @@ SOUND = ("kineto", "native", "segments", "csv", "parquet", "nsight", "xplane", "
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     """Run the program as `make fuzz` does."""
     rooms = [str(ROOT / room) for room in (".", "instrument", "dashboard", "tests")]
-    return subprocess.run(
+    return run_command(
         [sys.executable, "-m", "support.hostile", *words],
-        env=clean_environment(PYTHONPATH=":".join(rooms)),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+        exit_code=None,
+        PYTHONPATH=":".join(rooms),
     )
 
 

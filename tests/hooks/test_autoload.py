@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import run_command
 
 import tracelens_instrument
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Mapping
 
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -33,14 +32,8 @@ def _python(
     """Run code as under `tracelens record`, with more folders behind ours on the path."""
     path = os.pathsep.join(map(str, (AUTOLOAD, *behind) if ours else behind))
     recording = {"TRACELENS_DIR": "unused", "TRACELENS_HOOKS": "1", "PYTHONPATH": path}
-    return subprocess.run(
-        [python, "-c", code],
-        env=clean_environment(**(recording | dict(variables))),
-        cwd=AUTOLOAD.root,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+    return run_command(
+        [python, "-c", code], exit_code=None, cwd=AUTOLOAD.root, **recording | dict(variables)
     )
 
 

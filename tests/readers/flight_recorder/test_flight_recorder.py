@@ -20,7 +20,6 @@ from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.flight_recorder import FlightRecorderReader
 
-TESTS: Final = Path(__file__).parents[2]
 MUTATIONS: Final = int(os.environ.get("TRACELENS_MUTATIONS", "500"))
 
 

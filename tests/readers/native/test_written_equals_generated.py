@@ -14,15 +14,6 @@ from tracelens.simulator.synthetic import Scenario, generate, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-TABLES = (
-    "processes",
-    "communicators",
-    "threads",
-    "clocks",
-    "device_clocks",
-    "steps",
-    "arrivals",
-)
 KEY = ["process", "start_ns", "end_ns", "kind", "name", "thread", "request", "seq"]
 
 

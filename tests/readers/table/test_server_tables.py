@@ -9,7 +9,6 @@ from tracelens import Trace
 from tracelens.verdicts.report import analyze
 
 STEPS = 40
-US = 1_000
 Row = dict[str, Any]
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from support.launch.forked import MPI, running_server
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import Recorded, clean_environment, read_all, read_one
+from support.launch.recording import Recorded, read_all, read_one, run_command
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Mapping, Sequence
 
     Calls = Mapping[str, tuple[str, int | None]]
@@ -126,14 +125,5 @@ def _script(code: str, trace: Path) -> Path:
 
 
 def _run(command: list[str], trace: Path) -> str:
-    done = subprocess.run(
-        command,
-        env=clean_environment(TRACELENS_DIR=str(trace)),
-        cwd=trace.parent,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_command(command, cwd=trace.parent, TRACELENS_DIR=str(trace))
     return done.stdout

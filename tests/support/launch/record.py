@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import run_command
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 
@@ -23,14 +22,8 @@ def run_record(
     *arguments: object, cwd: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `tracelens record` with these arguments and wait for it."""
-    return subprocess.run(
-        record_command(*arguments),
-        env=clean_environment(OMP_NUM_THREADS="1", **variables),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+    return run_command(
+        record_command(*arguments), exit_code=None, cwd=cwd, OMP_NUM_THREADS="1", **variables
     )
 
 

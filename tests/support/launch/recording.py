@@ -59,16 +59,12 @@ def read(path: Path) -> Recorded:
 
 def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
     """Record a command as a user does, and open what it left."""
-    subprocess.run(
+    run_command(
         [
             str(Path(sys.executable).with_name("tracelens")),
             *("record", "--no-verdict", "--out", str(folder), "--", *command),
         ],
-        env=clean_environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
+        OMP_NUM_THREADS="1",
     )
     return tl.open(folder)
 
@@ -99,13 +95,32 @@ def clean_environment(**variables: str) -> dict[str, str]:
     return kept | variables
 
 
-def run_child(code: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a process of its own, in a clean environment, and wait for it."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+def run_command(
+    command: Sequence[object],
+    *,
+    exit_code: int | None = 0,
+    cwd: Path | None = None,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a clean environment; fail with its errors on any other exit code.
+
+    `exit_code` None accepts every exit code.
+    """
+    done = subprocess.run(
+        [*map(str, command)],
         env=clean_environment(**variables),
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
-        check=True,
+        check=False,
+    )
+    assert exit_code in {None, done.returncode}, done.stderr
+    return done
+
+
+def run_child(code: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own, in a clean environment, and wait for it."""
+    return run_command(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], **variables
     )

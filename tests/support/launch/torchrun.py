@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import run_command
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
 
 
@@ -29,13 +28,4 @@ def run_ranks(
     Warnings are errors in the ranks, too: nothing that we do may make a user's program warn.
     """
     where = {} if trace is None else {"TRACELENS_DIR": str(trace)}
-    finished = subprocess.run(
-        command,
-        env=clean_environment(OMP_NUM_THREADS="1", **where, **variables),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished
+    return run_command(command, OMP_NUM_THREADS="1", **where, **variables)

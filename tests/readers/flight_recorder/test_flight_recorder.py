@@ -7,8 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from support.flight_dumps import OPEN, call, dump
@@ -19,6 +18,9 @@ from tracelens.errors import EmptyTrace, NotATrace, UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.flight_recorder import FlightRecorderReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MUTATIONS: Final = int(os.environ.get("TRACELENS_MUTATIONS", "500"))
 

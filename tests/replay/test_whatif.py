@@ -262,17 +262,19 @@ def reduced_steps(*reductions_ms: tuple[int, int, int], thread: str) -> Trace:
     return tl.Trace.from_table(pl.DataFrame(rows, infer_schema_length=None), one_clock=True)
 
 
-def test_reductions_between_parts_of_backprop_go_as_well() -> None:
-    """Of two blocking reductions, each behind its part of backprop, the first one is hidden."""
-    trace = reduced_steps((5, 35, 45), (45, 75, 85), thread="main")
-    (answer,) = whatif(trace, "overlap=on").answers
-    assert answer.notes[0].startswith("24 reductions")
-    assert answer.saving * 100 == pytest.approx(10, abs=0.5)
-
-
-def test_reductions_in_flight_after_backprop_go_beside_it() -> None:
-    """Both are begun when backprop is over: half of the gradients were there 30 ms earlier."""
-    trace = reduced_steps((5, 65, 75), (66, 66, 85), thread="communication")
+@pytest.mark.parametrize(
+    ("reductions_ms", "thread"),
+    [
+        # Of two blocking reductions, each behind its part of backprop, the first one is hidden.
+        (((5, 35, 45), (45, 75, 85)), "main"),
+        # Both begin after backprop, but half of the gradients were ready 30 ms earlier.
+        (((5, 65, 75), (66, 66, 85)), "communication"),
+    ],
+)
+def test_overlap_hides_the_first_of_two_reductions(
+    reductions_ms: tuple[tuple[int, int, int], ...], thread: str
+) -> None:
+    trace = reduced_steps(*reductions_ms, thread=thread)
     (answer,) = whatif(trace, "overlap=on").answers
     assert answer.notes[0].startswith("24 reductions")
     assert answer.saving * 100 == pytest.approx(10, abs=0.5)

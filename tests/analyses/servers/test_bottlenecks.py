@@ -44,30 +44,27 @@ def measure_saving(scenario: Scenario, fixed: Scenario) -> float:
     return 1 - duration_ns(fixed) / duration_ns(scenario)
 
 
-@pytest.mark.parametrize("noise", mark_slow([0.02, 0.1], quick=[0.1]))
-def test_a_shard_with_a_slow_processor_is_a_fault(noise: float) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "noise", "factor", "bound"),
+    [
+        (SERVERS.ranks, 0.1, 40.0, "cpu"),
+        pytest.param(SERVERS.ranks, 0.02, 40.0, "cpu", marks=pytest.mark.slow),
+        # Pushes come so far apart that no shard is busy for a whole window.
+        pytest.param(16, 0.4, 10.0, None, marks=pytest.mark.slow),
+    ],
+)
+def test_a_shard_with_a_slow_processor_is_a_fault(
+    ranks: int, noise: float, factor: float, bound: str | None
+) -> None:
     """Which one, how many times slower per byte, and what it costs."""
-    slow = Fault("aggregate", (1,), factor=40.0)
-    scenario = replace(SERVERS, noise=noise, faults=(slow,))
+    slow = Fault("aggregate", (1,), factor=factor)
+    scenario = replace(SERVERS, ranks=ranks, noise=noise, faults=(slow,))
     found = only(scenario)
     assert (found.kind, found.category, found.shards) == ("ps_cpu_bound", "fault", (1,))
     assert found.saving == pytest.approx(
         measure_saving(scenario, replace(scenario, faults=())), rel=0.1
     )
-    assert measure(scenario).loads["bound"].to_list() == [None, "cpu", None]
-
-
-@pytest.mark.slow
-def test_a_slow_processor_is_told_though_pushes_come_far_apart() -> None:
-    """One shard is slower although no shard is busy for a whole window."""
-    slow = Fault("aggregate", (1,), factor=10.0)
-    scenario = replace(SERVERS, ranks=16, noise=0.4, faults=(slow,))
-    found = only(scenario)
-    assert (found.kind, found.category, found.shards) == ("ps_cpu_bound", "fault", (1,))
-    assert found.saving == pytest.approx(
-        measure_saving(scenario, replace(scenario, faults=())), rel=0.1
-    )
-    assert measure(scenario).loads["bound"].to_list() == [None, None, None]
+    assert measure(scenario).loads["bound"].to_list() == [None, bound, None]
 
 
 @pytest.mark.parametrize("noise", mark_slow([0.02, 0.1], quick=[0.1]))

@@ -3,17 +3,12 @@
 Tests with real processes or a real browser get a second try; a few of them may need it.
 """
 
-from __future__ import annotations
-
 import gc
+from collections.abc import Generator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import pytest
 from support import second_tries
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 if find_spec("hypothesis"):  # environments for one framework do without
     from hypothesis import HealthCheck, Phase, settings

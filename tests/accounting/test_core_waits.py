@@ -1,8 +1,6 @@
 """Time in run queues is told from work: of a busy machine no rank is accused, of more work it is."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
@@ -10,10 +8,8 @@ from support.runs.traces import call, span, trace_of
 
 import tracelens as tl
 from tracelens.load import prepare
-
-if TYPE_CHECKING:
-    from tracelens.model.findings import Finding
-    from tracelens.model.trace import Trace
+from tracelens.model.findings import Finding
+from tracelens.model.trace import Trace
 
 MS = 10**6
 RANKS, STEPS = 3, 60

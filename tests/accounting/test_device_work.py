@@ -1,7 +1,5 @@
 """Where work was timed on a device, its time counts; the thread that queued it comes last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

@@ -1,7 +1,5 @@
 """The ranks' time is divided without a rest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 

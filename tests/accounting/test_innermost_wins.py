@@ -1,7 +1,5 @@
 """Of properly nested spans the innermost counts: checked against a nanosecond-by-nanosecond count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

@@ -1,7 +1,5 @@
 """A query over the pieces of several workers returns what each worker's pieces return alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Pieces beyond the memory that is given for them are in a file, and the same as in memory."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.runs.scenarios import SLOW_BACKPROP

@@ -1,7 +1,5 @@
 """Ranks share cores if a host has more of them than cores on which they may run."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from support.runs.analysed import trace as run

@@ -1,15 +1,14 @@
 """Ranks are peers if they play the same part: the stages of pipelines, by messages and communicators."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 from benchmarks.labelled import kinds_of_pipelines, kinds_of_ranks, pipeline
+from benchmarks.labelled.recording import Recording
 from benchmarks.labelled.setting import Setting
 from support.runs.matrices import healthy, own_time
 from support.runs.traces import span, trace_of
@@ -17,11 +16,7 @@ from support.tiers import mark_slow
 
 from tracelens.accounting.stages import Stages, find_server, find_stages
 from tracelens.load import prepare
-
-if TYPE_CHECKING:
-    from benchmarks.labelled.recording import Recording
-
-    from tracelens.model.trace import Trace
+from tracelens.model.trace import Trace
 
 RANKS, STAGES = 64, pipeline.STAGES[64]
 

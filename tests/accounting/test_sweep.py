@@ -1,9 +1,5 @@
 """The pass over a thread's time: what is in C and what is in numpy cut it alike."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,10 +10,8 @@ from tracelens.accounting import sweep
 from tracelens.accounting.categories import BLOCKED, CATEGORIES, COMMUNICATION, QUEUED, USER
 from tracelens.accounting.spans import Spans, Surroundings
 from tracelens.accounting.sweep import partition
+from tracelens.arrays import Array, Ints
 from tracelens.model.intervals import Intervals
-
-if TYPE_CHECKING:
-    from tracelens.arrays import Array, Ints
 
 LENGTH = 40
 CODES = (*range(USER + 1), BLOCKED, COMMUNICATION, *range(QUEUED, QUEUED + USER + 1))

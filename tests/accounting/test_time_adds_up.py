@@ -1,8 +1,6 @@
 """Per rank and step, the categories sum to the step to the nanosecond in any recording."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,13 +10,11 @@ from support.runs.traces import call, span, trace_of
 from support.tiers import check_examples, few_or_many
 
 from tracelens.accounting import phases
+from tracelens.accounting.phases import Phases
 from tracelens.load import prepare
+from tracelens.model.trace import Trace
 from tracelens.schema.vocabulary import KINDS, OPS
 from tracelens.simulator.synthetic import Scenario, generate
-
-if TYPE_CHECKING:
-    from tracelens.accounting.phases import Phases
-    from tracelens.model.trace import Trace
 
 TIMES = st.integers(0, 400)
 LENGTHS = st.one_of(st.none(), st.integers(0, 200))

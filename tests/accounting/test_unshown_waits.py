@@ -1,7 +1,5 @@
 """Time without a span, while calls are in flight, is waiting only where the thread waits for them."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Communication that nothing hides is waiting until all have come, queueing, or transfer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where the time went adds up: useful work and every cause make exactly ranks x job time."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import strategies as st
 from support.tiers import check_examples, few_or_many

@@ -1,17 +1,13 @@
 """Where steps tell their samples or tokens, more work is told from slower work."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from support.runs.traces import call, span, trace_of
 
 from tracelens.load import prepare
+from tracelens.model.findings import Finding
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.model.findings import Finding
 
 MS = 1_000_000
 STEPS, RANKS = 80, 6

@@ -1,7 +1,5 @@
 """Calls of a collective are matched by communicator and number; waits end at the last arrival."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,9 +1,7 @@
 """Device times come onto their host's clock, and then with it onto the common one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
@@ -11,10 +9,7 @@ from support.runs.traces import call, span, trace_of
 
 from tracelens.align import devices
 from tracelens.load import prepare
-from tracelens.model.trace import CLOCK_COLUMNS, THREAD_COLUMNS
-
-if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
+from tracelens.model.trace import CLOCK_COLUMNS, THREAD_COLUMNS, Trace
 
 SECOND = 10**9
 STREAM = 5

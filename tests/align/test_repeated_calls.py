@@ -1,8 +1,7 @@
 """Steps that nothing marks are found by the collectives that come back, or are said to be unknown."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +9,7 @@ from support.runs.traces import call, span, trace_of
 
 from tracelens.align import steps
 from tracelens.align.repeated_calls import follows_long_gap
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens.model.trace import Trace
+from tracelens.model.trace import Trace
 
 MS = 10**6
 

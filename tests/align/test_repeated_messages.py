@@ -1,19 +1,14 @@
 """Steps that nothing marks are found by the messages between ranks that come back."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from support.runs.traces import WORLD, span, trace_of
 
 from tracelens.align import steps
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens.model.trace import Trace
+from tracelens.model.trace import Trace
 
 MS = 10**6
 Message = tuple[str, int, int, float]  # op, other rank, tag, milliseconds of work before

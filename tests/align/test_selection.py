@@ -1,8 +1,8 @@
 """A part of a run is what the whole run has there: to the nanosecond, step by step."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,6 +13,7 @@ from support.samples import SAMPLES
 
 import tracelens
 from tracelens.accounting import phases
+from tracelens.accounting.phases import Phases
 from tracelens.align import selection
 from tracelens.conversion.arrow_file import write_events
 from tracelens.errors import InvalidArgument
@@ -21,12 +22,6 @@ from tracelens.model.finding_kinds import KINDS
 from tracelens.readers.native import arrow_file
 from tracelens.simulator.synthetic import Scenario, write
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tracelens.accounting.phases import Phases
 
 RUNS = {"ranks": SLOW_BACKPROP, "hosts": TWO_HOSTS, "servers": HOT_SHARD, "devices": DEVICES}
 

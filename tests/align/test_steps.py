@@ -1,7 +1,5 @@
 """Every worker's time is divided into steps whose windows touch."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 from hypothesis import given

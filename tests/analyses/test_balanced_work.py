@@ -1,7 +1,5 @@
 """Even work: what ranks' steps would take if work were spread evenly, while noise stays."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,9 +1,7 @@
 """What holds for every analysis, on every kind of run."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError, fields
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
 from support.runs.analysed import RUNS, faults, report, trace
@@ -12,13 +10,10 @@ from tracelens.accounting import phases
 from tracelens.analyses import ANALYSES, Analysis
 from tracelens.facts import Facts
 from tracelens.model.finding_kinds import KINDS as FINDING_KINDS
-from tracelens.model.findings import Pattern
+from tracelens.model.findings import Finding, Pattern
 from tracelens.schema.vocabulary import KINDS
 from tracelens.simulator.synthetic import Scenario
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.model.findings import Finding
 
 LARGE_FACTS = {
     "awaited_messages",

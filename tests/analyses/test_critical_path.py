@@ -1,9 +1,7 @@
 """The critical path is as long as the job, and shortening it shortens the job; slack can be used up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import polars as pl
 import pytest
@@ -13,12 +11,10 @@ from support.runs.traces import span, trace_of
 from tracelens.accounting import phases
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import critical_path
+from tracelens.analyses.critical_path import CriticalPath
 from tracelens.load import prepare
 from tracelens.replay.path import Lanes, walk_path
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns, random_clocks
-
-if TYPE_CHECKING:
-    from tracelens.analyses.critical_path import CriticalPath
 
 QUIET = Scenario(ranks=4, steps=60, noise=0.01, exit_skew_us=0.0)
 LATE = Fault("backprop", (2,), factor=1.5)

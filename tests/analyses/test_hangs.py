@@ -1,7 +1,5 @@
 """Ranks that a recording leaves in a collective say whom they waited for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

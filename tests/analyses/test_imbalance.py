@@ -1,19 +1,15 @@
 """Uneven work is told from late ranks and from noise."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import polars as pl
 import pytest
 from support.runs.analysed import report
 
 import tracelens as tl
+from tracelens.analyses.imbalance import Imbalance
 from tracelens.simulator.synthetic import Fault, Scenario
-
-if TYPE_CHECKING:
-    from tracelens.analyses.imbalance import Imbalance
 
 QUIET = Scenario(ranks=4, steps=60, noise=0, spread=0)
 

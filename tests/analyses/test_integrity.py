@@ -1,7 +1,5 @@
 """Missing data comes first: killed ranks, damaged files, missing ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

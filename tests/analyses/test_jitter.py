@@ -1,7 +1,5 @@
 """Jitter is what ranks wait for each other in turns: neither for one of them, nor in few steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

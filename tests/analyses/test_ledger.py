@@ -1,7 +1,5 @@
 """Every loss is accounted for once: claimed by a finding, known, jitter, or unexplained."""
 
-from __future__ import annotations
-
 import pytest
 from support.runs.analysed import RUNS, report
 from support.runs.sound import check_ledger

@@ -1,9 +1,7 @@
 """Ranks that join or leave are told, with their steps; ranks that only begin or end apart are not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,9 +11,6 @@ from tracelens import load
 from tracelens.errors import InvalidArgument
 from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ELASTIC = Scenario(ranks=6, steps=80, present=((4, (20, 79)), (5, (20, 79)), (1, (0, 49))))
 

@@ -1,19 +1,15 @@
 """A run tells the same with its work on devices as on threads: analyses look where the work is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import polars as pl
 import pytest
 from support.runs.analysed import faults, report, trace
 
+from tracelens.analyses.interleaving import Interleaving
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.analyses.interleaving import Interleaving
 
 OVERLAPPED = Scenario(ranks=4, steps=60, transfer_ms=3.0, buckets=4)
 BLOCKING = Scenario(ranks=4, steps=60, transfer_ms=3.0, overlap=False)

@@ -1,18 +1,14 @@
 """The critical path as a line: all of it while it is short, else who carries most of each stretch."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import polars as pl
 import pytest
 from support.runs.analysed import RUNS, report
 
 from tracelens.analyses import critical_path
+from tracelens.analyses.critical_path import CriticalPath
 from tracelens.replay.path import PATH_COLUMNS
-
-if TYPE_CHECKING:
-    from tracelens.analyses.critical_path import CriticalPath
 
 
 def path_of(*rows: tuple[int, int, int]) -> pl.DataFrame:

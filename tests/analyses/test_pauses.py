@@ -1,18 +1,13 @@
 """Pauses that many ranks make at different times are told, though noise hides most of their cost."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from support.runs.matrices import STEP_NS, healthy, own_time
 
 from tracelens.analyses.stragglers import turns
-
-if TYPE_CHECKING:
-    from tracelens.model.findings import Finding
+from tracelens.model.findings import Finding
 
 
 def _find_pauses(

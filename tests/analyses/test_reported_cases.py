@@ -3,22 +3,17 @@
 Each was called HEALTHY, or blamed on something else, before the four verdicts.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 import pytest
 
 import tracelens as tl
 from tracelens import Trace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens.model.result import Report
+from tracelens.model.result import Report
 
 MS: Final = 10**6
 STEPS: Final = 160

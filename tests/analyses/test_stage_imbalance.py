@@ -1,31 +1,25 @@
 """Stages with unequal work are an opportunity, and no rank of them is accused."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pytest
 from benchmarks.labelled import kinds_of_pipelines, kinds_of_ranks, pipeline
 from benchmarks.labelled.endtoend import report
+from benchmarks.labelled.label import Case, Label
 from benchmarks.labelled.makers import synchronous
 from benchmarks.labelled.setting import Setting
+from benchmarks.labelled.work import Work
 from support.tiers import mark_slow
 
 from tracelens.accounting import phases
 from tracelens.accounting.stages import Stages
 from tracelens.analyses.stage_imbalance import ALONE, StageImbalance
 from tracelens.load import prepare
+from tracelens.model.findings import Finding
 from tracelens.replay.event_graph import EventGraph
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from benchmarks.labelled.label import Case, Label
-    from benchmarks.labelled.work import Work
-
-    from tracelens.model.findings import Finding
 
 TWO_STAGES: Final = Setting(8, 60, 2, "mild", "lognormal", 11)
 FOUR_STAGES: Final = Setting(64, 40, 8, "mild", "lognormal", 11)

@@ -1,7 +1,5 @@
 """A stall lies six deviations above the usual step, not four."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

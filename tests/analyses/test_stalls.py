@@ -1,7 +1,5 @@
 """When all ranks are slow at the same time, nobody is to blame."""
 
-from __future__ import annotations
-
 import pytest
 from support.runs.analysed import faults, report
 from support.tiers import mark_slow

@@ -1,8 +1,6 @@
 """Tasks that a rank hands out: who holds them how long, and what that says where steps do not."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.runs.traces import call, span, trace_of
@@ -11,10 +9,8 @@ import tracelens as tl
 from tracelens.accounting import phases
 from tracelens.accounting.stages import find_server
 from tracelens.load import prepare
+from tracelens.model.trace import Trace
 from tracelens.verdicts.tasks import Tasks, measure_tasks
-
-if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
 
 MS = 10**6
 MESSAGE = MS // 10

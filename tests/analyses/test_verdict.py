@@ -1,7 +1,5 @@
 """What a report comes to in four lines: a fault, a bottleneck, a healthy run, or what is missing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pytest
 from benchmarks.shapes.bench import Case
 from benchmarks.shapes.jobs import STEP_NS, blocking_job
 from benchmarks.shapes.noise import FAMILIES, Setting
+from benchmarks.shapes.simulation import Job
 from hypothesis import strategies as st
 from support.runs.planted_losses import (
     CONTROLS,
@@ -39,18 +42,11 @@ from support.tiers import check_examples, few_or_many
 import tracelens as tl
 from tracelens.accounting.phases import Phases
 from tracelens.load import prepare
+from tracelens.model.findings import Finding
+from tracelens.model.result import Report
+from tracelens.model.trace import Trace
 from tracelens.replay.whatif import Replay
 from tracelens.simulator.synthetic import Clock, Fault, Scenario, generate, random_clocks, write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from benchmarks.shapes.simulation import Job
-
-    from tracelens.model.findings import Finding
-    from tracelens.model.result import Report
-    from tracelens.model.trace import Trace
 
 FEW_RANKS: Final = (2, 3, 4, 8)
 MANY_RANKS: Final = (64,)

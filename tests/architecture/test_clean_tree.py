@@ -1,7 +1,5 @@
 """What is committed says nothing of the machine it was written on."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

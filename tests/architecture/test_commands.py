@@ -1,17 +1,13 @@
 """Every `make` command that a document or a comment names exists, and each benchmark has a target."""
 
-from __future__ import annotations
-
 import re
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).parents[2]
 BENCHMARKS: Final = "tests/benchmarks/Makefile"

@@ -1,7 +1,5 @@
 """Each number that was chosen decides one test, and says its unit, its decision and what set it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

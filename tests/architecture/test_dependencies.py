@@ -1,16 +1,12 @@
 """Each dependency stands on its page with a reason; the lock of the tests' ones is of this project."""
 
-from __future__ import annotations
-
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from packaging.requirements import Requirement
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).parents[2]
 NAME: Final = "tracelens-training"

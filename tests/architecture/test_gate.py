@@ -5,8 +5,6 @@ that open no file of a trace are listed too. `tests/faults/test_every_open.py` w
 are read; calls in C libraries, which it cannot see, are seen here.
 """
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

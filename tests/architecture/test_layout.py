@@ -1,7 +1,5 @@
 """The library is laid out so that no module needs itself, and packages say what is private."""
 
-from __future__ import annotations
-
 import pytest
 from support.layout import PACKAGES, Module, aliases, circles, imports, modules, reaching
 

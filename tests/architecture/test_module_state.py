@@ -1,16 +1,12 @@
 """Modules of the core hold constants: nothing at module level changes while a program runs."""
 
-from __future__ import annotations
-
 import ast
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 from support.layout import Module, modules
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CONTAINERS: Final = {
     "Counter", "OrderedDict", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "bytearray",

@@ -1,7 +1,5 @@
 """`make mutate` finds a module and its tests, and leaves alone what is never run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Names are nouns and verbs; `found` or `_joined` alone says nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

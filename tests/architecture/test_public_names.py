@@ -1,7 +1,5 @@
 """The front door shows exactly what it documents."""
 
-from __future__ import annotations
-
 import tracelens
 
 

@@ -1,7 +1,5 @@
 """A reader, analysis, report, hook, command or page is added by one line in a visible list."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

@@ -1,22 +1,18 @@
 """Only tests with real processes are tried twice; who needed it is listed, and many fail the run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support import second_tries
 from support.launch.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TESTS = Path(__file__).parents[1]
 pytest.importorskip("pytest_rerunfailures")

@@ -1,7 +1,5 @@
 """Tests that take turns all run within eight turns, or all in one run on request."""
 
-from __future__ import annotations
-
 import pytest
 from support.turns import TURNS, select_turn
 

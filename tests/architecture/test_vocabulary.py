@@ -4,18 +4,14 @@
 room, each with its reason; an entry that is not needed any more fails, so the list can only shrink.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (

@@ -1,10 +1,10 @@
 """The comparison with another analyzer: both get the same events."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,10 +13,6 @@ from benchmarks.analyzers.converted import DEVICE, convert
 
 import tracelens as tl
 from tracelens.reports import report_format
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 RANKS, STEPS, MICRO_STEPS = 2, 30, 3
 

@@ -1,15 +1,11 @@
 """A long bench can be stopped: what is done is kept, and the next one goes on from there."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.labelled.kept import Performer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 done: list[int] = []
 

@@ -3,8 +3,6 @@
 What a run of these sizes measures says nothing, so a missed bound (exit code 1) is no failure here.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

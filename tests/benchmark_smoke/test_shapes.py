@@ -1,16 +1,12 @@
 """The shapes of loss are planted as large as asked for, and reports on them are judged rightly."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.shapes.answers import WORDS, Answer, Place
 from benchmarks.shapes.bench import AIM, Case, analyze_job, measure_share, solve_amount
 from benchmarks.shapes.catalog import list_controls, list_shapes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHAPES = list_shapes()
 

@@ -1,22 +1,17 @@
 """An unforeseen error prints one sentence and a traceback, with exit code 70."""
 
-from __future__ import annotations
-
+import argparse
 import errno
 import re
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+import polars as pl
 import pytest
 
 from tracelens import __version__
 from tracelens.cli import bug, info, main
-
-if TYPE_CHECKING:
-    import argparse
-
-    import polars as pl
 
 
 def fail(_arguments: argparse.Namespace) -> NoReturn:

@@ -1,7 +1,5 @@
 """`tracelens compare` from the command line: what it prints, and with which code it ends."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

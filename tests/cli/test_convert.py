@@ -1,14 +1,12 @@
 """`tracelens convert` writes a run, or a part, and says how much; what cannot be is a sentence."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -21,9 +19,6 @@ from tracelens.cli import convert, main
 from tracelens.exports import EXPORTS
 from tracelens.schema.ownership import MARKER_FILE, is_ours
 from tracelens.simulator.synthetic import Scenario
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Runs the verb with files of at most so many bytes: as on a disk that is full after them.
 ON_A_SMALL_DISK = """

@@ -1,7 +1,5 @@
 """`tracelens doctor` tries to record, names each problem, and ends with 1 if it found one."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,14 +1,9 @@
 """`tracelens doctor` says one thing of each framework."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import pytest
 
 from tracelens.cli import checks
 from tracelens_instrument.hooks import HOOKS
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_a_framework_with_a_hook_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:

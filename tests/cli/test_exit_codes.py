@@ -1,18 +1,13 @@
 """Bad input gets one clear sentence and an exit code, never a traceback."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.patience import PATIENCE_S
 
 from tracelens.cli import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def tracelens(*arguments: str) -> subprocess.CompletedProcess[str]:

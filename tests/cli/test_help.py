@@ -1,7 +1,5 @@
 """Every verb explains itself: a line in the overview, a description and examples."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A verb imports what it needs, so that small runs feel instant."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,21 +1,15 @@
 """`tracelens index` makes the index once and says where it is, and how large."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
+import pytest
 from support.runs.indexes import recorded
 
 from tracelens import load
 from tracelens.cli import main
 from tracelens.lod import index
 from tracelens.lod.tracks import names
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def test_the_index_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

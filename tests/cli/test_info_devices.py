@@ -1,19 +1,13 @@
 """`tracelens info` says whether devices were timed, and how well their clocks are known."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from support.runs.scenarios import DEVICES, HEALTHY
 
 from tracelens.cli import main
 from tracelens.simulator.synthetic import write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def test_devices_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

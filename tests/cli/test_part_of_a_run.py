@@ -1,9 +1,8 @@
 """`tracelens analyze` explains some ranks, steps or a time of a run, reads only that, and says so."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.tiers import mark_slow
@@ -13,9 +12,6 @@ from tracelens.distil import kept_report
 from tracelens.model.choice import Choice
 from tracelens.reports.schema import problems
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SLOW = Scenario(
     ranks=8,

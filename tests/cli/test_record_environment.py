@@ -1,7 +1,5 @@
 """What a recorded command finds in its environment: ours in front, all that was there still there."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

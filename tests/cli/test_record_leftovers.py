@@ -1,10 +1,8 @@
 """What killed processes leave is converted at the end, unless somebody may still be writing it."""
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.record import run_record
@@ -13,9 +11,6 @@ from support.runs.segments import PROCESS, Slot, write_folder
 
 from tracelens.schema.host import clock_domain, host_name
 from tracelens.schema.side import Process
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GONE = 2**22 + 1  # above the highest pid that Linux gives
 NOTHING = ("--", sys.executable, "-c", "")

@@ -1,15 +1,10 @@
 """What `tracelens record` cannot run or write gets one sentence and exit code 2; nothing is run."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.record import run_record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUNS = ("--", sys.executable, "-c", "print('ran')")
 

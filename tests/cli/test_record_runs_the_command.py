@@ -1,16 +1,11 @@
 """`tracelens record` runs the command as it is, and reports in one line where its trace is."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.record import record_command, run_record, short
 from support.launch.recording import read_one
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

@@ -1,23 +1,18 @@
 """A signal sent to `tracelens record` reaches the command; what it does then is what counts."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.patience import PATIENCE_S
 from support.launch.record import record_command
 from support.launch.recording import clean_environment, read_one, run_command
 from support.tiers import mark_slow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

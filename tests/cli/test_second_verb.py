@@ -1,12 +1,10 @@
 """What one verb found out of a trace serves the next: its events are not gone through again."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.patience import PATIENCE_S
@@ -19,9 +17,6 @@ from tracelens.lod import index, opening
 from tracelens.model.events import Source
 from tracelens.verdicts import report
 from tracelens_dashboard.runs.store import Store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Runs the verb with files of at most so many bytes: as on a disk that is full after them.
 ON_A_SMALL_DISK = """

@@ -1,17 +1,13 @@
 """Ranks that wrote to disks of their own nodes: several folders, or a pattern of them, are one run."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tracelens.cli import main
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RANKS = 6
 NODES = 3

@@ -1,7 +1,5 @@
 """`tracelens simulate` from the command line, as docs/simulate.md shows it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,20 +1,15 @@
 """`tracelens whatif` answers as text, JSON and Markdown, as its page shows, or refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.samples import ROOT, SAMPLES
 
 import tracelens as tl
 from tracelens.cli import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SAMPLE = str(SAMPLES / "ddp-slow-backprop")
 PAGE = (ROOT / "docs" / "whatif.md").read_text()

@@ -1,25 +1,19 @@
 """Runs are compared where they can be: metric by metric, finding by finding, rank by rank."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from support.web.stores import HOT, LATE, SLOW_RANK, open_run
 
-from tracelens.comparison import Steps, compare
+from tracelens.comparison import Comparison, Steps, compare
+from tracelens.comparison.changes import FindingChange
 from tracelens.comparison.series import difference
+from tracelens.model.findings import Finding
 from tracelens.simulator.synthetic import Fault, Scenario
-
-if TYPE_CHECKING:
-    from tracelens.comparison import Comparison
-    from tracelens.comparison.changes import FindingChange
-    from tracelens.model.findings import Finding
-    from tracelens.stats.between_runs import Change
-    from tracelens_dashboard.runs.store import Store
+from tracelens.stats.between_runs import Change
+from tracelens_dashboard.runs.store import Store
 
 HEALTHY = Scenario(ranks=6, steps=50)
 BEGIN, END = 20, 39

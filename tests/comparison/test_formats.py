@@ -1,7 +1,5 @@
 """A comparison as text, Markdown and JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

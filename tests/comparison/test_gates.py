@@ -1,22 +1,16 @@
 """A gate fails on what is both beyond its limit and beyond noise, and says why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from support.web.stores import HOT, LATE
 
 from tracelens.comparison import Steps, compare
-from tracelens.comparison.gates import judge, parse
+from tracelens.comparison.gates import Outcome, judge, parse
 from tracelens.comparison.messages import headline, verdict
 from tracelens.errors import InvalidArgument, UnusableInput
-
-if TYPE_CHECKING:
-    from tracelens.comparison.gates import Outcome
-    from tracelens.model.findings import Finding
+from tracelens.model.findings import Finding
 
 MS = 1e6
 

@@ -1,7 +1,5 @@
 """Converting makes the Arrow file and then removes the folder, never the other way round."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Decoding gives back exactly what the records say: every field, every status, in order of start."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,7 @@
 """Device times that come in records of their own find their spans."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,9 +10,6 @@ from support.runs.segments import Slot, write_folder
 from tracelens.conversion.segments import convert, decode
 from tracelens.schema.record import TIMED_ON_DEVICE
 from tracelens.schema.side import Definition, SideTables
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPAN = Definition(1, "forward", "forward")
 DEVICE = Definition(2, "device times", "device", type="device")

@@ -1,12 +1,11 @@
 """Converted piece by piece while it is recorded, killed at any point, a recording stays what it is."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,9 +19,6 @@ from tracelens.conversion.segments import convert, decode
 from tracelens.schema.record import END, END_OFFSET, RECORD_BYTES
 from tracelens.schema.side import Definition, SideTables
 from tracelens.schema.vocabulary import UNFINISHED_FILE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SLOTS = 8
 DEFINITIONS = (

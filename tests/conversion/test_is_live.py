@@ -1,11 +1,9 @@
 """A recording is live while the process that makes it runs, here, and has not said that it ended."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.runs.segments import PROCESS, write_folder
@@ -13,9 +11,6 @@ from support.runs.segments import PROCESS, write_folder
 from tracelens.conversion.segments import is_live
 from tracelens.errors import TraceNotFound
 from tracelens.schema.host import clock_domain, host_name, process_started_ns
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HERE = replace(PROCESS, host=host_name(), clock_domain=clock_domain(), incarnation=time.time_ns())
 

@@ -1,7 +1,5 @@
 """One at a time holds a lock; others wait as long as they like, and notice what changed meanwhile."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import threading

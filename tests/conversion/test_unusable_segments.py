@@ -1,9 +1,8 @@
 """A segments folder that is damaged, foreign or newer is refused in a sentence, or read in part."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.runs.segments import PROCESS, Slot, header, newer, write_folder
@@ -20,9 +19,6 @@ from tracelens.errors import NewerVersion, NotATrace, TraceNotFound
 from tracelens.schema.record import BYTE_ORDER, RECORD_BYTES
 from tracelens.schema.side import Definition, dropped_line, to_line
 from tracelens.schema.vocabulary import SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ONE = Slot(start_ns=10, end_ns=20)
 

@@ -1,7 +1,5 @@
 """The charts' library is what its lock file says, and draws every trace that a figure has."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Text can be read, categories can be told apart, and victims stay paler than culprits."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names from a trace stay inert on a page, and numbers stay with their units."""
 
-from __future__ import annotations
-
 from tracelens_dashboard import text
 
 

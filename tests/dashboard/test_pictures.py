@@ -1,9 +1,7 @@
 """The documentation shows every page as it is, in pictures that are quickly loaded."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.screenshots import LARGEST, PICTURES, name_of
@@ -11,9 +9,6 @@ from support.web.pngs import chunks
 
 from tracelens_dashboard.app import run_list
 from tracelens_dashboard.pages import PAGES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DOCS = PICTURES.parent
 TITLES = [*(page.TITLE for page in PAGES), run_list.TITLE]

@@ -1,9 +1,7 @@
 """A report is kept next to its trace, and used while neither the trace nor the code changes."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +11,6 @@ from tracelens.distil import kept_report, places
 from tracelens.lod import opening
 from tracelens.model.choice import Choice
 from tracelens.simulator.synthetic import Fault, Scenario, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 SLOW = Scenario(ranks=4, steps=40, faults=(Fault("backprop", (2,), factor=1.5),))
 

@@ -1,15 +1,10 @@
 """The main job: `tracelens demo` records a training with a slow rank, and names that rank."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.recording import run_command
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.alone

@@ -5,21 +5,18 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from support.launch.examples import record_example, run_example
-from support.launch.recording import read_all
+from support.launch.recording import Recorded, read_all
 from support.turns import select_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.launch.recording import Recorded
-
     Trained = Callable[[str, str], tuple[list[Recorded], str]]
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]

@@ -4,19 +4,13 @@ Nowhere else is told by times below the planted one, so on a machine so slow tha
 long, a longer fault is planted.
 """
 
-from __future__ import annotations
-
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 import pytest
 from support.launch.examples import record_example, run_example
+from support.launch.recording import Recorded
 from support.turns import select_turn
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.launch.recording import Recorded
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

@@ -1,17 +1,12 @@
 """A rank killed in mid-backprop leaves what it had closed, and the span that it was in, open."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.examples import run_example
 from support.launch.record import short
 from support.launch.recording import Recorded, read_all
 from support.turns import select_turn
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

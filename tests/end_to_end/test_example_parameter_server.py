@@ -1,14 +1,10 @@
 """Requests of the parameter-server example: the worker's end and the shard's end match one to one."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.launch.examples import record_example
-
-if TYPE_CHECKING:
-    from support.launch.recording import Recorded
+from support.launch.recording import Recorded
 
 pytestmark = pytest.mark.end_to_end
 

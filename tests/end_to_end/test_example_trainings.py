@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import functools
 import re
+import subprocess
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,10 +19,6 @@ from support.launch.recording import read_all
 from support.turns import select_turn
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from pathlib import Path
-
     Trained = Callable[[tuple[str, ...], int, int], tuple[Path, subprocess.CompletedProcess[str]]]
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]

@@ -1,15 +1,15 @@
 """Whoever does the work, the report is the same byte for byte: threads, processes, MPI ranks, Dask."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 import pytest
 from support.launch.mpi import MPIEXEC
@@ -18,10 +18,6 @@ from tracelens.errors import InvalidArgument
 from tracelens.executors import open_executor
 from tracelens.parallel import map_in_order
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 LIMIT_S = 120
 SLOW = Scenario(

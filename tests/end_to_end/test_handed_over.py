@@ -1,12 +1,11 @@
 """What workers make comes back whole: several things in a message, arrays in files or without any."""
 
-from __future__ import annotations
-
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +16,6 @@ from tracelens.executors import open_executor
 from tracelens.parallel import batch_size, map_in_order
 from tracelens.reports import to_json
 from tracelens.simulator.synthetic import Scenario, write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MANY = Scenario(ranks=17, ranks_per_host=4, steps=12)
 SOME = [1, 1000, 0, 100_000]

@@ -1,7 +1,5 @@
 """A launcher ends recorded ranks as it ends others, and their recordings are kept."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Real runs whose ranks exchange messages: the slow rank is named even if few ranks wait for it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,17 +1,13 @@
 """docs/notebook.ipynb runs, and its outputs are those that it has now."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.notebook import NOTEBOOK
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

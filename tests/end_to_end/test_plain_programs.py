@@ -1,10 +1,8 @@
 """A first run of a program as it is: who makes the others wait is named, wherever no span covers it."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from support.launch.disturb import Disturber, stopped_long
@@ -15,9 +13,6 @@ from support.launch.torchrun import torchrun_command
 from support.turns import select_turn
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

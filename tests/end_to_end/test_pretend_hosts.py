@@ -1,10 +1,8 @@
 """Trainings on pretend hosts: their network is really slow, and their clocks really differ."""
 
-from __future__ import annotations
-
 import importlib
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -12,11 +10,7 @@ from support.launch.examples import EXAMPLES
 from support.launch.record import run_record
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens.model.result import Report
+from tracelens.model.result import Report
 
 pytestmark = [pytest.mark.alone, pytest.mark.end_to_end, pytest.mark.root, pytest.mark.slow]
 

@@ -1,11 +1,9 @@
 """torch.profiler and TraceLens record one training: both give one verdict and equal times."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pytest
@@ -16,9 +14,7 @@ from support.turns import select_turn
 
 import tracelens as tl
 from tracelens.accounting import phases
-
-if TYPE_CHECKING:
-    from tracelens.arrays import Floats
+from tracelens.arrays import Floats
 
 pytestmark = [pytest.mark.alone, pytest.mark.end_to_end, pytest.mark.slow]
 

@@ -1,24 +1,19 @@
 """Trainings as in tutorials come to the same weights, output and exit code when recorded."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from support.imports import skip_without
 from support.launch.record import record_command
 from support.launch.recording import read_all, run_command
 from support.launch.torchrun import torchrun_command
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Sequence
 
 skip_without("torch")
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]

@@ -1,11 +1,9 @@
 """A fault, recorded now on a rank and step range drawn at random, is found where it is."""
 
-from __future__ import annotations
-
 import os
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.samples import Sample, differences, manifest, record
@@ -13,9 +11,6 @@ from support.turns import select_turn
 
 from tracelens.load import open as open_trace
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

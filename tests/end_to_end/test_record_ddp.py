@@ -1,10 +1,7 @@
 """`tracelens record` sees a DDP training whose script does not mention TraceLens."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from support.imports import skip_without
@@ -13,12 +10,11 @@ from support.launch.torchrun import run_ranks, torchrun_command
 
 import tracelens as tl
 from tracelens.accounting import phases
+from tracelens.model.trace import Trace
 
 skip_without("torch")
 pytestmark = pytest.mark.end_to_end
 
-if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
 
 SCRIPT = Path(__file__).parents[1] / "hooks" / "torch" / "scripts" / "plain_ddp_training.py"
 STEPS = 6

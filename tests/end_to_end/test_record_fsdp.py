@@ -1,17 +1,12 @@
 """`tracelens record` sees FSDP2: weights gathered, gradients scattered, and one forward pass a step."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.imports import skip_without
 from support.launch.examples import run_example
 from support.launch.recording import Recorded, read_all
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 skip_without("torch")
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]

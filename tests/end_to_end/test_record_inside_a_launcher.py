@@ -1,10 +1,8 @@
 """`tracelens record` also works between a launcher and each of its ranks, as under srun."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from support.launch.examples import EXAMPLES
@@ -13,9 +11,6 @@ from support.launch.record import record_command, short
 from support.launch.recording import read_all, run_command
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

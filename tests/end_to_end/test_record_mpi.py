@@ -1,7 +1,5 @@
 """`tracelens record` sees an MPI training whose script does not mention TraceLens."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lowercase methods of mpi4py pickle: a report of a real run names them, and no call with buffers."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

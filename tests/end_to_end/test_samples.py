@@ -1,15 +1,11 @@
 """Every committed sample is explained by what is planted in it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from support.samples import SAMPLES, Sample, differences, explain, manifest, sample_report
 
-if TYPE_CHECKING:
-    from tracelens.model.result import Report
+from tracelens.model.result import Report
 
 MEGABYTE = 10**6
 

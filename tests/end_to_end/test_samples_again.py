@@ -1,9 +1,8 @@
 """Samples can be recorded again: what the cheap ones record, and the verdict, is as committed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import polars as pl
 import pytest
@@ -11,12 +10,8 @@ from support.samples import Sample, departures, manifest, record
 from support.turns import select_turn
 
 from tracelens.load import open as open_trace
+from tracelens.model.trace import Trace
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens.model.trace import Trace
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

@@ -1,12 +1,10 @@
 """`tracelens serve` accepts connections from other hosts that have its printed address."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from http.client import HTTPConnection
-from typing import TYPE_CHECKING
+from http.client import HTTPConnection, HTTPMessage
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,10 +13,6 @@ from support.launch.patience import PATIENCE_S
 from support.web.browser import served
 
 from tracelens.simulator.synthetic import Scenario, write
-
-if TYPE_CHECKING:
-    from http.client import HTTPMessage
-    from pathlib import Path
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

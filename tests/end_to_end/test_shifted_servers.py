@@ -1,17 +1,12 @@
 """Real parameter servers and workers on clocks minutes apart: their requests bring them together."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.examples import record_example
 from support.launch.shifted import skip_if_clocks_cannot_be_shifted
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.root, pytest.mark.slow]
 

@@ -1,7 +1,5 @@
 """A real training in which one layer is slow on one rank: the finding names rank and layer."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,6 @@ from support.launch.examples import run_example
 import tracelens as tl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Reported = Callable[..., tl.Report]
 
 pytestmark = [pytest.mark.alone, pytest.mark.end_to_end, pytest.mark.slow]

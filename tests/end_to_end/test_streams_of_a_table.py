@@ -1,20 +1,16 @@
 """A stranger's table whose compute is on a thread or stream of its own, from the file to the report."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 import pytest
 from support.turns import select_turn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

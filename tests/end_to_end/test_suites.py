@@ -3,17 +3,12 @@
 Each of the two takes its turn on one day in eight.
 """
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from suites import mpi4py_suite, torch_suite
 from support.turns import select_turn
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

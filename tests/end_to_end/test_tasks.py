@@ -1,7 +1,5 @@
 """First runs of programs in which a rank hands out tasks: a slow worker is named, a healthy one not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """First runs of programs whose ranks send each other messages: steps and culprits without any mark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

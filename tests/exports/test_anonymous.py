@@ -1,10 +1,10 @@
 """An anonymous export contains no name of a host, user, job or path in any byte."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import polars as pl
 import pyarrow as pa
@@ -20,14 +20,9 @@ from tracelens.exports.anonymous import Replacements
 from tracelens.exports.content import of_trace
 from tracelens.exports.native import save
 from tracelens.load import prepare
+from tracelens.model.findings import Finding
 from tracelens.model.trace import SAMPLE_COLUMNS
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tracelens.model.findings import Finding
 
 HOSTS: Final = ("trn-node7.cluster.example", "trn-node8.cluster.example")
 # What must not be found again, in any case of letters.

@@ -1,8 +1,7 @@
 """What is summed up keeps its phase and its step; what findings name stays as it is."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import polars as pl
 import pytest
@@ -18,13 +17,9 @@ from tracelens.exports import EXPORTS, native
 from tracelens.exports.content import of_trace
 from tracelens.exports.down_sampling import Flagged, find_flagged, sum_up
 from tracelens.model.findings import Finding
+from tracelens.model.trace import Trace
 from tracelens.schema.vocabulary import SUMMED_UP
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens.model.trace import Trace
 
 KEY: Final = ["process", "step", "thread", "kind", "op", "communicator", "shard", "stream"]
 NOTHING: Final = Flagged()

@@ -1,10 +1,9 @@
 """OpenTelemetry's own messages parse what is written, and every span is in it, in its place."""
 
-from __future__ import annotations
-
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,11 +15,7 @@ from support.tiers import mark_slow_in_turn
 import tracelens
 from tracelens.exports import otlp
 from tracelens.exports.content import of_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens.model.trace import Trace
+from tracelens.model.trace import Trace
 
 IDS = ("traceId", "spanId", "parentSpanId")
 

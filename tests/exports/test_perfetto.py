@@ -1,12 +1,11 @@
 """What Perfetto opens: valid trace-event JSON, nothing lost, nothing that overlaps on a thread."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -17,13 +16,9 @@ from support.web.stores import DEVICES, SHARDED, SLOW_RANK, traced
 from tracelens.align.selection import find_begin
 from tracelens.exports import perfetto
 from tracelens.exports.content import of_trace
+from tracelens.exports.selection import Selection
 from tracelens.model.choice import Choice
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens.exports.selection import Selection
-    from tracelens.model.trace import Trace
+from tracelens.model.trace import Trace
 
 HOSTILE = '"]}<script>alert(1)</script>\x00\u2028\ud7ff\\'
 OVERLAPPING = trace_of(

@@ -1,8 +1,7 @@
 """Perfetto loads what is exported without an error, and has each span: asked of its own loader."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import polars as pl
 import pytest
@@ -12,9 +11,6 @@ from support.tiers import mark_slow_in_turn
 
 from tracelens.exports import perfetto as export
 from tracelens.exports.content import of_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # A name and a number each. Instants and frames of stacks are slices, too; what never ended lasts -1.
 ASKED: Final = """

@@ -1,10 +1,9 @@
 """Perfetto's manifest says how far apart clocks of the user's files are, as alignment found them."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from support import perfetto, perfetto_files
@@ -15,9 +14,6 @@ from tracelens.cli import main
 from tracelens.errors import InvalidArgument
 from tracelens.exports import perfetto_manifest
 from tracelens.exports.content import of_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MS: Final = 1_000_000
 SKEWS_MS: Final = (0, 7_000, -2_500)

@@ -1,9 +1,8 @@
 """A converted run is explained as the run itself, in every format that `tracelens analyze` reads."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -20,14 +19,10 @@ from tracelens.exports import EXPORTS, native, table
 from tracelens.exports.content import Content, of_trace
 from tracelens.exports.otlp import unix_offset_ns
 from tracelens.model.choice import Choice
+from tracelens.model.result import Report
+from tracelens.model.trace import Trace
 from tracelens.reports import to_json
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens.model.result import Report
-    from tracelens.model.trace import Trace
 
 OTHERS = {"speedscope", "perfetto_manifest"}  # of stacks, and of the user's own files
 OF_SPANS = {name: export for name, export in EXPORTS.items() if name not in OTHERS}

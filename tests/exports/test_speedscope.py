@@ -1,12 +1,11 @@
 """Stacks in speedscope's own schema (npm package 1.25), each for as long as it was seen."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 import tarfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import validate
@@ -16,9 +15,6 @@ from support.samples import sample_trace
 from tracelens.errors import InvalidArgument
 from tracelens.exports import speedscope
 from tracelens.exports.content import of_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PACKAGE = "speedscope@1.25.0"
 IN_PACKAGE = "package/dist/release/file-format-schema.json"

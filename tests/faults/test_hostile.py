@@ -3,20 +3,15 @@
 `make fuzz` tries many thousands of inputs; this file tries one of each format.
 """
 
-from __future__ import annotations
-
+import subprocess
 import sys
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 from support.hostile import changes, processes
 from support.hostile.registry import FORMATS
 from support.launch.recording import run_command
-
-if TYPE_CHECKING:
-    import subprocess
 
 ROOT = Path(__file__).parents[2]
 SOUND = ("kineto", "native", "segments", "csv", "parquet", "nsight", "xplane", "perfetto")

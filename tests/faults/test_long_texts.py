@@ -1,11 +1,10 @@
 """A text of any length, and a file that becomes one, is refused before it is taken apart."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,10 +13,6 @@ from support.hostile.protobuf import varint
 
 from tracelens import load
 from tracelens.cli import main
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LONG = 3 << 20  # bytes: beyond the limit, and quick to write
 

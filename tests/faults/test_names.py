@@ -1,14 +1,13 @@
 """Names that a stranger chose do nothing: in a terminal, on a page, in a spreadsheet, in a viewer."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
 import shutil
 import unicodedata
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -22,9 +21,6 @@ from tracelens.exports.repair import repair
 from tracelens.model.csv_cells import cells
 from tracelens.model.inert import clean
 from tracelens.schema.side import SideTables
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOSTILE: Final = (
     "\x1b[2J\x1b]0;owned\x07",  # clears the screen, and names the window

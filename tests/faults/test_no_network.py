@@ -1,20 +1,16 @@
 """Nothing that TraceLens does asks for anything on a network, but for a trace that is on one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 from support.launch.patience import PATIENCE_S
 from support.samples import SAMPLES
 from support.tiers import few_or_many
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Runs verbs, and ends with 99 where it or a library looks up a name or connects to another machine.
 WATCHED: Final = """

@@ -1,10 +1,8 @@
 """Reading a stranger's trace writes, moves and deletes nothing but in folders that TraceLens made."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.runs.indexes import explained, recorded
@@ -20,9 +18,6 @@ from tracelens.lod import index, opening
 from tracelens.schema.host import clock_domain, host_name, leave_note
 from tracelens.schema.ownership import MARKER_FILE, mark
 from tracelens.schema.vocabulary import UNFINISHED_FILE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEAD = replace(
     PROCESS, host=host_name(), clock_domain=clock_domain(), pid=2**22 + 1, incarnation=1, rank=9

@@ -1,9 +1,7 @@
 """A process or a host that stands still for an hour: the step is named, and how long it was."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,6 @@ from tracelens.accounting import phases
 from tracelens.simulator.scenario import Clock
 from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOUR_MS = 3_600_000.0
 RUN = Scenario(ranks=4, steps=60, ranks_per_host=2)

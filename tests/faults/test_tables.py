@@ -1,8 +1,8 @@
 """Tables of spans with odd contents are analyzed, drawn and exported as far as they make sense."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,17 +12,12 @@ from tracelens import load
 from tracelens.accounting import phases
 from tracelens.exports import perfetto
 from tracelens.exports.content import of_trace
+from tracelens.model.result import Report
+from tracelens.model.trace import Trace
 from tracelens.schema.vocabulary import MOST_RANKS
 from tracelens.verdicts.report import analyze
 from tracelens_dashboard.export import report as page
 from tracelens_dashboard.runs.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tracelens.model.result import Report
-    from tracelens.model.trace import Trace
 
 STEPS = 30
 STEP_NS = 100_000

@@ -1,10 +1,9 @@
 """Messages whose other end was never recorded tell nothing of links, and stop no analysis."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,14 +11,10 @@ from support.tiers import mark_slow
 
 from tracelens import Trace, load
 from tracelens.accounting.communication.transfers import list_messages
+from tracelens.model.result import Report
 from tracelens.verdicts.report import analyze
 from tracelens_dashboard.export import report as page
 from tracelens_dashboard.runs.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelens.model.result import Report
 
 ROOT = Path(__file__).parents[2]
 STAGES = 4

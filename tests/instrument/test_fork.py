@@ -1,19 +1,14 @@
 """After a fork both go on: the parent as before, the child in files of its own."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.recording import read_all, run_child
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.end_to_end,

@@ -1,14 +1,9 @@
 """Training pays for nothing it does not use: no numpy, no pyarrow, no analyzer while it records."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.recording import read_one, run_child
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

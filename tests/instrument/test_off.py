@@ -1,8 +1,7 @@
 """Switched off, the recorder gets out of the way; switched on later, handles made before work."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.recording import read_one
@@ -10,9 +9,6 @@ from support.launch.recording import read_one
 import tracelens as tl
 from tracelens.errors import InvalidArgument
 from tracelens_instrument import recorder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def work() -> int:

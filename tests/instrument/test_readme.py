@@ -1,7 +1,5 @@
 """instrument/README.md names what exists, and its example runs."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

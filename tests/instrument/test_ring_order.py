@@ -1,7 +1,5 @@
 """Which segments may go when only the last steps are kept: none that holds anything of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

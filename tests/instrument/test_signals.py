@@ -1,11 +1,12 @@
 """A signal handler may record inside a span, inside the recorder itself, at any moment."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
 
 import polars as pl
 import pytest
@@ -13,11 +14,6 @@ from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens_instrument.storage import rotation, segments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from types import FrameType
 
 HANDLED = 200
 DEEPEST = 8

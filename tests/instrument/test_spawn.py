@@ -1,14 +1,9 @@
 """Spawned processes record to the folder of their parent, as its children."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.recording import Recorded, read_all, run_child
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

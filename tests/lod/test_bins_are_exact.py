@@ -1,7 +1,5 @@
 """Bins sum up time exactly, also where spans overlap, and coarse bins are sums of fine ones."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

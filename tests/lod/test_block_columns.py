@@ -1,7 +1,5 @@
 """Columns on disk give back what was written, whichever part is read, and little is decoded."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,8 +1,7 @@
 """A run without a whole step, worker, call or shard is indexed and compared like any other."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,13 +11,9 @@ import tracelens as tl
 from tracelens.arrays import sum_exactly
 from tracelens.cli import main
 from tracelens.lod import opening, run_data
+from tracelens.lod.run_data import Run
 from tracelens.lod.step_times import StepGrid, StepTimes
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens.lod.run_data import Run
 
 RUNS: dict[str, dict[str, list[Any]]] = {
     "counters alone": {"kind": ["user"] * 2, "type": ["counter"] * 2, "value": [1.0, 2.0]},

@@ -1,7 +1,5 @@
 """An index gives back the run it was made of, is found only while it is true, and never half there."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,20 +1,14 @@
 """The files of an index are those of its format's number: who changes them raises it."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from support import index_layout
 
 from tracelens.distil import places
 from tracelens.lod import lane_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 ADVICE = (
     "An index that is there already would be read as what it is not. Raise VERSION in the index's "

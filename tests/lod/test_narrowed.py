@@ -1,8 +1,6 @@
 """Some ranks and steps of a run, as pages see them, are what they are in the whole run."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +9,9 @@ from support.runs.indexes import explained, recorded
 from tracelens import load
 from tracelens.errors import InvalidArgument
 from tracelens.lod import narrowed, opening
+from tracelens.lod.run_data import Run
 from tracelens.model.choice import Choice
 from tracelens.simulator.synthetic import Fault, Scenario
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens.lod.run_data import Run
 
 SLOW = Fault("backprop", (2,), steps=(20, 39), factor=1.6)
 SERVED = Scenario(ranks=4, steps=60, shards=2, faults=(SLOW,))

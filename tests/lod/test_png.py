@@ -1,7 +1,5 @@
 """The encoder writes PNG that decodes to the pixels and colours that went in."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

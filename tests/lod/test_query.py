@@ -1,7 +1,5 @@
 """The level of detail follows from how wide a step is and how many spans are in view."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.runs.frames import MS, scene_of

@@ -1,7 +1,5 @@
 """A run's regimes: where its step time changes for long, and not where it only varies."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Lateness is own time beyond the peers', and says so with one rank, two, or one missing."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 from support.runs.frames import MS, run_of, times_of

@@ -1,7 +1,5 @@
 """A pixel shows the span under its centre, and what falls between the centres is counted."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

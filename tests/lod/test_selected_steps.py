@@ -1,8 +1,6 @@
 """The timeline of selected steps marks the ranges that were not selected."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 from support.runs.indexes import SLOW, recorded
@@ -11,9 +9,6 @@ from tracelens import load
 from tracelens.lod.lanes import CODES, UNSELECTED
 from tracelens.lod.run_data import Run
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def codes_between(folder: Path, steps: str) -> tuple[set[int], set[int]]:

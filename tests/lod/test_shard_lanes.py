@@ -1,7 +1,5 @@
 """Shards have two rows, what they served and what they received, without overlap."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from tracelens.lod import lanes, residuals

@@ -1,8 +1,6 @@
 """A process's spans read alone are those of the whole trace, on the common clock."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -12,9 +10,6 @@ from tracelens import load
 from tracelens.lod import opening
 from tracelens.lod.tracks.recorded_spans import RecordedSpans
 from tracelens.simulator.synthetic import Scenario, random_clocks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SKEWED = Scenario(ranks=4, ranks_per_host=2, steps=40, clocks=random_clocks(2))
 DEVICES = Scenario(ranks=2, ranks_per_host=1, steps=20, on_device=True, clocks=random_clocks(2))

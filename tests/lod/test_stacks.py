@@ -1,18 +1,12 @@
 """Stacks are counted over the recorded pieces of a phase, and compared with the median peer's."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import polars as pl
 import pytest
 from support.web.stores import slow_rank
 
+from tracelens.accounting.sampled_code import Stack
 from tracelens.lod import stacks
 from tracelens.lod.viewport import Window
-
-if TYPE_CHECKING:
-    from tracelens.accounting.sampled_code import Stack
 
 SECOND = 10**9
 MAIN, LOAD, READ = "main (a:1)", "load (b:2)", "read (c:3)"

@@ -1,7 +1,5 @@
 """A grid keeps the worst of every cell, and leads back to it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tracelens.lod import step_times

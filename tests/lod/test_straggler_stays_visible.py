@@ -1,7 +1,5 @@
 """A single late rank stays visible, however many ranks and steps share a pixel."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.runs.crowds import crowd

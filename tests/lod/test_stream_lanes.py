@@ -1,7 +1,5 @@
 """Streams of devices have rows of their own, below the workers, with what ran there."""
 
-from __future__ import annotations
-
 import polars as pl
 from support.runs.frames import scene_of
 

@@ -1,7 +1,5 @@
 """Every lane has a row, rows do not overlap, and a height leads back to its row."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """A window is covered whole, on a grid that does not move while one pans."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """``--ranks``, ``--steps`` and ``--time`` have one syntax; an invalid choice is one sentence."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

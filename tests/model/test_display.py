@@ -1,7 +1,5 @@
 """Traces, reports, findings and results: one line as text, HTML in notebooks, frames of pandas."""
 
-from __future__ import annotations
-
 import base64
 import re
 from dataclasses import replace

@@ -1,8 +1,7 @@
 """Events are read process by process when they are collected, and only as far as they are asked for."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -10,14 +9,9 @@ from polars.testing import assert_frame_equal
 from support.runs.scenarios import HEALTHY
 
 from tracelens import load
-from tracelens.model.trace import EVENT_COLUMNS
+from tracelens.model.trace import EVENT_COLUMNS, Trace
 from tracelens.readers.native import arrow_file, assemble
 from tracelens.simulator.synthetic import generate, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens.model.trace import Trace
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,11 @@
 """The table of finding kinds is whole, and the only place outside of analyses that names a kind."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from math import hypot
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
 
@@ -21,9 +20,6 @@ from tracelens.model.findings import (
     subject,
     suppressed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 ANALYSES = ROOT / "tracelens" / "analyses"

@@ -1,7 +1,5 @@
 """Numbers read as one would say them, the same in a report's sentence, its tables and on every page."""
 
-from __future__ import annotations
-
 import pytest
 
 from tracelens.model import fmt

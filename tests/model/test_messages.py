@@ -1,17 +1,13 @@
 """Both sides of messages, and how long one rank waited in them for the other."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.runs.traces import call, span, trace_of
 
 from tracelens.accounting import phases
 from tracelens.load import prepare
-
-if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
+from tracelens.model.trace import Trace
 
 RING = {"algorithm": "ring", "thread": 0}
 

@@ -1,7 +1,5 @@
 """Columns that are kept from one pass to the next come back as they were."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A process's part of a table shares what was made of the whole, and is sent without it."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Whatever the variables, every byte has one shard, and loads keep to what the strategy promises."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pytest

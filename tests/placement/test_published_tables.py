@@ -4,21 +4,14 @@
 are trained. `ps_placement.csv` holds the loads of 1 to 64 shards, computed apart from this code.
 """
 
-from __future__ import annotations
-
 import csv
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tracelens.placement import chunked, greedy, largest_first, loads, round_robin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tracelens.placement import Piece
+from tracelens.placement import Piece, chunked, greedy, largest_first, loads, round_robin
 
 HERE = Path(__file__).parent
 STRATEGIES: dict[str, Callable[[Sequence[int], int], list[Piece]]] = {

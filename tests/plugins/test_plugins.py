@@ -1,7 +1,5 @@
 """Readers and analyses of another distribution, installed for real into a folder of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

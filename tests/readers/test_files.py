@@ -1,8 +1,7 @@
 """A new reader names its suffixes and reads one file; the rest is common to all readers of files."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -11,10 +10,6 @@ from tracelens.errors import NotATrace, UnusableInput
 from tracelens.readers.base import Reading
 from tracelens.readers.files import FileSet, FilesReader, ReadFile
 from tracelens.schema.gate import contents
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MAGIC = b"toy"
 

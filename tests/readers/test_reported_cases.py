@@ -1,7 +1,5 @@
 """Files of strangers whose right answer is known: damage costs records, and no verdict."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

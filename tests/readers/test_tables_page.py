@@ -1,18 +1,15 @@
 """docs/tables.md: its example runs as it stands there, and every column is named."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from tracelens.cli import build_parser
 from tracelens.readers.table.naming import COLUMNS, OTHERS, TIMES
 from tracelens.readers.words import meaning
-
-if TYPE_CHECKING:
-    import pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 

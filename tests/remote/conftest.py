@@ -1,21 +1,16 @@
 """What tests of remote traces share: a run, a cache of their own, a real S3 server and its bucket."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch import s3_server
 from support.web import file_server
+from support.web.file_server import Behaviour
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.web.file_server import Behaviour
 
 SLOW = Scenario(ranks=4, ranks_per_host=2, steps=40, faults=(Fault("backprop", (2,), factor=1.5),))
 

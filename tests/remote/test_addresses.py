@@ -1,7 +1,5 @@
 """What is an address, what a path; and what of an address may be printed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,8 +21,6 @@ from tracelens.schema.ownership import MARKER_FILE
 from tracelens.simulator.synthetic import Scenario, write
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from remote.conftest import Bucket
 
 pytestmark = pytest.mark.end_to_end

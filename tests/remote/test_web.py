@@ -1,24 +1,18 @@
 """Files and listings of web servers: read like local ones, and trusted with nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.runs.tables import table_of
+from support.web.file_server import Behaviour
 
 import tracelens
 from tracelens.cli import main
 from tracelens.errors import UnusableInput
 from tracelens.remote import mirror
 from tracelens.simulator.synthetic import Scenario, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.web.file_server import Behaviour
 
 Web = tuple[str, "Path", "Behaviour"]
 

@@ -1,7 +1,5 @@
 """A finding saves what `tracelens whatif` answers: both replay the same fix."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What `async=on` saves is what the same simulated run comes to without a barrier, or is not stated."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from support.runs.analysed import trace as run

@@ -1,23 +1,18 @@
 """What a fix is said to save is what the same run without the fault really saves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from support.runs.analysed import faults, report
 from support.tiers import mark_slow
 
-from tracelens.replay.delays import price_delay
+from tracelens.arrays import Floats
+from tracelens.replay.delays import Price, price_delay
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
-
-if TYPE_CHECKING:
-    from tracelens.arrays import Floats
-    from tracelens.replay.delays import Price
 
 FAULTS = {
     "lasting": Fault("backprop", (2,), factor=1.3),

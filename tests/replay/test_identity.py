@@ -1,7 +1,5 @@
 """A replay without edits gives back the recorded run, on every sample trace."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.samples import manifest, sample_trace

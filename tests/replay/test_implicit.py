@@ -1,8 +1,7 @@
 """Collectives without a span are replayed; stretches that merely look alike are not taken for them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -10,13 +9,9 @@ import pytest
 
 from tracelens import Trace
 from tracelens.accounting import phases
+from tracelens.arrays import Floats
 from tracelens.replay.event_graph import EventGraph
 from tracelens.verdicts.whatif import whatif
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracelens.arrays import Floats
 
 MS = 1_000_000
 STEPS, RANKS, SLOW = 40, 4, 1

@@ -1,8 +1,6 @@
 """A replay of messages is the run itself; with less work, it is the run that would have been."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +12,12 @@ from support.tiers import mark_slow
 
 from tracelens.accounting import phases
 from tracelens.accounting.compute_time import measure_compute_time
+from tracelens.arrays import Floats
 from tracelens.load import prepare
+from tracelens.model.trace import Trace
 from tracelens.replay.edges import LayeredGraph
 from tracelens.replay.edits.variant import Variant
 from tracelens.replay.event_graph import EventGraph
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tracelens.arrays import Floats
-    from tracelens.model.trace import Trace
 
 MS = 10**6
 SETTING = Setting(8, 80, 2, "harsh", "lognormal", 5)

@@ -1,7 +1,5 @@
 """What the pipeline absorbs of a rank's delay: savings hold also where reductions never stop."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,9 +1,7 @@
 """What findings on the network save is what the same simulated run comes to without what they name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.runs.analysed import report
@@ -16,16 +14,14 @@ from tracelens.accounting import phases
 from tracelens.analyses.links import slow_links
 from tracelens.facts import Facts
 from tracelens.load import prepare
+from tracelens.model.findings import Finding
+from tracelens.model.trace import Trace
 from tracelens.replay import windows
 from tracelens.replay.event_graph import EventGraph
 from tracelens.replay.windows import WindowedReplay
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.report import analyze
 from tracelens.verdicts.whatif import whatif
-
-if TYPE_CHECKING:
-    from tracelens.model.findings import Finding
-    from tracelens.model.trace import Trace
 
 MS = 1_000_000
 BASE = Scenario(

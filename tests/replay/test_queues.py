@@ -1,7 +1,5 @@
 """Messages that share a link evenly: what each had of its time leads back to when each was through."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Of calls that begin when their stream gets free, the replay estimates when they were ready."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,10 +1,8 @@
 """What edits of parameter servers save is what the same simulated run comes to, if it is really so."""
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import polars as pl
 import pytest
@@ -14,15 +12,11 @@ from support.tiers import mark_slow
 
 from tracelens.errors import InvalidArgument
 from tracelens.load import prepare
+from tracelens.model.trace import Trace
 from tracelens.replay.edits.read import apply_edits
 from tracelens.replay.whatif import Replay
 from tracelens.simulator.synthetic import Scenario, duration_ns
 from tracelens.verdicts.whatif import whatif
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tracelens.model.trace import Trace
 
 MIB, KIB = 1 << 20, 1 << 10
 CLOSE, NOISE = 0.1, 0.004  # of the saving; of the run

@@ -1,17 +1,13 @@
 """Work on other threads and streams is replayed like that of the training thread."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 import pytest
 
 from tracelens import Trace
 from tracelens.verdicts.whatif import whatif
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MS = 1_000_000
 STEPS, STEP = 40, 40 * MS

@@ -1,7 +1,5 @@
 """What ranks do in a step of a replay adds up to the step, and changes as edits say."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

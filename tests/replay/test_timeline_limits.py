@@ -1,7 +1,5 @@
 """Runs whose time does not fit on one line of 64-bit nanoseconds are not replayed."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

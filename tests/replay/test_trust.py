@@ -1,9 +1,7 @@
 """A replay that would not follow a change says so, though it equals the run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,6 +13,7 @@ from tracelens.accounting import phases
 from tracelens.analyses import stage_imbalance
 from tracelens.facts import Facts
 from tracelens.load import prepare
+from tracelens.model.trace import Trace
 from tracelens.replay.edits.fixes import TransferFix
 from tracelens.replay.event_graph import EventGraph
 from tracelens.replay.pricing import price_edits, price_faster_calls, price_joined_calls
@@ -23,9 +22,6 @@ from tracelens.replay.windows import WindowedReplay
 from tracelens.simulator.synthetic import Scenario
 from tracelens.stats.cost_line import CostModel
 from tracelens.verdicts.whatif import whatif
-
-if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
 
 MS = 10**6
 STEPS = 30

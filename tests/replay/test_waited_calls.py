@@ -1,7 +1,5 @@
 """A call that its thread waits for is no call that queues on a stream, wherever it stands."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import polars as pl

@@ -1,11 +1,9 @@
 """What a replay predicts is what the same simulated run comes to, with the same random numbers."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any
 
 import polars as pl
 import pytest
@@ -20,14 +18,10 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.accounting.phases import job_ns
 from tracelens.errors import InvalidArgument
 from tracelens.load import prepare
+from tracelens.model.trace import Trace
 from tracelens.simulator.algorithms import transfer
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.whatif import whatif
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tracelens.model.trace import Trace
 
 BASE = Scenario(
     ranks=6,

@@ -1,9 +1,7 @@
 """A long run is replayed in windows of its steps, and saves about what the whole of it would."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +10,13 @@ from support.runs.traces import span, trace_of
 
 from tracelens.accounting import phases
 from tracelens.accounting.compute_time import measure_compute_time
+from tracelens.arrays import Floats
 from tracelens.load import prepare
 from tracelens.replay.cores import CoreShortage
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.trust import Identity
 from tracelens.replay.windows import Savings, WindowedReplay
 from tracelens.simulator.synthetic import Fault, Scenario
-
-if TYPE_CHECKING:
-    from tracelens.arrays import Floats
 
 FAULTS = {
     "lasting": Fault("backprop", (2,), factor=1.5),

@@ -1,7 +1,5 @@
 """docs/analyses: worked examples are what the samples give."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

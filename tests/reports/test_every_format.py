@@ -1,7 +1,5 @@
 """What holds for every format, on every kind of run."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from dataclasses import replace

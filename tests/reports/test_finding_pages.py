@@ -1,7 +1,5 @@
 """docs/findings: a page for every kind of finding, each with a link and a command that exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

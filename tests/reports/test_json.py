@@ -1,7 +1,5 @@
 """The JSON for programs: plain values, every field always there, null for what is absent."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 from typing import Any

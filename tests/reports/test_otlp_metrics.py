@@ -1,19 +1,15 @@
 """OpenTelemetry's own messages parse the metrics of a report, which are those of Prometheus."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from support.runs.analysed import RUNS, report
 
+from tracelens.model.result import Report
 from tracelens.reports import to_otlp, to_prometheus
-
-if TYPE_CHECKING:
-    from tracelens.model.result import Report
 
 SLOW = RUNS["slow rank"][0]
 NOW_NS: Final = 1_795_000_000_000_000_000

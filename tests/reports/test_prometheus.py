@@ -1,18 +1,13 @@
 """What is written for Prometheus is read by its own client, and holds the report's numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.runs.analysed import RUNS, report
 
+from tracelens.model.result import Report
 from tracelens.reports import to_prometheus
-
-if TYPE_CHECKING:
-    from tracelens.model.result import Report
 
 SLOW = RUNS["slow rank"][0]
 

@@ -1,7 +1,5 @@
 """docs/report.md describes every field of the JSON report and every cause of the waterfall."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import get_args

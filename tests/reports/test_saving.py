@@ -1,9 +1,7 @@
 """A report is written in the format that its name ends in, and its tables as CSV."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,9 +11,6 @@ from support.tiers import mark_slow
 from tracelens.errors import InvalidArgument
 from tracelens.reports import REPORTS, report_format, schema, to_otlp
 from tracelens.reports.saving import FORMATS, frames
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SLOW = RUNS["slow rank"][0]
 

@@ -1,7 +1,5 @@
 """No report has a negative duration, and losses add up: of samples, simulated runs and any others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

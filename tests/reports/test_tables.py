@@ -1,7 +1,5 @@
 """The tables of a report are shown in words, each value with its unit; empty ones are left out."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

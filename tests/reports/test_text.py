@@ -1,7 +1,5 @@
 """The text for a terminal: findings first, readable at any width, with and without colour."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

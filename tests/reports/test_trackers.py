@@ -4,23 +4,19 @@ TensorBoard is among the tests' libraries; `make test-trackers` installs the oth
 their own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 from support.runs.analysed import RUNS, report
 
 from tracelens.reports import trackers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
 
 SLOW = RUNS["slow rank"][0]
 

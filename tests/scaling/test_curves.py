@@ -1,7 +1,5 @@
 """Runs of several sizes: efficiency, factors that multiply up to it, and which system is faster."""
 
-from __future__ import annotations
-
 from math import prod
 
 import pytest

@@ -1,10 +1,9 @@
 """Simulated runs of 2 to 32 ranks: the forecast for 64 and 128 is compared with runs of that size."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.tiers import few_or_many, mark_slow
@@ -19,9 +18,6 @@ from tracelens.simulator.scenario_file import scenario
 from tracelens.simulator.synthetic import duration_ns
 from tracelens.verdicts.report import analyze
 from tracelens.verdicts.whatif import whatif
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIZES = (2, 4, 8, 16, 32)
 SYSTEMS: dict[str, dict[str, Any]] = {

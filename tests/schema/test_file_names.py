@@ -1,7 +1,5 @@
 """Names of a process's files say its role, rank and pid; other names say nothing."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

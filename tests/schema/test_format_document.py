@@ -1,7 +1,5 @@
 """docs/format.md says what the code does: its tables are the schema, and its snippet runs."""
 
-from __future__ import annotations
-
 import re
 import struct
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """The gate opens regular files within their limits, and says of all others what they are."""
 
-from __future__ import annotations
-
 import io
 import os
 import socket

@@ -1,19 +1,14 @@
 """Recorder and reader name a machine, its clock and its processes alike, and find segments by a note."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema import host
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECOND = 10**9
 

@@ -1,7 +1,5 @@
 """A folder is TraceLens's own where its marker holds its own inode, and it is this user's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The live record's layout is the documented one, on which readers of segments depend."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """Bounds of values are those of the page on the format, and counts by reason add up."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 

@@ -1,11 +1,10 @@
 """Side tables survive both of their forms: lines while recording, metadata afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import FrozenInstanceError, asdict, fields, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,9 +37,6 @@ from tracelens.schema.side import (
 from tracelens.schema.vocabulary import SCHEMA_VERSION
 from tracelens_instrument.core import failures
 from tracelens_instrument.storage.side_file import SideFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORDS = st.text(max_size=20)
 NUMBERS = st.integers(-(2**63), 2**63 - 1)

@@ -1,7 +1,5 @@
 """Waits, overlap and queues in a simulated run follow from its causes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

@@ -1,9 +1,8 @@
 """Servers whose transfers overlap compute: times computed by hand from the causes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,9 +11,6 @@ from tracelens.load import open as open_trace
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate, write
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MS = 1e6
 # Two variables of 4 ms and 2 ms on a link, of one server; 2 workers; 10 ms of forward, 20 of backprop.

@@ -1,19 +1,15 @@
 """A planted fault changes what it names, by its factor, and nothing else that it does not cause."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
 from support.runs.scenarios import HEALTHY
 
 from tracelens.errors import InvalidArgument
+from tracelens.simulator.scenario import FaultPhase
 from tracelens.simulator.synthetic import Fault, Scenario, generate
-
-if TYPE_CHECKING:
-    from tracelens.simulator.scenario import FaultPhase
 
 
 def durations(scenario: Scenario, kind: str) -> pl.DataFrame:

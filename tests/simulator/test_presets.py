@@ -1,18 +1,14 @@
 """The presets say where their numbers come from, and give what docs/simulate.md says of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tracelens.placement import loads
 from tracelens.simulator import scenario_file, synthetic
+from tracelens.simulator.scenario import Scenario
 from tracelens.simulator.scenario_file import PRESETS, SOURCES, load, preset, sources
-
-if TYPE_CHECKING:
-    from tracelens.simulator.scenario import Scenario
 
 
 def step_s(scenario: Scenario) -> float:

@@ -1,7 +1,5 @@
 """Simulated rings are made of messages: each has two ends, and a slow link is slow for itself only."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

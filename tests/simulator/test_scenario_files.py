@@ -1,7 +1,5 @@
 """A scenario from TOML: what it may hold, and a sentence for each mistake."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """A late rank's finding names the call path that holds its excess, without what all ranks do alike."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import polars as pl
@@ -13,15 +11,9 @@ from support.runs.traces import call, span, trace_of
 
 import tracelens as tl
 from tracelens.accounting import phases, sampled_code
-from tracelens.accounting.sampled_code import describe_code, find_differing_path
+from tracelens.accounting.sampled_code import Culprit, Stack, describe_code, find_differing_path
 from tracelens.load import prepare
-from tracelens.model.trace import SAMPLE_COLUMNS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelens.accounting.sampled_code import Culprit, Stack
-    from tracelens.model.trace import Trace
+from tracelens.model.trace import SAMPLE_COLUMNS, Trace
 
 MS = 10**6
 STEPS, STEP_MS, RANKS = 40, 50, 3

@@ -1,16 +1,11 @@
 """Files of frames are named from where they are imported, not from where this machine has them."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tracelens_instrument.stacks.timeline import path_shortener
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDERS = ["/home/ann/run", "/opt/py/lib", "/opt/py/lib/site-packages", "", "/"]
 

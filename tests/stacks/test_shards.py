@@ -1,20 +1,14 @@
 """A PS shard that takes longer than the others is told the path of calls that it does so in."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import polars as pl
 from support.runs.analysed import trace
 
 import tracelens as tl
 from tracelens.accounting import sampled_code
-from tracelens.model.trace import SAMPLE_COLUMNS
+from tracelens.model.trace import SAMPLE_COLUMNS, Trace
 from tracelens.simulator.synthetic import Fault, Scenario
-
-if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
 
 SERVERS = Scenario(ranks=4, steps=60, shards=3, bucket_bytes=1 << 20)
 SLOW = replace(SERVERS, faults=(Fault("aggregate", (1,), factor=40.0),))

@@ -1,7 +1,5 @@
 """Whether runs differ by more than equal ones do, and how often that is wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.tiers import few_or_many

@@ -1,7 +1,5 @@
 """Medians are those of NumPy, to the last bit, and blocks are condensed as one by one."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

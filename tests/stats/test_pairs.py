@@ -1,7 +1,5 @@
 """Two ranks that are compared over few steps: nothing is said of fewer than a block."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tracelens.stats.window_scan import scan_pair

@@ -1,7 +1,5 @@
 """The best runs of a series are those that trying all gives."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tails of distributions are right however small they are, for they pay for thousands of windows."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import accumulate
 from math import comb

@@ -1,7 +1,5 @@
 """Studies: the numbers that papers and notes agree on, their tags, and the same question to a run."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,9 +1,7 @@
 """Clocks are aligned to within microseconds in runs with slow ranks, drift and jumps."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +10,8 @@ import pytest
 from support.tiers import mark_slow
 
 from tracelens.align.clocks import common
+from tracelens.model.trace import Alignment
 from tracelens.simulator.synthetic import Clock, Fault, Scenario, generate, random_clocks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelens.model.trace import Alignment
 
 TIMES = ("start_ns", "end_ns")
 LARGE_RUN = Scenario(

@@ -1,8 +1,7 @@
 """Messages and collectives of a few ranks tie their clocks, through those that tie them best."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import polars as pl
 import pytest
@@ -11,9 +10,6 @@ from tracelens import Trace
 from tracelens.align.clocks.bounds import order_by_certainty
 from tracelens.align.clocks.requests import EXCHANGE_COLUMNS
 from tracelens.model.clock_map import ClockMap
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 MS = 1_000_000
 STEP = 100 * MS

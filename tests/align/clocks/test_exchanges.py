@@ -1,7 +1,5 @@
 """A request bounds a clock difference; impossible bounds are reported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

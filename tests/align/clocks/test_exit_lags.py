@@ -1,7 +1,5 @@
 """A host that lastingly leaves collectives later than others widens its clock's uncertainty."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

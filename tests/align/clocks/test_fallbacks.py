@@ -1,9 +1,6 @@
 """Without common collectives clocks are aligned by ping-pong, else by wall clocks, and it is said."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +10,8 @@ from support.runs.traces import call, span, trace_of
 
 from tracelens.align.clocks import common
 from tracelens.load import prepare
+from tracelens.model.trace import Trace
 from tracelens.simulator.synthetic import Scenario, generate, random_clocks
-
-if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
 
 SERVERS = replace(HOT_SHARD, ranks_per_host=2, clocks=random_clocks(5, seed=1))
 WORKERS = Scenario(ranks=6, ranks_per_host=2, steps=60, clocks=random_clocks(3, seed=2))

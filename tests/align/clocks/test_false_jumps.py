@@ -1,7 +1,5 @@
 """Clocks that only differ by a constant do not jump, however few hosts tell, and real jumps are told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The first host's clock is the common one also if it jumps or wanders itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,21 +1,15 @@
 """What is taken off each clock, of exits whose truth is known, leaves the exits of the first clock."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from tracelens.align.clocks.exits import Lags, fit_exits, measure_scatter, shift_map
 from tracelens.align.clocks.lines import BLOCK_COUNT
+from tracelens.arrays import Floats
 from tracelens.model.clock_map import ClockMap, Correction
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelens.arrays import Floats
 
 NOISE = 1_000.0
 CLOCKS = 4

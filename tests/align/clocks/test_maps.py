@@ -1,7 +1,5 @@
 """A map moves times exactly, and says by how much clocks differ, drift and jump."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,10 +1,7 @@
 """A device's clock is mapped to its host's, and the stated uncertainty covers the error."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,9 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracelens.align.clocks.readings import WANDER, Readings, map_if_consistent, map_through
-
-if TYPE_CHECKING:
-    from tracelens.model.clock_map import ClockMap
+from tracelens.model.clock_map import ClockMap
 
 SECOND = 10**9
 START = 10**12

@@ -1,20 +1,15 @@
 """The same trace gets the same report each time, however many threads polars shares the work between."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from benchmarks.labelled.kinds import KINDS
 from benchmarks.labelled.setting import setting
 from support.turns import select_turn
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROGRAM = """
 import sys

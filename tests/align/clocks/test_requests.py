@@ -1,9 +1,7 @@
 """Requests to parameter servers tie clocks; the stated uncertainty holds for any delays."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,10 +12,8 @@ from support.runs.traces import call, span, trace_of
 from support.tiers import check_examples, few_or_many
 
 from tracelens.align.clocks import common
+from tracelens.model.trace import Trace
 from tracelens.simulator.synthetic import generate, random_clocks
-
-if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
 
 SERVERS = replace(HOT_SHARD, ranks_per_host=2, clocks=random_clocks(5, seed=1))
 TRUE = generate(replace(SERVERS, clocks=())).events.collect()

@@ -1,7 +1,5 @@
 """A clock is tied to another by what was read of both: to what was read, and as surely as that."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,9 +1,5 @@
 """Events, calls, processes and samples of a trace are all moved by the same clock maps."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import polars as pl
 import pytest
@@ -13,10 +9,8 @@ from tracelens.align.clocks import common
 from tracelens.align.collectives import gather
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER
+from tracelens.model.trace import Trace
 from tracelens.simulator.synthetic import Scenario, generate, random_clocks
-
-if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
 
 HOSTS = Scenario(ranks=6, ranks_per_host=2, steps=60, clocks=random_clocks(3, seed=2))
 

@@ -1,19 +1,15 @@
 """Algorithms of a collective have costs of their own, and each is fastest for some sizes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from support.runs.traces import call, span, trace_of
 
+from tracelens.analyses.communication import Communication
 from tracelens.load import prepare
+from tracelens.model.result import Report
 from tracelens.reports.tables import sections
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.analyses.communication import Communication
-    from tracelens.model.result import Report
 
 RANKS = 4
 SIZES = tuple(1 << power for power in range(6, 21, 2))

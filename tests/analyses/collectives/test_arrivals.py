@@ -1,7 +1,5 @@
 """How far apart ranks come to collectives, who comes last, and how often that is by chance."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,9 +1,7 @@
 """Bandwidths and the cost of a message are measured; too small ones are told, and what joining saves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,12 +9,10 @@ from support.runs.analysed import faults, report
 from support.tiers import few_or_many
 
 from tracelens.accounting.communication.transfers import bus_factor
+from tracelens.analyses.communication import Communication
+from tracelens.model.findings import Finding
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns, random_clocks
 from tracelens.stats import cost_line
-
-if TYPE_CHECKING:
-    from tracelens.analyses.communication import Communication
-    from tracelens.model.findings import Finding
 
 MIB = 1 << 20
 SIZES = tuple(MIB * (1 + bucket) // 4 for bucket in range(16))

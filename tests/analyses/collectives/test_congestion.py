@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 import pytest
@@ -12,12 +12,9 @@ from support.runs.traces import WORLD, call, span, trace_of
 from support.tiers import mark_slow
 
 from tracelens.load import prepare
-from tracelens.model.trace import COMMUNICATOR_COLUMNS
+from tracelens.model.findings import Finding
+from tracelens.model.trace import COMMUNICATOR_COLUMNS, Trace
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.model.findings import Finding
-    from tracelens.model.trace import Trace
 
 MS: Final = 1_000_000
 ALL: Final = tuple(range(8))

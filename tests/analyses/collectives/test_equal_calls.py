@@ -1,21 +1,16 @@
 """Many calls of one size are judged by what else the trace shows of their ranks, or not at all."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 import pytest
 
 import tracelens as tl
 from tracelens import Trace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens.model.findings import Finding
-    from tracelens.model.result import Report
+from tracelens.model.findings import Finding
+from tracelens.model.result import Report
 
 US: Final = 1_000
 STEPS: Final = 60

@@ -1,7 +1,5 @@
 """Where all calls have one size, latency is bounded, or it is said that it is not known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

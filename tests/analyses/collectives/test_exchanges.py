@@ -1,21 +1,16 @@
 """Ranks exchange messages of their own: slow links are named, and priced as the run without them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import polars as pl
 import pytest
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelens.model.findings import Finding
-    from tracelens.model.result import Report
+from tracelens.model.findings import Finding
+from tracelens.model.result import Report
 
 MS: Final = 1_000_000
 STEPS: Final = 80

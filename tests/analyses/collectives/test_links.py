@@ -1,25 +1,21 @@
 """A slow link is named by its messages and is no late rank; what slows all transfers is congestion."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from support.runs.analysed import faults, report
 from support.runs.traces import WORLD, call, span, trace_of
 from support.tiers import few_or_many, mark_slow
 
+from tracelens.analyses.links.slow_links import Links
 from tracelens.facts import Facts
 from tracelens.load import prepare
+from tracelens.model.findings import Finding
+from tracelens.model.trace import Trace
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.analyses.links.slow_links import Links
-    from tracelens.model.findings import Finding
-    from tracelens.model.trace import Trace
 
 MS = 1_000_000
 RING = Scenario(ranks=4, ranks_per_host=1, steps=60, hops=True, transfer_ms=2.0)

@@ -1,7 +1,5 @@
 """A message lasts from when both sides are ready to when it is received, not as long as its calls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

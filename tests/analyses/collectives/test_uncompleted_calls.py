@@ -1,17 +1,13 @@
 """Time in a call that did not complete is no transfer, so it tells no bandwidth."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from support.runs.traces import call, span, trace_of
 
+from tracelens import Trace
 from tracelens.accounting.communication import transfers
 from tracelens.load import prepare
-
-if TYPE_CHECKING:
-    from tracelens import Trace
 
 CALLS: Final = 10
 MS: Final = 10**6

@@ -1,8 +1,7 @@
 """Who was waited for alone, and for how long: moments count once, and not those it waited itself."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import polars as pl
 import pytest
@@ -13,9 +12,6 @@ from tracelens.analyses import arrivals
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.trace import COMMUNICATOR_COLUMNS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MS = 1_000_000
 START = 10**12

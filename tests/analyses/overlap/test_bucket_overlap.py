@@ -1,20 +1,16 @@
 """What own work hides of each bucket's communication, call by call, and of each step's."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import polars as pl
 import pytest
 from support.runs.analysed import report, trace
 
 from tracelens.accounting.categories import COMPUTE_CATEGORIES
+from tracelens.accounting.phases import Phases
 from tracelens.analyses import interleaving
+from tracelens.analyses.interleaving import Interleaving
 from tracelens.simulator.synthetic import Scenario
-
-if TYPE_CHECKING:
-    from tracelens.accounting.phases import Phases
-    from tracelens.analyses.interleaving import Interleaving
 
 OVERLAPPED = Scenario(ranks=4, steps=40)
 BLOCKING = Scenario(ranks=4, steps=40, overlap=False)

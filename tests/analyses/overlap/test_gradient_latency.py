@@ -1,20 +1,15 @@
 """Gradients are followed from ready to use, stage by stage."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from support.runs.analysed import report
 from support.runs.traces import call, span, trace_of
 
-from tracelens.analyses.gradient_latency import STAGES
+from tracelens.analyses.gradient_latency import STAGES, GradientLatency
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.analyses.gradient_latency import GradientLatency
 
 QUIET = Scenario(ranks=4, steps=40, noise=0.0, spread=0.0, exit_skew_us=0.0)
 MS = 1_000_000

@@ -1,19 +1,15 @@
 """What is hidden, what is exposed, and what lies between weight updates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import polars as pl
 import pytest
 from support.runs.analysed import report, trace
 
+from tracelens.analyses.interleaving import Interleaving
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.whatif import whatif
-
-if TYPE_CHECKING:
-    from tracelens.analyses.interleaving import Interleaving
 
 QUIET = Scenario(ranks=4, steps=20, noise=0.0, spread=0.0, exit_skew_us=0.0)
 MS = 1_000_000

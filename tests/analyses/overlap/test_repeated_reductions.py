@@ -1,17 +1,11 @@
 """Gradients that are reduced after each micro-batch, though weights are updated after several."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from support.runs.traces import call, span, trace_of
 
 import tracelens as tl
 from tracelens.load import prepare
-
-if TYPE_CHECKING:
-    from tracelens.model.findings import Finding
+from tracelens.model.findings import Finding
 
 MS = 10**6
 

@@ -1,18 +1,14 @@
 """Between two updates of a step is a gap only where neither forward nor backprop is."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from support.runs.traces import call, span, trace_of
 
+from tracelens.analyses.interleaving import Interleaving
 from tracelens.load import prepare
+from tracelens.model.result import Report
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.analyses.interleaving import Interleaving
-    from tracelens.model.result import Report
 
 MS = 1_000_000
 RANKS, STEPS = 4, 40

@@ -1,7 +1,5 @@
 """Asynchronous training: staleness, shares of service, and the cost of waiting for a turn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,9 +1,8 @@
 """Servers held up by processors, by links and by incast are told apart, with what fixing each saves."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import polars as pl
@@ -12,15 +11,11 @@ from support.runs.analysed import faults, report, trace
 from support.tiers import few_or_many, mark_slow
 
 from tracelens.analyses.servers import utilisation
+from tracelens.analyses.servers.shards import Shards
+from tracelens.model.findings import Finding
+from tracelens.model.trace import Trace
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelens.analyses.servers.shards import Shards
-    from tracelens.model.findings import Finding
-    from tracelens.model.trace import Trace
 
 SERVERS = Scenario(ranks=4, steps=40, shards=3, bucket_bytes=1 << 20)
 SHARED = replace(SERVERS, ranks=8, shared_links=True, bucket_bytes=4 << 20)

@@ -1,10 +1,8 @@
 """What binds servers is what was measured of them, and where that was not recorded, it says so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import polars as pl
 import pytest
@@ -14,12 +12,10 @@ from support.tiers import mark_slow
 
 import tracelens as tl
 from tracelens.analyses.servers import utilisation
+from tracelens.analyses.servers.shards import Shards
+from tracelens.model.result import Report
 from tracelens.simulator.synthetic import Scenario
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.analyses.servers.shards import Shards
-    from tracelens.model.result import Report
 
 MIB: Final = 1 << 20
 LINKS: Final = Scenario(

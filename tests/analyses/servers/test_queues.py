@@ -1,9 +1,7 @@
 """Time in queues at servers is for a shard at work, for another worker's push, or for nothing known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from support.runs.analysed import report
@@ -11,14 +9,12 @@ from support.runs.traces import span, trace_of
 from support.tiers import mark_slow
 
 from tracelens.accounting import phases
+from tracelens.analyses.servers.queues import Queues
+from tracelens.analyses.servers.shards import Shards
 from tracelens.load import prepare
+from tracelens.model.result import Report
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.analyses.servers.queues import Queues
-    from tracelens.analyses.servers.shards import Shards
-    from tracelens.model.result import Report
 
 MS = 10**6
 MIB = 1 << 20

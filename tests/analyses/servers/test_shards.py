@@ -1,9 +1,7 @@
 """Shards are measured from both ends of their requests, and one that holds too much is named."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import polars as pl
 import pytest
@@ -11,14 +9,12 @@ from polars.testing import assert_frame_equal
 from support.runs.analysed import faults, report, trace
 from support.tiers import mark_slow
 
+from tracelens.analyses.servers.shards import Shards
+from tracelens.model.result import Report
 from tracelens.model.trace import EVENT_COLUMNS
 from tracelens.reports import to_text
 from tracelens.simulator.synthetic import Scenario
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.analyses.servers.shards import Shards
-    from tracelens.model.result import Report
 
 MIB = 1 << 20
 HOT = Scenario(ranks=4, steps=40, shards=3, shard_bytes=(4 * MIB, 24 * MIB, 4 * MIB))

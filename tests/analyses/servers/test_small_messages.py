@@ -1,7 +1,5 @@
 """What messages cost by themselves is separated from the cost of bytes, and priced by fewer messages."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

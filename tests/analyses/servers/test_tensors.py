@@ -1,18 +1,14 @@
 """What a shard holds is told by key or by name, with its bytes and its longest request."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import polars as pl
 import pytest
 from support.runs.analysed import report, trace
 
 from tracelens.analyses.servers import variable_placement
+from tracelens.analyses.servers.shards import Shards
 from tracelens.simulator.synthetic import Scenario
-
-if TYPE_CHECKING:
-    from tracelens.analyses.servers.shards import Shards
 
 MIB = 1 << 20
 VARIABLES = (9 * MIB, MIB, 6 * MIB, 2 * MIB)

@@ -1,22 +1,18 @@
 """Where variables should lie: loads, what bounds them, and a gain that the placed run then has."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import polars as pl
 import pytest
 from support.runs.analysed import report, trace
 from support.tiers import mark_slow
 
+from tracelens.analyses.servers.shards import Shards
+from tracelens.model.trace import Trace
 from tracelens.reports import to_markdown, to_text
 from tracelens.simulator.synthetic import Scenario, duration_ns
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.analyses.servers.shards import Shards
-    from tracelens.model.trace import Trace
 
 MIB = 1 << 20
 VARIABLES = (9 * MIB, MIB, 6 * MIB, MIB, 2 * MIB, 3 * MIB, MIB // 16, MIB // 4)

@@ -1,7 +1,5 @@
 """A run that loses nine tenths of its time to servers is not healthy, for any cause."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

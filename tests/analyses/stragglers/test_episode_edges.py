@@ -1,7 +1,5 @@
 """From where to where a rank is late: edges, and lateness told from stalls."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.runs.matrices import healthy, own_time

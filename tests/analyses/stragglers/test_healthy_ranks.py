@@ -1,7 +1,5 @@
 """Equal ranks are not accused: not in noise that lasts for steps, not in noise with spikes."""
 
-from __future__ import annotations
-
 import pytest
 from support.runs.matrices import healthy, own_time
 from support.tiers import few_or_many

@@ -1,7 +1,5 @@
 """Whom a late rank leaves innocent: nobody else is accused on its account."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.runs.matrices import healthy, own_time

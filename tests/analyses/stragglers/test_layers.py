@@ -1,16 +1,12 @@
 """Where layers are recorded, a late rank's finding tells which of them it is, or that all are."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.runs.traces import call, span, trace_of
 
 from tracelens.load import prepare
+from tracelens.model.findings import Finding
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.model.findings import Finding
 
 MS = 1_000_000
 LAYERS = 6

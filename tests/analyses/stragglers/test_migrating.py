@@ -1,7 +1,5 @@
 """A delay that moves from rank to rank is one finding, and no other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.runs.matrices import Floats, healthy, own_time

@@ -1,7 +1,5 @@
 """A planted lateness is found: the rank, the phase, and the steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.runs.matrices import STEP_NS, Floats, healthy, own_time

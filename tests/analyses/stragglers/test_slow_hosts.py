@@ -1,10 +1,7 @@
 """The ranks of a host are judged as one, too: a slow host is the host, a late rank on it is not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,11 +12,9 @@ from benchmarks.labelled.setting import setting
 from support.runs.matrices import STEP_NS, Floats, healthy, own_time
 from support.tiers import few_or_many, mark_slow
 
+from tracelens.accounting.compute_time import ComputeTime
 from tracelens.analyses.stragglers import detection, episodes
-
-if TYPE_CHECKING:
-    from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.analyses.stragglers.detection import Episode
+from tracelens.analyses.stragglers.detection import Episode
 
 STEPS, LATE = 120, slice(40, 110)
 sizes = pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """A rank that stalls is named by how long it stalls, and by how regularly, where counts say little."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

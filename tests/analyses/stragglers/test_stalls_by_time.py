@@ -1,9 +1,6 @@
 """Recorded runs whose stalls only the time that they cost shows: named, and healthy twins silent."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,13 +8,10 @@ from benchmarks.labelled.endtoend import report
 from benchmarks.labelled.label import Label
 from benchmarks.labelled.makers import synchronous
 from benchmarks.labelled.setting import Setting
-from benchmarks.labelled.work import STEP_MS
+from benchmarks.labelled.work import STEP_MS, Work
 from support.tiers import mark_slow
 
-if TYPE_CHECKING:
-    from benchmarks.labelled.work import Work
-
-    from tracelens.model.findings import Finding
+from tracelens.model.findings import Finding
 
 FIRST = 5_000_000
 

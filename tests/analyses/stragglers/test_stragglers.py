@@ -1,7 +1,5 @@
 """A straggler's finding names rank, phase, steps, delay, waiting ranks and cost."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Final
 

@@ -1,17 +1,11 @@
 """Time that no span covers lies between phases; communication that is of one is not between them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from support.runs.traces import call, span, trace_of
 
 import tracelens as tl
 from tracelens.load import prepare
-
-if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
+from tracelens.model.trace import Trace
 
 MS, US = 10**6, 10**3
 STEPS, RANKS, DELAY_MS = 40, 3, 20

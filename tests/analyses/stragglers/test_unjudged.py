@@ -1,7 +1,5 @@
 """Where statistics cannot speak, the report says so instead."""
 
-from __future__ import annotations
-
 import pytest
 from support.runs.analysed import faults, report, trace
 

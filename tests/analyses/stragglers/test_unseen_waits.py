@@ -1,19 +1,15 @@
 """The cost of a straggler in a run without recorded waits: with its evidence, or not claimed."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.runs.analysed import faults
 from support.runs.traces import call, span, trace_of
 
 from tracelens.load import prepare
+from tracelens.model.findings import Finding
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.model.findings import Finding
 
 MS = 1_000_000
 RANKS, STEPS, LATE = 4, 40, 1

@@ -1,7 +1,5 @@
 """Pages of a run that is still recorded: laid out anew where there is something that was not before."""
 
-from __future__ import annotations
-
 import pytest
 from support.web.callbacks import call
 from support.web.stores import slow_rank

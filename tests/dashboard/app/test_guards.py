@@ -1,18 +1,12 @@
 """A local dashboard stays local: foreign hosts, foreign pages and foreign scripts are refused."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
+from dash import Dash
 from support.web.callbacks import URL, call
 from support.web.stores import slow_rank
 
 from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.theme import GRAPH_CONFIG
-
-if TYPE_CHECKING:
-    from dash import Dash
 
 GRAPH = '{"chart":"waterfall","part":"graph"}.figure'
 LIGHT = {"scheme.computedColorScheme": "light"}

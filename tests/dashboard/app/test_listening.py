@@ -1,21 +1,17 @@
 """Connections without a whole request on them keep nobody out."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.launch.patience import PATIENCE_S
 
 from tracelens_dashboard.app import listening
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 LIMIT = 16

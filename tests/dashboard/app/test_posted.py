@@ -1,18 +1,14 @@
 """What no page of ours would post is answered with 400, and no traceback is logged."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from dash import Dash
 from support.web.callbacks import URL, request
 from support.web.stores import slow_rank
 
 from tracelens_dashboard.app.posted import TYPES
 from tracelens_dashboard.app.server import create_app
-
-if TYPE_CHECKING:
-    from dash import Dash
 
 GRAPH = '{"chart":"waterfall","part":"graph"}.figure'
 SCHEME = "scheme.computedColorScheme"

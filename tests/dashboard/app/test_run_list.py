@@ -1,11 +1,11 @@
 """The list of runs tells at a glance which one to open, and finds and orders them."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from dash import Dash
 from plotly.utils import PlotlyJSONEncoder
 from support.runs.indexes import explained, recorded
 from support.web.callbacks import URL, body_of, call
@@ -21,11 +21,6 @@ from tracelens_dashboard.pages import overview
 from tracelens_dashboard.runs.catalog import Runs
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view.state import ViewState
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dash import Dash
 
 LATE = Fault("data", (1,), steps=(20, 39), extra_ms=9)
 HOSTILE = "<img src=x onerror=alert(1)>"

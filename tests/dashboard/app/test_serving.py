@@ -1,7 +1,5 @@
 """Serving is for this machine only, says where it is, and ends cleanly."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess
@@ -9,8 +7,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
@@ -22,9 +20,6 @@ from tracelens.errors import InvalidArgument
 from tracelens.simulator.synthetic import Scenario, write
 from tracelens_dashboard.app.server import serve
 from tracelens_dashboard.runs.catalog import Runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "2001:db8::7", "host.invalid", ""])

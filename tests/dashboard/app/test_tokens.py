@@ -1,22 +1,17 @@
 """Whoever opens the dashboard shows the token first, also on this machine, unless none is wanted."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
 import pytest
+from dash import Dash
+from flask.testing import FlaskClient
 from support.web.callbacks import URL
 from support.web.stores import slow_rank
 
 from tracelens.errors import InvalidArgument
 from tracelens_dashboard.app.guards import EVERYWHERE, LOOPBACK, Access
 from tracelens_dashboard.app.server import create_app
-
-if TYPE_CHECKING:
-    from dash import Dash
-    from flask.testing import FlaskClient
 
 TOKEN = 3 * "for-tests-only-"
 HERE = {"Host": "box:8050"}

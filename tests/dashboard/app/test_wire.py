@@ -1,23 +1,18 @@
 """What is sent is small, and asked for once."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
-from typing import TYPE_CHECKING
 
 import pytest
+from flask.testing import FlaskClient
 from support.web.callbacks import URL, request
 from support.web.stores import slow_rank
+from werkzeug.test import TestResponse
 
 from tracelens_dashboard import chart_library
 from tracelens_dashboard.app import wire
 from tracelens_dashboard.app.server import create_app
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
-    from werkzeug.test import TestResponse
 
 GZIP = {"Accept-Encoding": "gzip, deflate, br"}
 MOST_BYTES = 3_000_000

@@ -1,9 +1,7 @@
 """Every title is in the field's words, and says behind a "?" what it means."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from plotly.utils import PlotlyJSONEncoder
@@ -12,11 +10,8 @@ from support.web.stores import slow_rank
 from tracelens_dashboard.app import glossary
 from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.components.heading import GLOSSARY
-from tracelens_dashboard.pages import PAGES
+from tracelens_dashboard.pages import PAGES, Page
 from tracelens_dashboard.view.state import ViewState
-
-if TYPE_CHECKING:
-    from tracelens_dashboard.pages import Page
 
 LONGEST = 200
 

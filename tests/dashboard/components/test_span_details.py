@@ -1,15 +1,14 @@
 """A click says what ran there, how long, how that compares, and what was recorded around it."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from dash import html
+from dash.development.base_component import Component
 from plotly.utils import PlotlyJSONEncoder
 from support.web.stores import SLOW_RANK, devices, open_run, sharded, slow_rank, traced
 
@@ -20,9 +19,6 @@ from tracelens_dashboard.components.timeline import finding, inspector, neighbou
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.viewport import Position
-
-if TYPE_CHECKING:
-    from dash.development.base_component import Component
 
 
 def described(store: Store, lane: int, at_ns: int, track: int | None = None) -> str:

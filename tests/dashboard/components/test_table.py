@@ -1,7 +1,5 @@
 """A table's numbers are numbers, in one unit for a column, and read as sentences do."""
 
-from __future__ import annotations
-
 import pytest
 
 from tracelens_dashboard.components.table import READ, columns, grid

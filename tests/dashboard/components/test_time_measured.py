@@ -1,7 +1,5 @@
 """A marked stretch is measured exactly: its length, and what all ranks spent it on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.runs.frames import MS, scene_of

@@ -1,13 +1,12 @@
 """Downloads name a run as pages do, tell their size first, and are for our own pages only."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from flask.testing import FlaskClient
 from support.web.callbacks import call
 from support.web.stores import LATE, SLOW_RANK, report_of, slow_rank, traced
 
@@ -16,9 +15,6 @@ from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.export import downloads
 from tracelens_dashboard.runs.catalog import Runs
 from tracelens_dashboard.runs.store import Store
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
 
 PERFETTO = "/export/perfetto"
 WINDOW = "t0=100000000&t1=200000000"

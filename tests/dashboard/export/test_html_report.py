@@ -1,11 +1,11 @@
 """The report in one file: everything said and drawn is in it, names are text, and it stays small."""
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -25,10 +25,6 @@ from tracelens.cli import main
 from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.export import report as exporting
 from tracelens_dashboard.runs.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 RUNS: dict[str, Callable[[], Store]] = {
     "slow rank": slow_rank,

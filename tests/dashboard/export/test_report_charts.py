@@ -1,9 +1,6 @@
 """The report's charts support what it says: what findings speak of comes first, and in depth."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from support.runs.analysed import report, trace
@@ -11,14 +8,12 @@ from support.runs.sampled import SLOW, sampled
 from support.web.stores import HOT, LATE, open_run, sharded
 
 from tracelens.model.finding_kinds import KINDS
+from tracelens.model.findings import Finding
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard.export import charts
 from tracelens_dashboard.pages import stacks
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import LIGHT
-
-if TYPE_CHECKING:
-    from tracelens.model.findings import Finding
 
 RUN = Scenario(ranks=4, steps=40)
 BASE = {

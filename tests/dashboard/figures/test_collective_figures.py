@@ -1,9 +1,7 @@
 """The page of collectives: skew, who comes last, bandwidth and links, from the analyses' tables."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
@@ -11,19 +9,17 @@ from plotly.utils import PlotlyJSONEncoder
 from support.runs.analysed import report, trace
 from support.web.views import view_of
 
+from tracelens.lod.search import Call
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard.components.timeline import inspector
 from tracelens_dashboard.figures import arrival_skew, bandwidth
+from tracelens_dashboard.figures.drawing import Drawing
 from tracelens_dashboard.pages import collectives as page
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.state import ViewState
 from tracelens_dashboard.view.viewport import Controls
-
-if TYPE_CHECKING:
-    from tracelens.lod.search import Call
-    from tracelens_dashboard.figures.drawing import Drawing
 
 LATE = Fault("backprop", (5,), steps=(20, 59), factor=1.8)
 RUN = Scenario(ranks=8, steps=80, faults=(LATE,))

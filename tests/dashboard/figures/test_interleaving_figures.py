@@ -1,9 +1,8 @@
 """The page of interleaving: overlap, gradients' ways and gaps."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
@@ -18,9 +17,6 @@ from tracelens_dashboard.pages import interleaving as page
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view.state import ViewState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RUN = Scenario(ranks=4, steps=40)
 ALONE = Scenario(ranks=1, steps=10)

@@ -1,7 +1,5 @@
 """One late rank among 4,096, late in one step of 3,000, is a pixel of the picture of the whole run."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Step figures show true lengths for any size of run, and marks lead to the longest step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.web.stores import LATE, SLOW_RANK, open_run, slow_rank

@@ -1,7 +1,5 @@
 """Heat maps and bars of residuals keep the one late rank, name it, and bear odd runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

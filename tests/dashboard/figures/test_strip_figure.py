@@ -1,7 +1,5 @@
 """The strip adds up to all of the ranks' time, at every step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.runs.frames import run_of, times_of

@@ -1,7 +1,5 @@
 """The waterfall leads from all time down to the useful share, without a gap."""
 
-from __future__ import annotations
-
 import pytest
 
 from tracelens.model.result import Efficiency, Share

@@ -1,7 +1,5 @@
 """The critical path's page: its ranks, its categories, and marks that lead to it."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import polars as pl

@@ -1,18 +1,19 @@
 """Every page opens for every kind of run, and says what it cannot show."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
+from dash import Dash
 from plotly.utils import PlotlyJSONEncoder
 from support.web.callbacks import call
 from support.web.stores import LATE, SLOW_RANK, alone, report_of, sharded, slow_rank
+from werkzeug.test import TestResponse
 
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import generate
@@ -21,12 +22,6 @@ from tracelens_dashboard.components.table import READ
 from tracelens_dashboard.pages import PAGES, Page
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view.state import ViewState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dash import Dash
-    from werkzeug.test import TestResponse
 
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.TITLE)
 LIGHT = {"scheme.computedColorScheme": "light"}

@@ -1,11 +1,10 @@
 """The page "Scaling" says of the served runs what `tracelens scaling` says, and draws it."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from dash import Dash
 from support.runs.indexes import explained, recorded
 from support.web.callbacks import call
 from support.web.stores import slow_rank
@@ -17,9 +16,6 @@ from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.pages import scaling as page
 from tracelens_dashboard.runs.catalog import Runs
 from tracelens_dashboard.view.state import ViewState
-
-if TYPE_CHECKING:
-    from dash import Dash
 
 SIZES = (2, 4, 8, 16)
 GRAPH = '{{"chart":"{}","part":"graph"}}.figure'

@@ -1,9 +1,7 @@
 """The page of shards: contents, placement and staleness; marks lead to requests."""
 
-from __future__ import annotations
-
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,11 +13,9 @@ from tracelens.analyses.servers.asynchrony import WORKER_COLUMNS
 from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.figures import axes, shards
+from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import LIGHT
-
-if TYPE_CHECKING:
-    from tracelens_dashboard.runs.store import Store
-    from tracelens_dashboard.view.state import ViewState
+from tracelens_dashboard.view.state import ViewState
 
 MIB = 1 << 20
 DEALT = Scenario(

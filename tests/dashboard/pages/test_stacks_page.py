@@ -1,10 +1,8 @@
 """The page of stacks: the code that a rank spends longer in than its peers, and when it ran."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from dash.exceptions import PreventUpdate
@@ -15,13 +13,11 @@ from support.web.views import view_of
 
 from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.figures import axes, sampled_stacks
+from tracelens_dashboard.figures.drawing import Drawing
 from tracelens_dashboard.pages import stacks as page
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import links, peer_stacks
 from tracelens_dashboard.view.state import ViewState
-
-if TYPE_CHECKING:
-    from tracelens_dashboard.figures.drawing import Drawing
 
 
 def run_window() -> list[int]:

@@ -1,36 +1,29 @@
 """A rank of a pipeline is compared with those of its stage, on pages as in findings."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 from benchmarks.labelled import kinds_of_pipelines
+from benchmarks.labelled.label import Case
 from benchmarks.labelled.setting import Setting
 from support.runs.cached import load_or_make
 
 from tracelens import load
 from tracelens.lod import opening
-from tracelens.model.trace import SAMPLE_COLUMNS
+from tracelens.model.result import Report
+from tracelens.model.trace import SAMPLE_COLUMNS, Trace
 from tracelens.verdicts.report import analyze
 from tracelens_dashboard.components.timeline import inspector
 from tracelens_dashboard.figures import stragglers
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import LIGHT
 from tracelens_dashboard.view import peer_stacks
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.labelled.label import Case
-
-    from tracelens.model.result import Report
-    from tracelens.model.trace import Trace
 
 FIRST, LAST = range(4), range(4, 8)  # the ranks of both stages; the last one has 1.4 times the work
 

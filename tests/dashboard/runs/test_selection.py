@@ -1,8 +1,6 @@
 """A part of a run is a run of its own to every page, called by what is in the address."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,18 +11,13 @@ from tracelens import load
 from tracelens.model.choice import Choice
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard.components import finding_card, selection_bar
-from tracelens_dashboard.pages import PAGES, compare, scaling
+from tracelens_dashboard.pages import PAGES, Page, compare, scaling
 from tracelens_dashboard.runs import selection
 from tracelens_dashboard.runs.catalog import Runs
 from tracelens_dashboard.runs.selection import Selection
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view import state
 from tracelens_dashboard.view.state import NO_RUN, ViewState
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens_dashboard.pages import Page
 
 LIMIT_S = 300.0
 ID = "0123456789ab"

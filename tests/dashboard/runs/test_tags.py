@@ -1,19 +1,14 @@
 """Tags are the user's: kept in the user's own file, not in folders of runs, by one word or two."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens_dashboard.runs import tags
 from tracelens_dashboard.runs.tags import Tags
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

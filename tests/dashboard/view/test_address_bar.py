@@ -1,7 +1,5 @@
 """A link restores a view; unknown parts of the address are ignored, never an error."""
 
-from __future__ import annotations
-
 from urllib.parse import parse_qsl
 
 import pytest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +16,6 @@ from tracelens_dashboard.pages import PAGES, compare, shards
 from tracelens_dashboard.runs.catalog import id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Browser
 
 SLOW = Fault("backprop", (2,), steps=(40, 79), factor=1.6)

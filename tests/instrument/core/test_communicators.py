@@ -1,9 +1,8 @@
 """A group of ranks has one identity in all its members, and no two groups share one."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from support.launch.recording import read_one
 
@@ -11,10 +10,6 @@ import tracelens as tl
 from tracelens.schema.side import from_lines
 from tracelens_instrument import recorder
 from tracelens_instrument.core.registry import Registry
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 def uids(groups: Sequence[tuple[list[int], str]], job: str = "j") -> list[str]:

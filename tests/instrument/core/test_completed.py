@@ -1,17 +1,12 @@
 """A token that is the callback of a future ends its span when that is done, as failed if it failed."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.recording import read_one
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the recorder works on Linux")
 

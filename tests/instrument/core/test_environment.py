@@ -1,10 +1,8 @@
 """`TRACELENS_DIR` alone switches the recorder on, at the first event of a program that uses it."""
 
-from __future__ import annotations
-
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.recording import clean_environment, read_all, read_one, run_child
@@ -12,9 +10,6 @@ from support.launch.recording import clean_environment, read_all, read_one, run_
 import tracelens as tl
 from tracelens_instrument import lifecycle, recorder
 from tracelens_instrument.core import environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_first_event_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,11 @@
 """Handles are context managers like any other, also where the type is asked for them."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from support.launch.recording import read_one
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_handles_and_their_uses_enter_a_stack(tmp_path: Path) -> None:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
-from support.launch.recording import read_one
+from support.launch.recording import Recorded, read_one
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.launch.recording import Recorded
-
-    from tracelens.schema.side import Thread
+from tracelens.schema.side import Thread
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the recorder works on Linux")
 

@@ -1,9 +1,8 @@
 """Who records: from arguments, from each launcher, from a hook, or from the parent, in this order."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.recording import read_one
@@ -12,9 +11,6 @@ import tracelens as tl
 from tracelens.schema.host import allowed_cores, core_quota
 from tracelens_instrument import recorder
 from tracelens_instrument.core.identity import Identity, identify
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LAUNCHERS = {
     "torchrun": {

@@ -1,19 +1,15 @@
 """A trace that is not all that happened is analyzed, and says what it lacks."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tracelens as tl
 from tracelens.accounting import phases
 from tracelens.cli import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STEPS, PIECES = 400, 100
 

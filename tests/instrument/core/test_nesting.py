@@ -1,18 +1,13 @@
 """Spans nest, recurse, fail and interleave, and each is closed as itself."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.launch.recording import read_one
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def test_a_handle_may_be_used_inside_itself(trace: Path) -> None:

@@ -1,10 +1,9 @@
 """A step stamps all that happens in it, carries its work, and rules out what hooks believe."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.recording import read_one
@@ -15,9 +14,6 @@ from tracelens_instrument import recorder, recording
 from tracelens_instrument.core import clock
 from tracelens_instrument.lifecycle import under_way
 from tracelens_instrument.storage.segments import SEGMENT_BYTES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_step_stamps_events_of_all_threads(trace: Path) -> None:

@@ -1,22 +1,16 @@
 """Threads record in parallel: nothing is lost or torn, and each has its own row."""
 
-from __future__ import annotations
-
 import os
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
+import pytest
 from support.launch.recording import read_one, run_child
 
 import tracelens as tl
 from tracelens_instrument import recorder
 from tracelens_instrument.storage import segments
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 THREADS = 8
 SPANS = int(os.environ.get("TRACELENS_PROOF_SPANS", "10_000"))  # `make proofs`: 100,000

@@ -1,19 +1,15 @@
 """What is said of a use of a span arrives in its column; what does not fit costs only itself."""
 
-from __future__ import annotations
-
 import copy
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens_instrument import recorder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VALUES: dict[str, tuple[str, int]] = {
     "nbytes": ("bytes", 2**40),

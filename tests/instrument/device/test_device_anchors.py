@@ -1,18 +1,13 @@
 """Anchors tie a device's clock to the host's, within windows that hold, however long a run is."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 from support.device.simulated_device import SimulatedDevice
 
+from tracelens.schema.side import ClockReading
 from tracelens_instrument.device.timebase import ANCHOR_EVERY_NS, Anchors
-
-if TYPE_CHECKING:
-    from tracelens.schema.side import ClockReading
 
 SECOND = 10**9
 # Between two anchors the device tells milliseconds as a 32-bit float: half its step at 16 seconds.

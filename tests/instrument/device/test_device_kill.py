@@ -1,7 +1,5 @@
 """Device times survive what happens to processes: SIGKILL, and fork."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,11 +1,10 @@
 """`tl.span(device=True)`: an ordinary span without a device, timed there with one, never any harm."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.device.simulated_device import SimulatedDevice
@@ -14,9 +13,6 @@ from support.launch.recording import Recorded, read_one
 import tracelens as tl
 from tracelens_instrument.device import timebase
 from tracelens_instrument.device.spans import DeviceSpan
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MS = 1_000_000
 FORWARD = tl.span("forward", kind="forward", device=True)

@@ -1,20 +1,15 @@
 """Everything that the recorder offers may be called with anything, recording or not."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from support.launch import absurd
 from support.launch.harmless import both_recorders, harmless
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment, read_one
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

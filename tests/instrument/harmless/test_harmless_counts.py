@@ -1,10 +1,10 @@
 """Whatever fails in the recorder costs one warning and an exact count, and never the training."""
 
-from __future__ import annotations
-
 import errno
 import os
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from support.launch.recording import read_one
@@ -12,15 +12,10 @@ from support.launch.recording import read_one
 import tracelens as tl
 from tracelens.schema.record import RECORD_BYTES
 from tracelens.schema.vocabulary import FAILED, NO_ROOM
+from tracelens_instrument.core.spans import Span
 from tracelens_instrument.recording import Recording
 from tracelens_instrument.storage import segments
 from tracelens_instrument.storage.segments import SEGMENT_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tracelens_instrument.core.spans import Span
 
 SLOTS = SEGMENT_BYTES // RECORD_BYTES - 1
 LOST = 300

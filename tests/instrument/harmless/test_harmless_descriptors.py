@@ -1,15 +1,10 @@
 """A program that closes all descriptors, as a daemon does when it begins, keeps its files to itself."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.harmless import both_recorders, harmless
 from support.launch.recording import read_one
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

@@ -1,14 +1,9 @@
 """Whatever happens to the trace folder, the training ends as it would have without a recorder."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.harmless import both_recorders, harmless
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

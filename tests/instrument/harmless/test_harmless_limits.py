@@ -1,15 +1,10 @@
 """Where a process may not have more files, descriptors, memory or processes, the training goes on."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.harmless import both_recorders, harmless
 from support.launch.recording import read_all
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

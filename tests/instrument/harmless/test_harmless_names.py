@@ -1,8 +1,6 @@
 """Names may be many, long and strange: past a limit they are recorded as one, and counted."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,9 +8,6 @@ from support.launch.harmless import both_recorders, harmless
 from support.launch.recording import read_one
 
 from tracelens_instrument.core import registry
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

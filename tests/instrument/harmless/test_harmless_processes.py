@@ -1,19 +1,14 @@
 """Whatever processes a training starts, or may not start, they work as without the recorder."""
 
-from __future__ import annotations
-
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from support.launch.harmless import both_recorders, harmless
 from support.launch.recording import read_all, read_one
 from support.turns import select_turn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.end_to_end
 

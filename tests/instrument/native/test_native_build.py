@@ -1,18 +1,14 @@
 """An install succeeds with and without a compiler."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 pytest.importorskip("hatchling")
 

@@ -1,19 +1,14 @@
 """The native recorder's times are those of the monotonic clock, however it reads them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from support.launch.recording import run_child
 
 from tracelens_instrument.core import backend, clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 if not backend.NATIVE:
     pytest.skip("the native recorder is not in use", allow_module_level=True)

@@ -1,18 +1,14 @@
 """The native recorder's clock follows the kernel's for any behaviour of the processor's counter."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).parents[3]
 MS: Final = 1_000_000

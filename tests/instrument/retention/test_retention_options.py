@@ -1,11 +1,10 @@
 """What is to be kept can be said in the call, on the command line and by the environment, alike."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.record import run_record
@@ -15,9 +14,6 @@ import tracelens as tl
 from tracelens.errors import InvalidArgument
 from tracelens.schema.side import Retention
 from tracelens_instrument.retention import policy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GIB = 1 << 30
 ALL = Retention(detail="phase")

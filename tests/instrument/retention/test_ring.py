@@ -1,11 +1,10 @@
 """`keep="last:N"`: the last N steps, whole, and exactly how many events were left out for it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.recording import Recorded, read_one, run_child
@@ -13,12 +12,8 @@ from support.launch.recording import Recorded, read_one, run_child
 import tracelens as tl
 from tracelens.schema.record import RECORD_BYTES
 from tracelens.schema.vocabulary import CROWDED_OUT, OUTDATED
+from tracelens_instrument.core.spans import Span
 from tracelens_instrument.storage.segments import SEGMENT_BYTES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens_instrument.core.spans import Span
 
 SLOTS = SEGMENT_BYTES // RECORD_BYTES - 1
 SPANS = 99  # a step, beside its own

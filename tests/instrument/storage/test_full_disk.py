@@ -1,24 +1,18 @@
 """Where no room is left recording stops, the training does not, and the loss is counted."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.launch.recording import read_one, run_child
 
 import tracelens as tl
 from tracelens.schema.record import RECORD_BYTES
+from tracelens_instrument.core.spans import Span
 from tracelens_instrument.storage.segments import SEGMENT_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tracelens_instrument.core.spans import Span
 
 SLOTS = SEGMENT_BYTES // RECORD_BYTES - 1
 MORE = 1000

@@ -1,7 +1,5 @@
 """A rank killed with SIGKILL loses no closed span and shows the one it was in."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import random
@@ -11,15 +9,12 @@ import struct
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from support.launch.recording import clean_environment, read_one
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TRIALS = int(os.environ.get("TRACELENS_PROOF_KILLS", "20"))  # `make proofs`: 100
 PROGRESS = struct.Struct("@q")

@@ -1,17 +1,12 @@
 """A recording may be read while it is made, and shows what is open at that moment."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens.conversion.segments import is_live
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_reading_does_not_disturb(trace: Path) -> None:

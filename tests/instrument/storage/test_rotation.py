@@ -1,9 +1,6 @@
 """When a segment is full, recording goes on in a new one; spans open in the old one close there."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from support.launch.recording import read_one
@@ -11,10 +8,7 @@ from support.launch.recording import read_one
 import tracelens as tl
 from tracelens.schema.record import RECORD_BYTES
 from tracelens_instrument.lifecycle import under_way
-from tracelens_instrument.storage.segments import SEGMENT_BYTES
-
-if TYPE_CHECKING:
-    from tracelens_instrument.storage.segments import Segment
+from tracelens_instrument.storage.segments import SEGMENT_BYTES, Segment
 
 SLOTS = SEGMENT_BYTES // RECORD_BYTES - 1
 

@@ -1,11 +1,9 @@
 """The table of a stretch of time is what counting span by span gives."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +11,6 @@ from support.runs.traces import call, span, trace_of
 
 from tracelens.lod.tracks.area import sums
 from tracelens.lod.viewport import Window
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 def recorded(rows: list[dict[str, object]]) -> pl.DataFrame:

@@ -1,7 +1,5 @@
 """An opened process has a lane for each thread and depth, and for each call that is in flight."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 from hypothesis import given, settings

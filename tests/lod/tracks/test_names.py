@@ -1,8 +1,7 @@
 """Every recorded span is found by what it is called, in every sample, as often as it occurs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,9 +11,6 @@ from support.tiers import mark_slow_in_turn
 
 from tracelens.lod.tracks import names
 from tracelens.lod.tracks.names import NAME_COLUMNS, Names
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EVERY = [sample.name for sample in manifest()]
 

@@ -1,26 +1,21 @@
 """DFTracer's events: calls of I/O with bytes, data loading, epochs; ranks are told, never guessed."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import polars as pl
 import pytest
 from support.public_traces import PUBLIC, needs
 
+import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import EmptyTrace, NotATrace, UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.dftracer import DFTracerReader
 from tracelens.readers.event_stream import EventStream
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import tracelens as tl
 
 PUBLISHED: Final = "dftracer/test-trace.pfw.gz"
 BEGIN_US: Final = 1_795_000_000_000_000

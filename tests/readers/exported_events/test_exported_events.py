@@ -1,11 +1,10 @@
 """What TraceLens wrote for Perfetto is read back; that whole samples come back is in test_round_trip."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.samples import sample_trace
@@ -16,9 +15,6 @@ from tracelens.exports import perfetto
 from tracelens.exports.content import of_trace
 from tracelens.readers import READERS
 from tracelens.readers.exported_events import ExportedEventsReader, is_exported
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT = "trace events that TraceLens exported"
 HEAD = '{"displayTimeUnit":"ns","otherData":{"written by": "TraceLens"'

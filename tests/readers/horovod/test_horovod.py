@@ -1,9 +1,7 @@
 """Horovod's timelines: of each operation when ranks were ready, all by the clock of rank 0."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,9 +11,6 @@ import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import EmptyTrace
 from tracelens.readers import READERS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT = "timeline of Horovod"
 

@@ -1,18 +1,14 @@
 """One line into which two threads wrote costs one operation, not the loss that is found."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 STEPS = 60
 TENSORS = 4

@@ -1,7 +1,5 @@
 """Public profiles are read to the last event: the counts that their own readers and queries give."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The split of device time is equal in the raw files, in `info` and in the verdict."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,9 +1,7 @@
 """Files of different jobs are refused in one sentence, in a folder and named one by one."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.profiles import gpu_profile, write_ranks
@@ -12,9 +10,6 @@ import tracelens as tl
 from tracelens.errors import UnusableInput
 from tracelens.load import open_joined
 from tracelens.readers.jobs import RankFile, check_one_job
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOUR = 3_600_000_000_000
 BEGIN = 1_750_000_000_000_000_000

@@ -1,16 +1,12 @@
 """Profiles of PyTorch 1.8 and 1.9 say the same as today's: all they write on the host is an operator."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from support.profiles import gpu_profile
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OLD_CATEGORIES: Final = {
     "cpu_op": "Operator",

@@ -1,9 +1,7 @@
 """An order that was concluded accuses nobody, and calls keep the order in which code issued them."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -11,9 +9,6 @@ from support.profiles import SIZES, gloo_profile, write_ranks
 
 import tracelens as tl
 from tracelens.readers.kineto.issues import Call, elements, pair_with_issues
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_threads_that_begin_in_the_other_order_are_no_mismatch(tmp_path: Path) -> None:

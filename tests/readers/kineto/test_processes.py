@@ -1,7 +1,5 @@
 """A file that holds several processes is a run of their ranks, as the files of each would be."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,9 +1,9 @@
 """Records that cannot be are left out, with their share; the verdict is drawn from what is left."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,12 +12,7 @@ from support.profiles import BEGIN_US, KERNELS_US, event, gpu_profile, write_ran
 import tracelens as tl
 from tracelens.errors import UnusableInput
 from tracelens.model import fmt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tracelens.model.result import DeviceShares, Report
+from tracelens.model.result import DeviceShares, Report
 
 
 def analyzed(folder: Path, change: Callable[[dict[str, Any], int], None]) -> Report:

@@ -1,17 +1,12 @@
 """Profiles that begin in different steps are put side by side by their calls, or that is said."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
 from support.profiles import gpu_profile, write_ranks
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def offsets_ms(trace: tl.Trace) -> set[int]:

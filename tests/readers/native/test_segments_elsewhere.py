@@ -1,8 +1,6 @@
 """A note in the trace folder leads to the segments, or says where they are to be found."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.runs.segments import Slot, write_folder
@@ -12,9 +10,6 @@ from tracelens.conversion.segments import convert
 from tracelens.errors import NotATrace
 from tracelens.schema.host import host_name, leave_note
 from tracelens.schema.ownership import mark
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "worker-00003-77"
 

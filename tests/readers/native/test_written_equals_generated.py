@@ -1,8 +1,6 @@
 """What is written as trace files is read back without loss."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from polars.testing import assert_frame_equal
@@ -10,9 +8,6 @@ from support.runs.scenarios import BLOCKING, DEVICES, HEALTHY, HOT_SHARD, TWO_HO
 
 from tracelens import load
 from tracelens.simulator.synthetic import Scenario, generate, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY = ["process", "start_ns", "end_ns", "kind", "name", "thread", "request", "seq"]
 

@@ -1,10 +1,9 @@
 """Logs of NCCL's Inspector: calls of communicators with sizes and bandwidth, and times where verbose."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,9 +15,6 @@ from tracelens.errors import EmptyTrace, NotATrace, UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.nccl_inspector import NcclInspectorReader, is_inspector
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT = "log of NCCL Inspector"
 

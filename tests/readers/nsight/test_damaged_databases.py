@@ -3,14 +3,13 @@
 `TRACELENS_MUTATIONS=20000` tries 20,000 changes.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sqlite3
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import polars as pl
 import pytest
@@ -20,9 +19,6 @@ from support.tiers import few_or_many
 from tracelens.errors import NotATrace, TraceLensError
 from tracelens.readers.nsight import NsightReader
 from tracelens.readers.nsight.database import MAGIC, open_database
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MUTATIONS: Final = int(os.environ.get("TRACELENS_MUTATIONS", "300"))
 

@@ -1,9 +1,7 @@
 """What Nsight Systems exported is read: its counts, its ranks, and what cannot be concluded."""
 
-from __future__ import annotations
-
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,9 +13,6 @@ from tracelens.errors import EmptyTrace, NotATrace, UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.nsight import NsightReader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NSIGHT = PUBLIC / "nsight"
 needs_files = needs("nsight")

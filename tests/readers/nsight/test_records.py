@@ -1,20 +1,14 @@
 """Records that cannot be are left out with their share; steps whose kernels are lost are not judged."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.nsight import MS, training
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens.model.result import Report
+from tracelens.model.result import Report
 
 
 def analyzed(folder: Path, *statements: str, ranks: int = 2) -> Report:

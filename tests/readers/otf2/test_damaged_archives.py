@@ -3,13 +3,12 @@
 `TRACELENS_MUTATIONS=20000` tries 20,000 changes.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 from support.fuzz.changes import damaged
@@ -18,9 +17,6 @@ from support.tiers import few_or_many
 
 from tracelens.errors import NotATrace, TraceLensError
 from tracelens.readers.otf2 import Otf2Reader, archive
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("otf2")
 MUTATIONS: Final = int(os.environ.get("TRACELENS_MUTATIONS", "40"))

@@ -1,9 +1,7 @@
 """What Score-P recorded is read: its counts, its ranks, its messages, and what cannot be concluded."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,9 +13,6 @@ from tracelens.errors import MissingExtra, NotATrace, UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.otf2 import Otf2Reader, archive
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("otf2")
 PING_PONG = PUBLIC / "otf2" / "ping_pong"

@@ -1,11 +1,9 @@
 """Perfetto's protobuf traces: slices on threads, of processes whose names say ranks."""
 
-from __future__ import annotations
-
 import gzip
 import sys
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -18,9 +16,6 @@ from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.perfetto import PerfettoReader
 from tracelens.readers.perfetto.packets import is_perfetto, messages
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write_trace(path: Path, content: perfetto.PerfettoFile | bytes) -> Path:

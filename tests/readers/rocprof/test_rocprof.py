@@ -1,10 +1,9 @@
 """rocprofv3's JSON: kernels on streams, ranges of ROCTx, calls of RCCL; ranks come from the user."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,9 +15,6 @@ from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.rocprof import RocprofReader, is_rocprof
 from tracelens.schema import gate
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write_results(path: Path, file: rocprof.RocprofFile) -> Path:

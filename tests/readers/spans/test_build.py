@@ -1,7 +1,5 @@
 """Rows in our own words become a trace; what their reader did not know leaves the verdict open."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -1,12 +1,10 @@
 """Sampled stacks: runs of samples become spans, and stacks are those of our own sampler."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
@@ -19,9 +17,6 @@ from tracelens.errors import NotATrace, UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.stacks import StacksReader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FORMAT = "sampled stacks (py-spy, speedscope)"
 SAMPLES = Path(__file__).parents[3] / "sample_traces"

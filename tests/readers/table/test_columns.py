@@ -1,7 +1,5 @@
 """Columns are found by name, synonym and unit, or by what the user says; sentences name the rest."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any
 

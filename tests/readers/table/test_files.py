@@ -1,10 +1,11 @@
 """Every kind of file is read by the command line, and a damaged one is refused in one sentence."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from support.runs.analysed import RUNS
@@ -18,12 +19,6 @@ from tracelens.errors import InvalidArgument, TraceLensError
 from tracelens.readers import READERS
 from tracelens.readers.table import reader
 from tracelens.simulator.synthetic import Scenario, write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import polars as pl
 
 SLOW = RUNS["slow rank"][0]
 SMALL = "rank,start_us,end_us,kind,step\n" + "".join(

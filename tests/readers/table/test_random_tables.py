@@ -1,7 +1,5 @@
 """Whatever a table holds, it is a trace with a valid report, or refused in one sentence."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from typing import Any

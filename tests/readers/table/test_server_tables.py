@@ -1,7 +1,5 @@
 """Tables of parameter-server and elastic training are explained as such."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import Any
 

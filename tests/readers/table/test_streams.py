@@ -1,8 +1,7 @@
 """Kernels on streams are the work of their rank; a thread that waits for its device is idle."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -10,9 +9,6 @@ import pytest
 import tracelens
 from tracelens import Trace
 from tracelens.accounting import phases
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Named as PyTorch's profiler names them: category, name, stream, begin and length in microseconds.
 ALLREDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"

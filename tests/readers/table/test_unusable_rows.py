@@ -1,7 +1,5 @@
 """Cells and rows that make no sense are left out and counted; nothing else changes for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

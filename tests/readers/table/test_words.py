@@ -1,7 +1,5 @@
 """Kinds and operations are understood in the words that people use; unknown ones are kept."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

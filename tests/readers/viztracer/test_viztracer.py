@@ -1,11 +1,10 @@
 """VizTracer's traces: calls of functions, among them the phases of training."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import polars as pl
 import pytest
@@ -17,9 +16,6 @@ from tracelens.errors import UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.viztracer import VizTracerReader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROGRAM: Final = """
 import time

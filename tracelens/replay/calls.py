@@ -104,7 +104,7 @@ class Calls:
         return Sides(workers, *times_ns, self.is_blocking.ravel())
 
     def end_when_noticed(self, timeline: Timeline) -> Calls:
-        """Let calls end when training threads noticed it, or could have.
+        """Return the calls, ended when training threads noticed it, or could have.
 
         If a call was complete long before a rank waited for it, that rank's end says only when the rank
         looked; then the call is over when it is complete.
@@ -114,9 +114,11 @@ class Calls:
         first_end_ns = end_ns.reshape(self.end_ns.shape).min(axis=1)
         completion_ns = np.maximum(first_end_ns, self.departure_ns)
         if not self.is_rooted:
-            over_ns = np.repeat(completion_ns, len(self.worker))
-            is_late = ~sides.is_blocking & timeline.looked_late(sides.worker, over_ns, end_ns)
-            end_ns = np.where(is_late, over_ns, end_ns)
+            completed_ns = np.repeat(completion_ns, len(self.worker))
+            has_looked_late = ~sides.is_blocking & timeline.looked_late(
+                sides.worker, completed_ns, end_ns
+            )
+            end_ns = np.where(has_looked_late, completed_ns, end_ns)
         end_ns = end_ns.reshape(self.end_ns.shape)
         return replace(self, end_ns=end_ns, completion_ns=completion_ns)
 
@@ -128,53 +130,63 @@ class Calls:
         return replace(self, end_ns=end_ns, completion_ns=completion_ns)
 
     def add_edges(self, edges: EdgeList, threads: Threads) -> None:
-        """Add what departures, completions and ranks' ends follow."""
+        """Add edges from begins on ranks to departures, to completions, and to ends on ranks.
+
+        The event after a call's departure is its completion.
+        """
         sides, shape = self.sides, self.begin_ns.shape
-        begin_event, end_event = threads.find_sides(sides)
-        end_event = np.where(
-            end_event < 0, threads.find_next_needs(sides.worker, sides.end_ns), end_event
-        )
+        begin_event, end_event = threads.find_sides(sides)  # [call * rank]
+        next_need = threads.find_next_needs(sides.worker, sides.end_ns)
+        end_event = np.where(end_event < 0, next_need, end_event)
         if self.is_rooted:
             self._add_rooted(edges, begin_event.reshape(shape), end_event.reshape(shape))
             return
-        departures = self.departures
-        departure_of_rank = np.repeat(departures, len(self.worker))
+        departure = self.departures  # event, [call]
+        departure_of_rank = np.repeat(departure, len(self.worker))
         edges.add(begin_event, departure_of_rank)
-        edges.add(departures[:-1] + 1, departures[1:], is_present=self.is_queued[1:])
+        edges.add(departure[:-1] + 1, departure[1:], is_present=self.is_queued[1:])
         wire_ns = self.completion_ns - self.departure_ns
-        self._add_sized(edges, departures, departures + 1, wire_ns, np.ones_like(self.is_queued))
+        self._add_cost_edges(edges, departure, departure + 1, wire_ns, np.ones_like(self.is_queued))
         leaving_ns = (self.end_ns - self.completion_ns[:, None]).ravel()
         # The last rank of an implicit call may have been there for no time at all.
         edges.add(departure_of_rank + 1, end_event, leaving_ns, begin_event != end_event)
 
     def _add_rooted(self, edges: EdgeList, begin_event: Ints, end_event: Ints) -> None:
-        """Add that ranks wait for the root, or the root for all, by events, [call, rank]."""
-        root = np.maximum(self.root, 0)[:, None]
+        """Add edges from begins to ends of calls in which ranks wait for a root, or a root for them.
+
+        `begin_event` and `end_event` are those of each rank, [call, rank].
+        """
+        root_column = np.maximum(self.root, 0)[:, None]
         is_to_root = self.op in TO_ROOT
-        last_ns = self.begin_ns.max(axis=1, keepdims=True)
-        root_ns = np.take_along_axis(self.begin_ns, root, axis=1)
-        awaited_ns = last_ns if is_to_root else root_ns
-        is_root = root == np.arange(len(self.worker))
-        waits = (is_root == is_to_root) & (awaited_ns <= self.end_ns) & (self.root >= 0)[:, None]
-        start_ns = np.where(waits, np.maximum(awaited_ns, self.begin_ns), self.begin_ns)
-        lag_ns = self.end_ns - start_ns
-        self._add_sized(edges, begin_event, end_event, lag_ns, np.ones_like(waits))
+        last_begin_ns = self.begin_ns.max(axis=1, keepdims=True)
+        root_begin_ns = np.take_along_axis(self.begin_ns, root_column, axis=1)
+        awaited_ns = last_begin_ns if is_to_root else root_begin_ns
+        is_root = root_column == np.arange(len(self.worker))
+        is_waiting = (
+            (is_root == is_to_root) & (awaited_ns <= self.end_ns) & (self.root >= 0)[:, None]
+        )
+        wait_end_ns = np.where(is_waiting, np.maximum(awaited_ns, self.begin_ns), self.begin_ns)
+        lag_ns = self.end_ns - wait_end_ns
+        self._add_cost_edges(edges, begin_event, end_event, lag_ns, np.ones_like(is_waiting))
         if is_to_root:
-            end_event, lag_ns, waits = (
-                np.take_along_axis(of, root, axis=1) for of in (end_event, lag_ns, waits)
+            end_event, lag_ns, is_waiting = (
+                np.take_along_axis(matrix, root_column, axis=1)
+                for matrix in (end_event, lag_ns, is_waiting)
             )
         else:
-            begin_event = np.take_along_axis(begin_event, root, axis=1)
-        self._add_sized(edges, begin_event, end_event, lag_ns, waits)
+            begin_event = np.take_along_axis(begin_event, root_column, axis=1)
+        self._add_cost_edges(edges, begin_event, end_event, lag_ns, is_waiting)
 
-    def _add_sized(
+    def _add_cost_edges(
         self, edges: EdgeList, source: Ints, target: Ints, lag_ns: Ints, is_present: Flags
     ) -> None:
-        """Add edges whose lag depends on the bytes of calls, [call] or [call, rank]."""
-        columns = np.broadcast_arrays(source, target, lag_ns, is_present)
-        edges_per_call = columns[0].size // self.count
+        """Add edges between events whose lag depends on the calls' bytes, [call] or [call, rank]."""
+        columns = [
+            column.ravel() for column in np.broadcast_arrays(source, target, lag_ns, is_present)
+        ]
+        edges_per_call = len(columns[0]) // self.count
         edges.add(
-            *(column.ravel() for column in columns),
+            *columns,
             cost_line=self.cost_line,
             nbytes=np.repeat(self.nbytes, edges_per_call),
             step=np.repeat(self.step, edges_per_call),
@@ -182,54 +194,64 @@ class Calls:
         )
 
     def find_rank_edges(self, edges: EdgeTable, threads: Threads) -> tuple[Indices, Indices]:
-        """Return the edges of ranks to departures and from completions, [call, rank]; -1 = none."""
-        column_of = np.full(len(threads), -1)
-        column_of[self.worker] = np.arange(len(self.worker))
+        """Return the edges (rows) from ranks to departures, and from completions to ranks.
+
+        Both are [call, rank]; -1 = none.
+        """
+        column_of_worker = np.full(len(threads), -1)
+        column_of_worker[self.worker] = np.arange(len(self.worker))
         to_departure, from_completion = (
             np.full(self.begin_ns.shape, -1, np.int64) for _ in range(2)
         )
-        for offset, matrix, at_rank, at_call in (
-            (0, to_departure, edges.source, edges.target),
-            (1, from_completion, edges.target, edges.source),
+        for is_completion, edge_rows, rank_event, call_event in (
+            (False, to_departure, edges.source, edges.target),
+            (True, from_completion, edges.target, edges.source),
         ):
-            event = at_call - self.first_event
-            is_of_calls = (event >= 0) & (event < 2 * self.count) & (event % 2 == offset)
-            rows = np.flatnonzero((at_rank < threads.event_count) & is_of_calls)
-            column = column_of[threads.find_owners(at_rank[rows])]
-            matrix[event[rows] // 2, column] = rows
+            number = call_event - self.first_event  # two events a call: departure, completion
+            is_of_calls = (number >= 0) & (number < 2 * self.count) & (number % 2 == is_completion)
+            rows = np.flatnonzero((rank_event < threads.event_count) & is_of_calls)
+            column = column_of_worker[threads.find_owners(rank_event[rows])]
+            edge_rows[number[rows] // 2, column] = rows
         return to_departure, from_completion
 
 
 def select_complete_calls(trace: Trace, begins_ns: Ints, ends_ns: Ints) -> Iterator[Calls]:
-    """Yield the calls that lie between the begin and end of all their workers, [worker]."""
-    training = training_threads(trace)
-    worker_of = {process: at for at, process in enumerate(trace.workers["process"].to_list())}
+    """Yield the calls between each worker's begin and end, ns, [worker], by communicator and operation.
+
+    All ranks of a communicator came to them and left them.
+    """
+    training_thread = training_threads(trace)
+    processes_of_workers = trace.workers["process"].to_list()
+    worker_of = {process: worker for worker, process in enumerate(processes_of_workers)}
     for grid in trace.calls:
         processes = grid.processes.tolist()
         if not worker_of.keys() >= set(processes):
             continue
         worker = np.array([worker_of[process] for process in processes], np.int64)
-        is_inside = (grid.last_ns >= begins_ns.min()) & (grid.last_ns <= ends_ns.max())
-        rows = np.flatnonzero(is_inside & (grid.last_ns != NEVER))
+        may_be_inside = (grid.last_ns >= begins_ns.min()) & (grid.last_ns <= ends_ns.max())
+        rows = np.flatnonzero(may_be_inside & (grid.last_ns != NEVER))
         rows = rows[grid.take(rows).completed.all(axis=1)]
         begin_ns, end_ns = take_rows(grid.start_ns, rows), take_rows(grid.end_ns, rows)
-        is_within = (begin_ns >= begins_ns[worker]) & (end_ns <= ends_ns[worker])
-        rows = rows[is_within.all(axis=1)]
+        is_inside = (begin_ns >= begins_ns[worker]) & (end_ns <= ends_ns[worker])
+        rows = rows[is_inside.all(axis=1)]
         ops = grid.first_value("op")[rows]
         for op in np.unique(ops).tolist():
-            yield _select_calls(grid, rows[ops == op], worker, training)
+            yield _select_calls(grid, rows[ops == op], worker, training_thread)
 
 
-def _select_calls(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) -> Calls:
-    """Return calls of one operation; `training` is the training thread of each process."""
+def _select_calls(grid: CallGrid, rows: Indices, worker: Ints, training_thread: Ints) -> Calls:
+    """Return the calls in some rows of a grid, all of one operation.
+
+    `worker` are the communicator's workers, [rank]; `training_thread` is each process's training thread.
+    """
     begin_ns, end_ns = take_rows(grid.start_ns, rows), take_rows(grid.end_ns, rows)
-    is_blocking = np.asarray((grid.thread == training[grid.processes])[rows])
+    is_blocking = np.asarray((grid.thread == training_thread[grid.processes])[rows])
     arrival_ns, first_end_ns = begin_ns.max(axis=1), end_ns.min(axis=1)
     completion_ns = np.maximum(first_end_ns, arrival_ns)
-    previous_ns = np.concatenate([arrival_ns[:1], completion_ns[:-1]])
-    is_queued = ~is_blocking.any(axis=1) & (previous_ns <= completion_ns)
+    previous_completion_ns = np.concatenate([arrival_ns[:1], completion_ns[:-1]])
+    is_queued = ~is_blocking.any(axis=1) & (previous_completion_ns <= completion_ns)
     is_queued[:1] = False
-    departure_ns = np.where(is_queued, np.maximum(arrival_ns, previous_ns), arrival_ns)
+    departure_ns = np.where(is_queued, np.maximum(arrival_ns, previous_completion_ns), arrival_ns)
     is_root = grid.first_value("peer")[rows][:, None] == grid.ranks
     return Calls(
         communicator=grid.uid,
@@ -252,7 +274,7 @@ def _select_calls(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) -
 def end_by_waits(
     calls: Sequence[Calls], timeline: Timeline, messages: Sequence[Sides]
 ) -> list[Calls]:
-    """Let calls end with the waits of their ranks in which nothing else ended.
+    """Return the calls, ended with the waits of their ranks in which nothing else ended.
 
     A rank that waits in a span for a call in flight resumes when the call is over. Another thread may
     note that later, as it got no processor; then the end of the wait tells it. If several calls were
@@ -260,27 +282,29 @@ def end_by_waits(
     """
     if not calls:
         return []
-    sides = Sides.join(call.sides for call in calls)
-    arrivals_ns = [np.maximum(call.begin_ns, call.departure_ns[:, None]).ravel() for call in calls]
+    sides = Sides.join(call.sides for call in calls)  # a row for each call and rank
+    departures_ns = [
+        np.maximum(call.begin_ns, call.departure_ns[:, None]).ravel() for call in calls
+    ]
     counts = [call.begin_ns.size for call in calls]
     is_rooted = np.repeat([call.is_rooted for call in calls], counts)
-    # All positions are on the line of the workers.
-    arrived = timeline.locate(sides.worker, np.concatenate(arrivals_ns))
-    noted = timeline.locate(sides.worker, sides.end_ns)
+    # Positions on the timeline are a worker and a time.
+    departure = timeline.locate(sides.worker, np.concatenate(departures_ns))
+    noted_end = timeline.locate(sides.worker, sides.end_ns)
     message_ends = [timeline.locate(side.worker, side.end_ns) for side in messages]
-    known_ends = np.sort(np.concatenate([noted, *message_ends]))
+    known_ends = np.sort(np.concatenate([noted_end, *message_ends]))
     wait_begins, wait_ends = timeline.wait_stretches
-    ended_before, ended_after = (
+    ends_before, ends_until = (
         np.searchsorted(known_ends, positions, side="right")
         for positions in (wait_begins, timeline.blocked_until(wait_ends))
     )
-    is_unexplained = np.append(ended_after <= ended_before, False)
-    wait = np.searchsorted(wait_ends, noted) - 1
-    is_late = ~sides.is_blocking & ~is_rooted & is_unexplained[wait]
-    is_late &= np.append(wait_ends, -1)[wait] > arrived
-    late = np.flatnonzero(is_late)
-    by_wait = late[np.lexsort((noted[late], wait[late]))]
+    is_unexplained = np.append(ends_until <= ends_before, False)  # [wait]
+    wait = np.searchsorted(wait_ends, noted_end) - 1  # the last one before each noted end
+    is_noted_late = ~sides.is_blocking & ~is_rooted & is_unexplained[wait]
+    is_noted_late &= np.append(wait_ends, -1)[wait] > departure
+    rows = np.flatnonzero(is_noted_late)
+    by_wait = rows[np.lexsort((noted_end[rows], wait[rows]))]
     first_noted = by_wait[np.diff(wait[by_wait], prepend=-1) != 0]
-    sides.end_ns[first_noted] -= noted[first_noted] - wait_ends[wait[first_noted]]
+    sides.end_ns[first_noted] -= noted_end[first_noted] - wait_ends[wait[first_noted]]
     ends_ns = np.split(sides.end_ns, np.cumsum(counts)[:-1])
     return [call.end_earlier(of_call) for call, of_call in zip(calls, ends_ns, strict=True)]

@@ -35,19 +35,21 @@ class CoreShortage:
 
     @classmethod
     def from_replay(cls, variant: Variant, times_ns: Floats) -> Self | None:
-        """Return the shortage with the longest delay of a host; None if unknown, or none."""
+        """Return the shortage with the longest delay of a host; None if unknown, or none.
+
+        `times_ns` is when events occur in the replay of the variant, [event].
+        """
         graph, shortages = variant.graph, []
         hosts = find_shared_cores(graph.trace)
-        demand = _measure_demand(graph) if hosts else np.ones(0)
+        core_share = _measure_core_share(graph) if hosts else np.ones(0)  # [worker]
         for host in hosts:
-            before_ns, after_ns = (
-                _measure_unserved_work(graph, host, demand, *state)
-                for state in (
-                    (graph.baseline_ns, graph.explained_lag_ns),
-                    (times_ns, variant.explained_lag_ns),
-                )
+            recorded_ns = _measure_unserved_work(
+                graph, host, core_share, graph.baseline_ns, graph.explained_lag_ns
             )
-            shortages.append(cls(host.ranks, host.cores, (after_ns - before_ns) / host.cores))
+            edited_ns = _measure_unserved_work(
+                graph, host, core_share, times_ns, variant.explained_lag_ns
+            )
+            shortages.append(cls(host.ranks, host.cores, (edited_ns - recorded_ns) / host.cores))
         longest = max(shortages, key=lambda shortage: shortage.delay_ns, default=None)
         return longest if longest and longest.delay_ns > 0 else None
 
@@ -58,27 +60,31 @@ class CoreShortage:
         return f"{self.ranks} ranks share {cores}, and would do more at the same time"
 
 
-def _measure_demand(graph: EventGraph) -> Floats:
-    """Return the share of a core that each worker takes while it works; 1 if that was not read."""
+def _measure_core_share(graph: EventGraph) -> Floats:
+    """Return the share of a core that each worker takes while it works, [worker]; 1 if not read."""
     threads = graph.threads
     length_ns = threads.sum_by_thread(threads.lengths_ns.astype(np.float64))
     work_ns = threads.sum_by_thread(graph.explained_lag_ns[: len(threads.sources)])
-    ready = measure_ready_shares(graph.trace)
-    ready_ns = np.array([ready.get(rank, 1.0) for rank in graph.ranks]) * length_ns
+    ready_share_of_rank = measure_ready_shares(graph.trace)
+    ready_ns = np.array([ready_share_of_rank.get(rank, 1.0) for rank in graph.ranks]) * length_ns
     return np.minimum(ready_ns / np.maximum(work_ns, 1.0), 1.0)
 
 
 def _measure_unserved_work(
-    graph: EventGraph, host: SharedCores, demand: Floats, times_ns: Floats, lag_ns: Floats
+    graph: EventGraph, host: SharedCores, core_share: Floats, times_ns: Floats, lag_ns: Floats
 ) -> float:
-    """Return the work of a host's ranks at times for which it has no core then, ns of a core.
+    """Return the work of a host's ranks at times when it has no core for them, ns of a core.
 
-    Threads work for `lag_ns` after their events, [edge]; a server is at work while it serves.
+    `core_share` is what each worker takes while it works, [worker]; `times_ns` is when events occur,
+    [event]. Threads work for `lag_ns` after their events, [edge]; a server is at work while it serves.
     """
     threads = graph.threads
-    rows = np.flatnonzero(np.isin(threads.owners, host.workers))
-    begins_ns, demands = [times_ns[threads.sources[rows]]], [demand[threads.owners[rows]]]
-    ends_ns = [begins_ns[0] + lag_ns[rows]]
+    intervals = np.flatnonzero(np.isin(threads.owners, host.workers))
+    begins_ns, core_counts = (
+        [times_ns[threads.sources[intervals]]],
+        [core_share[threads.owners[intervals]]],
+    )
+    ends_ns = [begins_ns[0] + lag_ns[intervals]]
     shards = graph.trace.shards.select(pl.coalesce("shard", "rank")).to_series().to_numpy()
     for shard in shards[host.shards]:
         services = np.flatnonzero((graph.requests.services["server"] == shard).to_numpy())
@@ -88,9 +94,9 @@ def _measure_unserved_work(
         busy_until_ns = np.maximum.accumulate(end_ns[order])
         begins_ns.append(np.maximum(begin_ns[order], np.append(-np.inf, busy_until_ns[:-1])))
         ends_ns.append(np.maximum(busy_until_ns, begins_ns[-1]))
-        demands.append(np.ones(len(services)))
-    edges_ns, change = np.concatenate(begins_ns + ends_ns), np.concatenate(demands)
-    order = np.argsort(edges_ns, kind="stable")
-    needed_cores = np.cumsum(np.concatenate([change, -change])[order])[:-1]
-    unserved_cores = np.maximum(needed_cores - host.cores, 0.0)
-    return float((unserved_cores * np.diff(edges_ns[order])).sum())
+        core_counts.append(np.ones(len(services)))
+    bounds_ns, cores = np.concatenate(begins_ns + ends_ns), np.concatenate(core_counts)
+    order = np.argsort(bounds_ns, kind="stable")
+    needed_cores = np.cumsum(np.concatenate([cores, -cores])[order])[:-1]
+    missing_cores = np.maximum(needed_cores - host.cores, 0.0)
+    return float((missing_cores * np.diff(bounds_ns[order])).sum())

@@ -119,31 +119,37 @@ def _find_interval(
     job_ns: float,
     replayed: Savings | None,
 ) -> tuple[float, float]:
-    """Return the interval of the saving: the doubt about single steps, and about the delay itself.
+    """Return the 95 % interval of the saving, as shares of the job.
 
+    It joins the doubt about single steps, of which `lost_ns` is what each loses, [step], with the doubt
+    about the delay, `effect_ns`, [step, rank]: `limits_ns` is what the run loses at least and at most.
     The upper end of the former has one more step, that loses a whole delay: where nothing was
     lost in any step, something may still be in 3 of as many (Hanley & Lippman-Hand 1983).
     """
-    touched = effect_ns.any(axis=1)
-    drawn = 0.0, 0.0
-    if touched.any():
-        lost_touched_ns, delay_ns = lost_ns[touched], effect_ns[touched].max(axis=1)
-        further_ns = np.append(lost_touched_ns, delay_ns.mean())
-        low, high = (bootstrap_interval(sample, job_ns) for sample in (lost_touched_ns, further_ns))
-        drawn = low[0], high[1]
-    limits = limits_ns[0] / job_ns, limits_ns[1] / job_ns
-    interval = join_intervals(float(lost_ns.sum()) / job_ns, drawn, limits)
+    is_delayed = effect_ns.any(axis=1)
+    low = high = 0.0
+    if is_delayed.any():
+        sample_ns, delay_ns = lost_ns[is_delayed], effect_ns[is_delayed].max(axis=1)
+        low, _ = bootstrap_interval(sample_ns, job_ns)
+        _, high = bootstrap_interval(np.append(sample_ns, delay_ns.mean()), job_ns)
+    least_ns, most_ns = limits_ns
+    limits = least_ns / job_ns, most_ns / job_ns
+    interval = join_intervals(float(lost_ns.sum()) / job_ns, (low, high), limits)
     return interval if replayed is None else replayed.widen(interval, job_ns)
 
 
 def _measure_limits(
-    total_ns: Floats, fix: WorkFix, uncertainty: float, replay: WindowedReplay | None
+    total_ns: Floats, fix: WorkFix, relative_error: float, replay: WindowedReplay | None
 ) -> list[float]:
-    """Return the least and the largest saving, ns, if the delay is smaller or larger: 95 %."""
+    """Return the least and the largest saving, ns: the bounds of 95 % of the doubt about the delay.
+
+    `total_ns` is what ranks take, [step, rank]; `relative_error` is the delay's standard error.
+    """
     limits_ns = []
-    for factor in dict.fromkeys((1 - TWO_SIDED * uncertainty, 1 + TWO_SIDED * uncertainty)):
+    ((_, effect_ns),) = fix.changes
+    for factor in dict.fromkeys((1 - TWO_SIDED * relative_error, 1 + TWO_SIDED * relative_error)):
         savings = None if replay is None else replay.measure_savings(fix, factor)
-        side_by_side_ns = measure_side_by_side(total_ns, fix.changes[0][1] * factor)
+        side_by_side_ns = measure_side_by_side(total_ns, effect_ns * factor)
         limits_ns.append(float((savings.saved_ns if savings else side_by_side_ns).sum()))
     return [limits_ns[0], limits_ns[-1]]
 
@@ -173,12 +179,13 @@ def _measure_longer_than_late(beside_ns: Floats, is_late: Flags) -> Floats:
 
 
 def _measure_waits(wait_ns: Floats, effect_ns: Floats) -> Floats:
-    """Return each rank's waits in delayed steps, and in those that follow, ns, [rank].
+    """Sum each rank's waits, ns, [step, rank], in delayed steps and those that follow: [rank].
 
-    Ranks that are delayed themselves do not wait for others: neither in that step nor in the next one.
+    Ranks that are delayed themselves, by `effect_ns`, [step, rank], do not wait for others: neither in
+    that step nor in the next one.
     """
     is_late = effect_ns > 0
-    follows_delay, is_touched = is_late.copy(), np.asarray(effect_ns.any(axis=1))
-    follows_delay[1:] |= is_late[:-1]
-    is_touched[1:] |= is_touched[:-1]
-    return np.asarray(np.where(follows_delay, 0.0, wait_ns)[is_touched].sum(axis=0))
+    is_or_was_late, is_concerned = is_late.copy(), np.asarray(effect_ns.any(axis=1))
+    is_or_was_late[1:] |= is_late[:-1]
+    is_concerned[1:] |= is_concerned[:-1]
+    return np.asarray(np.where(is_or_was_late, 0.0, wait_ns)[is_concerned].sum(axis=0))

@@ -92,35 +92,33 @@ class _Explanation(NamedTuple):
 
 
 def find_disciplines(kinds: Sequence[Intervals]) -> list[tuple[Discipline, ...]]:
-    """Return the disciplines, by kind, under which work goes by bytes most exactly.
+    """Return the choices of disciplines, one for each kind, under which work goes by bytes most exactly.
 
     Where several do, all kinds get those under which their paces, ns per byte, differ least. Of these
-    the simplest comes first. One follows for each other form of a kind's discipline, and the most
-    crowded: they explain the recording as well. Empty where work of some kind does not go by bytes.
+    the simplest comes first. One follows for each other form of a kind's discipline (whatever its
+    crowding), and the most crowded. Empty where work of some kind does not go by bytes.
     """
     if not kinds:
         return [()]
     explanations = _explain(kinds)
-    closest = [
+    candidates = [
         tuple(_DISCIPLINES[index] for index in explanation.indices)
         for explanation in explanations
         if explanation.pace_tenths == explanations[0].pace_tenths
     ]
     choices: list[tuple[Discipline, ...]] = []
-    forms: set[tuple[int, Discipline]] = set()
-    for disciplines in closest:
-        new_forms = {
-            (kind, explanation._replace(crowding=None if explanation.crowding is None else 0.0))
-            for kind, explanation in enumerate(disciplines)
+    known_forms: set[tuple[int, Discipline]] = set()
+    for disciplines in candidates:
+        forms = {
+            (kind, discipline._replace(crowding=None if discipline.crowding is None else 0.0))
+            for kind, discipline in enumerate(disciplines)
         }
-        if not new_forms <= forms:
-            forms |= new_forms
+        if not forms <= known_forms:
+            known_forms |= forms
             choices.append(disciplines)
-    if closest:
-        crowded = max(
-            closest, key=lambda kinds: sum(explanation.crowding or 0.0 for explanation in kinds)
-        )
-        choices += [] if crowded in choices else [crowded]
+    if candidates:
+        most_crowded = max(candidates, key=lambda each: sum(one.crowding or 0.0 for one in each))
+        choices += [] if most_crowded in choices else [most_crowded]
     return choices
 
 
@@ -130,52 +128,59 @@ def measure_deviation(kinds: Sequence[Intervals]) -> float:
 
 
 def _explain(kinds: Sequence[Intervals]) -> list[_Explanation]:
-    """Return the explanations about as good as the best, those with the most equal paces first.
+    """Explain the tasks of all kinds by a discipline for each; return what is about as good as the best.
 
-    Links carry bytes about as quickly to a server as from it. Different paces count as deviation, too.
+    Those with the most equal paces, ns per byte, come first: links carry bytes about as quickly to a
+    server as from it. Different paces count as deviation, too.
     """
     explanations = []
-    for combined in product(*(_measure_disciplines(kind).items() for kind in kinds)):
-        indices = tuple(index for index, _ in combined)
-        deviations, paces = zip(*(measured for _, measured in combined), strict=True)
-        apart = float(np.log(max(paces) / min(paces)))
-        deviation = float(np.mean(deviations)) + WEIGHT_OF_PACE_DIFFERENCE * apart
-        explanations.append(_Explanation(round(10 * apart), indices, deviation))
-    best = min((one.deviation for one in explanations), default=0.0)
-    limit = best / MAX_RATIO_OF_DEVIATIONS_IF_BETTER + NEGLIGIBLE_DEVIATION
-    return sorted(one for one in explanations if one.deviation <= limit)
+    for combination in product(*(_measure_disciplines(kind).items() for kind in kinds)):
+        indices = tuple(index for index, _ in combination)
+        deviations, paces = zip(*(fit for _, fit in combination), strict=True)
+        log_pace_ratio = float(np.log(max(paces) / min(paces)))
+        deviation = float(np.mean(deviations)) + WEIGHT_OF_PACE_DIFFERENCE * log_pace_ratio
+        explanations.append(_Explanation(round(10 * log_pace_ratio), indices, deviation))
+    least_deviation = min((one.deviation for one in explanations), default=0.0)
+    max_deviation = least_deviation / MAX_RATIO_OF_DEVIATIONS_IF_BETTER + NEGLIGIBLE_DEVIATION
+    return sorted(one for one in explanations if one.deviation <= max_deviation)
 
 
 def _measure_disciplines(kind: Intervals) -> dict[int, tuple[float, float]]:
-    """Return deviation and pace, ns per byte, by discipline's index; empty if bytes tell nothing."""
+    """Return deviation (share of work) and pace (ns per byte) by index in `_DISCIPLINES`.
+
+    Empty if bytes tell nothing of the tasks; the first alone if tasks clearly follow each other.
+    """
     kind = kind.take(np.sort(np.argsort(kind.begin_ns, kind="stable")[:MAX_INTERVALS_OF_FIT]))
     total_bytes = max(float(kind.nbytes.sum()), 1.0)
-    measured = {}
+    fits = {}
     for index, discipline in enumerate(_DISCIPLINES):
         work_ns = measure_work(discipline, kind)
         pace = max(float(work_ns.sum()) / total_bytes, 1e-12)
-        measured[index] = _deviate_from_line(work_ns, kind), pace
-    if min(deviation for deviation, _ in measured.values()) > MAX_DEVIATION_FROM_BYTES:
+        fits[index] = _deviate_from_line(work_ns, kind), pace
+    if min(deviation for deviation, _ in fits.values()) > MAX_DEVIATION_FROM_BYTES:
         return {}
-    return {0: measured[0]} if _wait_for_each_other(kind) else measured
+    return {0: fits[0]} if _wait_for_each_other(kind) else fits
 
 
 def _wait_for_each_other(kind: Intervals) -> bool:
     """Return True if tasks of several workers never overlap, and often begin as another one ends."""
     order = np.lexsort((kind.end_ns, kind.begin_ns, kind.server))
     begin_ns, end_ns, _, server, worker = kind.take(order)
-    is_same = server[1:] == server[:-1]
-    gap_ns, length_ns = (begin_ns[1:] - end_ns[:-1])[is_same], (end_ns - begin_ns)[1:][is_same]
+    is_same_server = server[1:] == server[:-1]
+    gap_ns, length_ns = (
+        (begin_ns[1:] - end_ns[:-1])[is_same_server],
+        (end_ns - begin_ns)[1:][is_same_server],
+    )
     overlap_ns = float(np.maximum(-gap_ns, 0.0).sum())
     if overlap_ns > MAX_OVERLAP_IN_LINE * float(length_ns.sum()):
         return False
-    is_other = (worker[1:] != worker[:-1])[is_same]
-    in_line = np.count_nonzero((gap_ns <= MAX_GAP_IN_LINE * length_ns) & is_other)
-    return bool(in_line > MIN_SHARE_IN_LINE * len(gap_ns))
+    is_other_worker = (worker[1:] != worker[:-1])[is_same_server]
+    following_count = np.count_nonzero((gap_ns <= MAX_GAP_IN_LINE * length_ns) & is_other_worker)
+    return bool(following_count > MIN_SHARE_IN_LINE * len(gap_ns))
 
 
 def measure_work(discipline: Discipline, kind: Intervals) -> Floats:
-    """Return the work of each task under a discipline, ns."""
+    """Return the work of each task, ns: its time alone at its resource, if the discipline holds."""
     begin_ns, end_ns, _, server, worker = kind
     group = server.astype(np.int64)
     if discipline.per_worker or discipline.streams:
@@ -184,14 +189,14 @@ def measure_work(discipline: Discipline, kind: Intervals) -> Floats:
     if discipline.crowding is None:
         return end_ns - start_ns
     work_ns = np.zeros(len(begin_ns))
-    for number in np.unique(server):
-        rows = np.flatnonzero(server == number)
+    for server_number in np.unique(server):
+        rows = np.flatnonzero(server == server_number)
         work_ns[rows] = measure_link_time(start_ns[rows], end_ns[rows], discipline.crowding)
     return work_ns
 
 
 def _find_starts(begin_ns: Floats, end_ns: Floats, group: Ints) -> Floats:
-    """Return when each task had the resource if those of a group took turns by their ends, ns."""
+    """Return when each task had its resource, ns, if tasks of a `group` (number) end one by one."""
     order = np.lexsort((begin_ns, end_ns, group))
     free_ns = np.append(-np.inf, end_ns[order][:-1])
     free_ns[np.append(True, np.diff(group[order]) != 0)[: len(order)]] = -np.inf
@@ -201,19 +206,22 @@ def _find_starts(begin_ns: Floats, end_ns: Floats, group: Ints) -> Floats:
 
 
 def _deviate_from_line(work_ns: Floats, kind: Intervals) -> float:
-    """Return the share of work that differs from a line by bytes times a factor of each server."""
+    """Return the share of work that differs from a line by bytes times a factor of each server.
+
+    `work_ns` is the work of each task; the line is fixed_ns + pace x bytes.
+    """
     nbytes, server = kind.nbytes, kind.server
-    factor, weight = np.ones(len(work_ns)), 1 / nbytes
-    design = np.stack([weight, np.ones(len(nbytes))], axis=1)
+    server_factor, per_byte = np.ones(len(work_ns)), 1 / nbytes  # [task], as all arrays here
+    design = np.stack([per_byte, np.ones(len(nbytes))], axis=1)
     line_ns = np.zeros(len(work_ns))
     for _ in range(ROUNDS_OF_RESOURCE_FIT):
-        relative = work_ns / factor * weight
-        fixed_ns, pace = np.linalg.lstsq(design, relative, rcond=None)[0].tolist()
+        ns_per_byte = work_ns / server_factor * per_byte
+        fixed_ns, pace = np.linalg.lstsq(design, ns_per_byte, rcond=None)[0].tolist()
         if fixed_ns < 0:
-            fixed_ns, pace = 0.0, float(np.mean(relative))
+            fixed_ns, pace = 0.0, float(np.mean(ns_per_byte))
         line_ns = fixed_ns + max(pace, 0.0) * nbytes
         work_of_server, line_of_server = np.bincount(server, work_ns), np.bincount(server, line_ns)
-        ratio = work_of_server / np.maximum(line_of_server, 1e-12)
-        factor = np.maximum(ratio, 1e-12)[server]
-    deviation_ns = np.abs(work_ns - factor * line_ns).sum()
+        ratio_of_server = work_of_server / np.maximum(line_of_server, 1e-12)
+        server_factor = np.maximum(ratio_of_server, 1e-12)[server]
+    deviation_ns = np.abs(work_ns - server_factor * line_ns).sum()
     return float(deviation_ns / max(float(work_ns.sum()), 1e-12))

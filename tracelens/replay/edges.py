@@ -98,22 +98,28 @@ class EdgeList:
         reason: EdgeReason = EdgeReason.DATA,
         communicator: str | None = None,
     ) -> None:
-        """Add the edges that are present (flags; None = all); the default lag is 0."""
+        """Add edges between events, [edge]: those that are present (flags; None = all), with both ends.
+
+        An end is missing if it is below 0. The lag is 0 by default. `cost_line` and `communicator` say
+        what the lag is the cost of, `nbytes` how many bytes, `step` and `shard` (a server's) are
+        numbers, `pair` is sender * workers + receiver; None = unknown.
+        """
         is_edge = (source >= 0) & (target >= 0) & (source != target)
         rows = np.flatnonzero(is_edge if is_present is None else is_edge & is_present)
-        lags = np.zeros(len(rows)) if lag_ns is None else np.asarray(lag_ns[rows], np.float64)
+        lags_ns = np.zeros(len(rows)) if lag_ns is None else np.asarray(lag_ns[rows], np.float64)
         line_index = _index_in(self._cost_lines, cost_line)
         communicator_index = _index_in(self._communicators, communicator)
         lines, reasons, communicators = (
             np.full(len(rows), value) for value in (line_index, reason, communicator_index)
         )
-        sizes, steps, shards, pairs = (
+        sizes_bytes, steps, shards, pairs = (
             np.full(len(rows), -1) if values is None else values[rows]
             for values in (nbytes, step, shard, pair)
         )
-        sizes = sizes.astype(np.float64)
-        ends = (source[rows], target[rows], lags)
-        self._columns.append((*ends, lines, sizes, steps, shards, reasons, communicators, pairs))
+        sizes_bytes = sizes_bytes.astype(np.float64)
+        ends = source[rows], target[rows], lags_ns
+        numbers = lines, sizes_bytes, steps, shards, reasons, communicators, pairs
+        self._columns.append((*ends, *numbers))
 
     def add_before_others(self, source: Ints, target: Ints, lag_ns: Ints) -> None:
         """Add edges that stand before all others in the table."""
@@ -128,26 +134,21 @@ class EdgeList:
         )
 
     def settle(self, first_call: int, recorded_ns: Floats) -> None:
-        """Shift all lags since the `first` call of `add` so that their targets occur as recorded."""
-        columns = self._columns[first_call:]
-        if not columns:
+        """Shift the lags of edges so that their targets occur as recorded, ns, [event].
+
+        Those of all calls of `add` since number `first_call` are shifted.
+        """
+        if first_call == len(self._columns):
             return
-        source, target, lag_ns = (
-            np.concatenate([call_columns[at] for call_columns in columns]) for at in range(3)
-        )
+        sources, targets, lags_ns, *_ = zip(*self._columns[first_call:], strict=True)
+        source, target, lag_ns = map(np.concatenate, (sources, targets, lags_ns))
         latest_ns = np.full(len(recorded_ns), -np.inf)
         np.maximum.at(latest_ns, target, recorded_ns[source] + lag_ns)
-        missing_ns = (recorded_ns - np.where(np.isfinite(latest_ns), latest_ns, recorded_ns))[
-            target
-        ]
-        ends = np.cumsum([len(call_columns[0]) for call_columns in columns])[:-1]
-        for index, extra_ns in enumerate(np.split(missing_ns, ends), first_call):
-            call_columns = self._columns[index]
-            self._columns[index] = (
-                *call_columns[:2],
-                call_columns[2] + extra_ns,
-                *call_columns[3:],
-            )
+        missing_ns = np.where(np.isfinite(latest_ns), recorded_ns - latest_ns, 0.0)[target]
+        call_ends = np.cumsum([*map(len, sources)])[:-1]
+        for call, extra_ns in enumerate(np.split(missing_ns, call_ends), first_call):
+            source, target, lag_ns, *others = self._columns[call]
+            self._columns[call] = (source, target, lag_ns + extra_ns, *others)
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -184,7 +185,10 @@ class LayeredGraph:
     def from_edges(
         cls, recorded_ns: Floats, source: Indices, target: Indices, lag_ns: Floats
     ) -> Self:
-        """Sort edges into layers; raise `ValueError` if events follow each other in a circle."""
+        """Sort edges, [edge], into layers; raise `ValueError` if events follow each other in a circle.
+
+        `recorded_ns` is when each event occurred, [event]; `source` and `target` are events.
+        """
         layer = _find_layers(len(recorded_ns), source, target)[target]
         order = np.lexsort((target, layer))
         begins = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))
@@ -198,16 +202,16 @@ class LayeredGraph:
         return replace(self, order=self.order[kept_in_order], layer_begins=begins)
 
     def replay(self, lag_ns: Floats) -> Floats:
-        """Return when events occur with other lags, ns; those without edges occur as recorded."""
+        """Return when events occur, ns, [event], with other lags, [edge]; without edges, as recorded."""
         times_ns = self.recorded_ns.copy()
         source, lag_ns = self.source[self.order], lag_ns[self.order]
-        heads, targets, head_bounds = self._heads
-        layers = zip(pairwise(self.layer_begins.tolist()), pairwise(head_bounds), strict=True)
-        for (begin, end), (first_head, stop_head) in layers:
+        first_edges, target_events, layer_bounds = self._heads
+        layers = zip(pairwise(self.layer_begins.tolist()), pairwise(layer_bounds), strict=True)
+        for (begin, end), (first_target, stop_target) in layers:
             arrival_ns = times_ns[source[begin:end]] + lag_ns[begin:end]
-            layer_heads = heads[first_head:stop_head] - begin
-            latest_ns = np.maximum.reduceat(arrival_ns, layer_heads)
-            times_ns[targets[first_head:stop_head]] = latest_ns
+            layer_first_edges = first_edges[first_target:stop_target] - begin
+            latest_ns = np.maximum.reduceat(arrival_ns, layer_first_edges)
+            times_ns[target_events[first_target:stop_target]] = latest_ns
         return times_ns
 
     @cached_property
@@ -218,7 +222,10 @@ class LayeredGraph:
         return heads, target[heads], np.searchsorted(heads, self.layer_begins).tolist()
 
     def replay_backwards(self, latest_ns: Floats, lag_ns: Floats) -> Floats:
-        """Return the latest times of events, ns, that keep those of their followers and `latest_ns`."""
+        """Return how late events may occur, ns, [event], so that none is later than in `latest_ns`.
+
+        An event occurs before each that follows it by the lag between them, [edge].
+        """
         times_ns = latest_ns.copy()
         source, target = self.source[self.order], self.target[self.order]
         lag_ns = lag_ns[self.order]
@@ -229,21 +236,21 @@ class LayeredGraph:
 
 
 def _find_layers(event_count: int, source: Indices, target: Indices) -> Ints:
-    """Return the number of edges on the longest way to each event, [event]."""
+    """Return the number of edges on the longest way to each event, [event]; raise on a circle."""
     order = np.argsort(source, kind="stable")
     followers = target[order]
-    begins = np.searchsorted(source[order], np.arange(event_count + 1))
-    open_edges = np.bincount(target, minlength=event_count)
+    first = np.searchsorted(source[order], np.arange(event_count + 1))
+    open_counts = np.bincount(target, minlength=event_count)
     layers = np.zeros(event_count, np.int64)
-    ready, layer = np.flatnonzero(open_edges == 0), 0
+    ready, layer = np.flatnonzero(open_counts == 0), 0
     while len(ready):
         layers[ready] = layer
-        reached = followers[_expand_ranges(begins[ready], begins[ready + 1])]
-        np.subtract.at(open_edges, reached, 1)
-        ready = np.unique(reached[open_edges[reached] == 0])
+        reached = followers[_expand_ranges(first[ready], first[ready + 1])]
+        np.subtract.at(open_counts, reached, 1)
+        ready = np.unique(reached[open_counts[reached] == 0])
         layer += 1
-    if open_edges.any():
-        raise ValueError(f"{np.count_nonzero(open_edges)} events follow each other in a circle")
+    if open_counts.any():
+        raise ValueError(f"{np.count_nonzero(open_counts)} events follow each other in a circle")
     return layers
 
 

@@ -79,18 +79,20 @@ class EventGraph:
     def from_trace(
         cls, trace: Trace, phases: Phases, steps: tuple[int, int] | None = None
     ) -> Self | None:
-        """Build it, between two steps or of all; None if some worker has no steps, or none lasts.
+        """Build the graph of all steps, or of those from the first to the last number in `steps`.
 
-        Servers whose recorded order no rule explains keep that order.
+        None if some worker has no such steps, or no step lasts. Servers whose recorded order no rule
+        explains keep that order.
         """
-        build = partial(cls._build, trace, phases, steps)
-        graph = build()
+        build_graph = partial(cls._build, trace, phases, steps)
+        graph = build_graph()
         if graph is None or not len(graph.tasks.edge):
             return graph
         if graph.largest_error <= MAX_ERROR_OF_ARRIVAL_ORDER:
             return graph
-        ordered = build(in_recorded_order=True)
-        return ordered if ordered and ordered.largest_error < graph.largest_error else graph
+        fixed_order = build_graph(in_recorded_order=True)
+        is_closer = fixed_order and fixed_order.largest_error < graph.largest_error
+        return fixed_order if is_closer else graph
 
     @classmethod
     def _build(
@@ -102,20 +104,20 @@ class EventGraph:
         in_recorded_order: bool = False,
         alternative: int = 0,
     ) -> Self | None:
-        windows = _select_windows(trace, steps)
-        if not windows:
+        worker_steps = _select_worker_steps(trace, steps)
+        if not worker_steps:
             return None
-        begins_ns = np.array([window["start_ns"][0] for window in windows])
-        ends_ns = np.array([window["end_ns"][-1] for window in windows])
-        timeline = _select_timeline(phases, windows)
+        begins_ns = np.array([steps_of_worker["start_ns"][0] for steps_of_worker in worker_steps])
+        ends_ns = np.array([steps_of_worker["end_ns"][-1] for steps_of_worker in worker_steps])
+        timeline = _select_timeline(phases, worker_steps)
         messages = select_messages(trace, timeline, begins_ns, ends_ns)
         calls = [*select_complete_calls(trace, begins_ns, ends_ns)]
         queued_cells = find_queued_cells(calls, timeline)
-        noticed = [call.end_when_noticed(timeline) for call in calls]
-        noticed = end_by_waits(noticed, timeline, messages)
-        calls = estimate_ready_calls(noticed, queued_cells, timeline.pieces, windows)
+        noticed_calls = [call.end_when_noticed(timeline) for call in calls]
+        noticed_calls = end_by_waits(noticed_calls, timeline, messages)
+        calls = estimate_ready_calls(noticed_calls, queued_cells, timeline.pieces, worker_steps)
         requests = Requests.from_trace(trace, begins_ns, ends_ns).end_when_noticed(timeline)
-        needs_ns = find_needs(requests.sent, timeline, windows)
+        needs_ns = find_needs(requests.sent, timeline, worker_steps)
         is_long = requests.services.height > MAX_SERVICES_IN_ARRIVAL_ORDER
         requests = replace(
             requests,
@@ -124,24 +126,29 @@ class EventGraph:
             in_recorded_order=in_recorded_order or is_long,
             alternative=alternative,
         )
-        sides = [*messages, *(call.sides for call in calls), requests.sides]
+        recorded_sides = [*messages, *(call.sides for call in calls), requests.sides]
         calls += find_implicit_calls(
             timeline,
-            [window["step"].to_numpy().astype(np.int64) for window in windows],
-            sides,
+            [
+                steps_of_worker["step"].to_numpy().astype(np.int64)
+                for steps_of_worker in worker_steps
+            ],
+            recorded_sides,
             _list_worker_groups(trace),
             trace.uncertainty_ns,
         )
-        exchanged = [*messages, *(call.sides for call in calls)]
-        resumptions = requests.find_resumptions(timeline, [*exchanged, requests.sides])
-        updates = timeline.find_first_updates()
-        update_sides = Sides.from_times(timeline.to_workers(updates), timeline.to_times_ns(updates))
-        exchanged += [requests.needed_sides, requests.needs, resumptions, update_sides]
-        threads = Threads.from_sides(timeline, windows, exchanged)
+        exchanged_sides = [*messages, *(call.sides for call in calls)]
+        resumptions = requests.find_resumptions(timeline, [*exchanged_sides, requests.sides])
+        update_positions = timeline.find_first_updates()
+        update_sides = Sides.from_times(
+            timeline.to_workers(update_positions), timeline.to_times_ns(update_positions)
+        )
+        exchanged_sides += [requests.needed_sides, requests.needs, resumptions, update_sides]
+        threads = Threads.from_sides(timeline, worker_steps, exchanged_sides)
         first_events = accumulate((2 * call.count for call in calls), initial=threads.event_count)
         return cls(
             trace=trace,
-            steps=np.unique(pl.concat(windows)["step"].to_numpy()).astype(np.int64),
+            steps=np.unique(pl.concat(worker_steps)["step"].to_numpy()).astype(np.int64),
             begin_ns=int(begins_ns.min()),
             threads=threads,
             messages=messages,
@@ -197,43 +204,52 @@ class EventGraph:
 
     @cached_property
     def edges(self) -> EdgeTable:
-        """What each event follows; the first edges are the intervals of threads, in their order."""
-        edges, times_ns, threads = EdgeList(), self._event_times_ns, self.threads
+        """Edges of the graph, a row each: event `target` follows event `source` after `lag_ns`.
+
+        The first edges are the intervals of threads, in their order.
+        """
+        edges, event_times_ns, threads = EdgeList(), self._event_times_ns, self.threads
         for call in self.calls:
             call.add_edges(edges, threads)
         add_queue_edges(edges, self.queued_cells, self.calls)
         if self.requests.sent.height:
             first_event = self.first_service_event
-            self.requests.add_edges(edges, threads, first_event, times_ns, self.resumptions)
-        caused = edges.targets
-        held_up = add_message_edges(edges, *self.messages, threads, times_ns)
-        edges.add_before_others(*threads.chain_events(np.append(caused, held_up)))
-        return edges.to_table(times_ns)
+            self.requests.add_edges(edges, threads, first_event, event_times_ns, self.resumptions)
+        caused_events = edges.targets
+        delayed_events = add_message_edges(edges, *self.messages, threads, event_times_ns)
+        edges.add_before_others(*threads.chain_events(np.append(caused_events, delayed_events)))
+        return edges.to_table(event_times_ns)
 
     @cached_property
     def algorithms(self) -> dict[int, frozenset[str]]:
-        """The recorded algorithms of collectives, by their number of ranks."""
-        table = read_algorithms(self.trace).group_by("communicator").agg("algorithm")
-        recorded, algorithms = dict(table.iter_rows()), dict[int, frozenset[str]]()
+        """The names of the recorded algorithms of collectives, by their number of ranks."""
+        by_communicator = read_algorithms(self.trace).group_by("communicator").agg("algorithm")
+        names_by_communicator = dict(by_communicator.iter_rows())
+        names_by_rank_count: dict[int, frozenset[str]] = {}
         for grid in self.trace.calls:
-            words = frozenset(recorded.get(grid.uid, ())) - {PICKLE}
-            names = frozenset(word.replace("-", "_") for word in words)
-            algorithms[len(grid.ranks)] = algorithms.get(len(grid.ranks), frozenset()) | names
-        return algorithms
+            recorded_names = frozenset(names_by_communicator.get(grid.uid, ())) - {PICKLE}
+            names = frozenset(name.replace("-", "_") for name in recorded_names)
+            rank_count = len(grid.ranks)
+            names_by_rank_count[rank_count] = names | names_by_rank_count.get(
+                rank_count, frozenset()
+            )
+        return names_by_rank_count
 
     @cached_property
     def alternatives(self) -> tuple[tuple[str, EventGraph], ...]:
-        """Graphs with servers that explain the recording as well, by what the recording lacks."""
+        """Other graphs that explain the recording as well, each with the fact that it lacks."""
         if not len(self.tasks.edge):
             return ()
         graphs = [
-            (reason, self.build(alternative=number))
-            for number, reason in enumerate(self.requests.occupancy.unknown)
-            if number
+            (missing_fact, self.build(alternative=alternative))
+            for alternative, missing_fact in enumerate(self.requests.occupancy.unknown)
+            if alternative
         ]
-        limit = max(self.largest_error, MAX_ERROR_OF_ARRIVAL_ORDER)
+        max_error = max(self.largest_error, MAX_ERROR_OF_ARRIVAL_ORDER)
         return tuple(
-            (reason, graph) for reason, graph in graphs if graph and graph.largest_error <= limit
+            (missing_fact, graph)
+            for missing_fact, graph in graphs
+            if graph and graph.largest_error <= max_error
         )
 
     @cached_property
@@ -292,12 +308,12 @@ class EventGraph:
         tasks: Tasks | None = None,
         rank_count: int | None = None,
     ) -> Floats:
-        """Return when events occur, ns; raise `ValueError` if they follow each other in a circle.
+        """Return when events occur, ns, [event]; raise `ValueError` if they follow in a circle.
 
         Args:
-            lag_ns: Of each edge.
-            is_kept: Which edges hold (flags); None = all.
-            added_edges: Sources, targets and lags, ns.
+            lag_ns: The lag of each recorded edge, [edge].
+            is_kept: Flags of the recorded edges that hold, [edge]; None = all.
+            added_edges: Source events, target events and lags, ns, of further edges.
             tasks: What occupies servers; None = as recorded.
             rank_count: The number of ranks that servers serve; None = the recorded ones.
         """
@@ -308,16 +324,17 @@ class EventGraph:
             layered = layered if is_kept is None or is_kept.all() else layered.keep(is_kept)
             return layered.replay(lag_ns)
         edges = self.edges
-        is_held = np.ones(len(lag_ns), np.bool_) if is_kept is None else is_kept.copy()
+        is_used = np.ones(len(lag_ns), np.bool_) if is_kept is None else is_kept.copy()
         if has_tasks:
-            is_held[tasks.edge] = False
-            is_free = is_held & (edges.reason != EdgeReason.QUEUE)
-            has_source = np.zeros(len(self.recorded_ns), np.bool_)
-            has_source[edges.target[is_free]] = True
+            is_used[tasks.edge] = False
+            is_no_queue = is_used & (edges.reason != EdgeReason.QUEUE)
+            has_source = np.zeros(len(self.recorded_ns), np.bool_)  # [event]
+            has_source[edges.target[is_no_queue]] = True
             # What a server began by itself has nothing but its turn to follow.
-            is_held = is_free | (is_held & ~has_source[edges.target])
-        parts = [(edges.source[is_held], edges.target[is_held], lag_ns[is_held]), *added_edges]
-        source, target, lags_ns = map(np.concatenate, zip(*parts, strict=True))
+            is_used = is_no_queue | (is_used & ~has_source[edges.target])
+        used_edges = edges.source[is_used], edges.target[is_used], lag_ns[is_used]
+        columns = zip(used_edges, *added_edges, strict=True)
+        source, target, lags_ns = map(np.concatenate, columns)
         if not has_tasks:
             layered = LayeredGraph.from_edges(self.recorded_ns, source, target, lags_ns)
             return layered.replay(lags_ns)
@@ -334,43 +351,44 @@ class EventGraph:
         occupations: tuple[Ints, Ints, Tasks, Floats],
         rank_count: int,
     ) -> Floats:
-        """Return when events occur with more ranks, ns: of copies of a worker, the last one's.
+        """Return when events occur if servers serve `rank_count` ranks, ns, [event]: the latest copy.
 
-        Workers are copied as often as it takes; calls, and services for no worker, once.
-        Arguments are those of `replay_events`.
+        Workers are copied as often as it takes; calls, and services for no worker, once. `edges` are
+        source, target and lag, ns; `occupations` begin and end event of tasks, tasks, and work, ns.
         """
-        event_count, recorded_ranks = len(self.recorded_ns), len(self.ranks)
-        owner = np.full(event_count, -1)
-        owner[: self.threads.event_count] = self.threads.find_owners(
-            np.arange(self.threads.event_count)
-        )
-        owner[self.first_service_event :] = np.repeat(self.requests.worker_of_services, 2)
+        event_count, recorded_count = len(self.recorded_ns), len(self.ranks)
+        worker = np.full(event_count, -1)  # [event]; -1 = none
+        thread_events = np.arange(self.threads.event_count)
+        worker[thread_events] = self.threads.find_owners(thread_events)
+        worker[self.first_service_event :] = np.repeat(self.requests.worker_of_services, 2)
         (source, target, lag_ns), (begins, ends, tasks, work_ns) = edges, occupations
-        copies = -(-rank_count // recorded_ranks)
-        exists = owner + np.arange(copies)[:, None] * recorded_ranks < rank_count
+        copy_count = -(-rank_count // recorded_count)
+        exists = worker + np.arange(copy_count)[:, None] * recorded_count < rank_count
         copied_edges, copied_ends, copied_tasks = [], [], []
-        for number in range(copies):
-            event = np.arange(event_count) + np.where(owner >= 0, number * event_count, 0)
-            edge, task = (
+        for copy in range(copy_count):
+            copy_of = np.arange(event_count) + np.where(worker >= 0, copy * event_count, 0)
+            edge_rows, task_rows = (
                 np.flatnonzero(
-                    exists[number][begin_event]
-                    & exists[number][end_event]
-                    & ((np.maximum(owner[begin_event], owner[end_event]) >= 0) | (number == 0))
+                    exists[copy][begin_event]
+                    & exists[copy][end_event]
+                    & ((np.maximum(worker[begin_event], worker[end_event]) >= 0) | (copy == 0))
                 )
                 for begin_event, end_event in ((source, target), (begins, ends))
             )
-            copied_edges.append((event[source[edge]], event[target[edge]], lag_ns[edge]))
-            copied_ends.append((event[begins[task]], event[ends[task]], work_ns[task]))
-            copied_tasks.append(tasks.copy_for_workers(task, number))
+            edge_ends = copy_of[source[edge_rows]], copy_of[target[edge_rows]]
+            task_ends = copy_of[begins[task_rows]], copy_of[ends[task_rows]]
+            copied_edges.append((*edge_ends, lag_ns[edge_rows]))
+            copied_ends.append((*task_ends, work_ns[task_rows]))
+            copied_tasks.append(tasks.copy_for_workers(task_rows, copy))
         source, target, lag_ns = map(np.concatenate, zip(*copied_edges, strict=True))
         begins, ends, work_ns = map(np.concatenate, zip(*copied_ends, strict=True))
         times_ns = replay_events(
-            np.tile(self.recorded_ns, copies),
+            np.tile(self.recorded_ns, copy_count),
             (source, target, lag_ns),
             (begins, ends, Tasks.concatenate(copied_tasks), work_ns),
-            np.concatenate([self._priority + number * event_count for number in range(copies)]),
-        ).reshape(copies, event_count)
-        exists[1:] &= owner >= 0
+            np.concatenate([self._priority + copy * event_count for copy in range(copy_count)]),
+        ).reshape(copy_count, event_count)
+        exists[1:] &= worker >= 0
         return np.asarray(np.where(exists, times_ns, -np.inf).max(axis=0))
 
     @cached_property
@@ -388,25 +406,26 @@ class EventGraph:
         return np.where(np.isfinite(end_ns), end_ns - begin_ns - work_ns, 0.0)
 
     def measure_waits_ns(self, lag_ns: Floats) -> float:
-        """Return for how long workers wait for messages and last arrivals, with other lags, in all.
+        """Sum how long workers wait for messages and last arrivals with some lags, [edge], ns.
 
         A wait lies between the end of the work after an event of a thread and the next event, if that
         follows an event elsewhere, too. A collective is waited for until it departs.
         """
         times_ns = self.replay(lag_ns)
-        intervals, thread_end = len(self.threads.sources), self.threads.event_count
-        owner = self.threads.find_owners(np.arange(len(times_ns)))
-        source, target = self.edges.source[intervals:], self.edges.target[intervals:]
-        is_from_others = (owner[source] != owner[target]) & (target < thread_end)
+        interval_count, first_call_event = len(self.threads.sources), self.threads.event_count
+        worker = self.threads.find_owners(np.arange(len(times_ns)))  # [event]
+        source, target = self.edges.source[interval_count:], self.edges.target[interval_count:]
+        is_from_others = (worker[source] != worker[target]) & (target < first_call_event)
         source, target = source[is_from_others], target[is_from_others]
-        is_of_call = (source >= thread_end) & (source < self.first_service_event)
-        departure = source - (is_of_call & ((source - thread_end) % 2 == 1))
-        worked_until_ns = times_ns.copy()
-        before = self.threads.sources
-        worked_until_ns[before + 1] = times_ns[before] + lag_ns[:intervals]
+        is_of_call = (source >= first_call_event) & (source < self.first_service_event)
+        is_completion = is_of_call & ((source - first_call_event) % 2 == 1)
+        awaited_event = source - is_completion  # of a completed call, its departure
+        work_ends_ns = times_ns.copy()  # [event]: when the work before it ends
+        interval_begins = self.threads.sources
+        work_ends_ns[interval_begins + 1] = times_ns[interval_begins] + lag_ns[:interval_count]
         waits_ns = np.zeros(len(times_ns))
-        until_ns = np.minimum(times_ns[departure], times_ns[target])
-        np.maximum.at(waits_ns, target, until_ns - worked_until_ns[target])
+        wait_ends_ns = np.minimum(times_ns[awaited_event], times_ns[target])
+        np.maximum.at(waits_ns, target, wait_ends_ns - work_ends_ns[target])
         return float(waits_ns.sum())
 
     @cached_property
@@ -441,76 +460,81 @@ class EventGraph:
     def unexplained_share(self) -> float:
         """The share of workers' time in which they are blocked for an unknown reason."""
         threads = self.threads
-        has_unexplained = np.zeros(len(self.recorded_ns), np.bool_)
-        has_unexplained[self.edges.target[self._is_unexplained]] = True
-        blocked_ns = threads.measure_time_ns(IS_BLOCKED)
+        ends_unexplained = np.zeros(len(self.recorded_ns), np.bool_)  # [event]
+        ends_unexplained[self.edges.target[self._is_unexplained]] = True
+        blocked_ns = threads.measure_time_ns(IS_BLOCKED)  # [interval], as all that follow
         beyond_work_ns = self.edges.lag_ns[: len(blocked_ns)] - threads.measure_work_ns()
-        kept_ns = np.minimum(np.maximum(beyond_work_ns, 0.0), blocked_ns)
-        kept_ns = np.where(threads.is_communicating, 0.0, kept_ns)
-        kept_ns = np.where(has_unexplained[threads.sources + 1], blocked_ns, kept_ns)
-        return float(kept_ns.sum()) / max(float(threads.lengths_ns.sum()), 1.0)
+        unexplained_ns = np.minimum(np.maximum(beyond_work_ns, 0.0), blocked_ns)
+        unexplained_ns = np.where(threads.is_communicating, 0.0, unexplained_ns)
+        is_unexplained = ends_unexplained[threads.sources + 1]
+        unexplained_ns = np.where(is_unexplained, blocked_ns, unexplained_ns)
+        return float(unexplained_ns.sum()) / max(float(threads.lengths_ns.sum()), 1.0)
 
     def sum_by_step(self, work_ns: Floats) -> Floats:
-        """Sum times of intervals by step, [step, worker]."""
-        is_known = self.cells >= 0
-        shape = len(self.threads), len(self.steps)
-        sums_ns = np.bincount(
-            self.cells[is_known], work_ns[is_known], minlength=shape[0] * shape[1]
-        )
-        return sums_ns.astype(np.float64).reshape(shape).T
+        """Sum the work of intervals of threads, ns, [interval], by [step, worker]."""
+        is_in_step, cell_count = self.cells >= 0, len(self.threads) * len(self.steps)
+        sums_ns = np.bincount(self.cells[is_in_step], work_ns[is_in_step], minlength=cell_count)
+        return sums_ns.astype(np.float64).reshape(len(self.threads), -1).T
 
     def spread_over_intervals(self, effect_ns: Floats, work_ns: Floats) -> Floats:
-        """Spread workers' effects, [step, worker], over intervals; return what is taken off each, ns.
+        """Spread effects, ns, [step, worker], over work, ns, [interval]; return what each loses, ns.
 
         What intervals take beyond those of workers without an effect in the same step and position goes
         first, for there the worker was delayed. Without such workers it is what they take beyond the
         median of the worker's steps with as many intervals. The rest of the effect (below 0: more work)
         is shared out as the work is; steps without work get nothing.
         """
-        effect_ns = effect_ns.T.ravel()
+        cell_effect_ns = effect_ns.T.ravel()  # a cell is a step of a worker
         rows = np.flatnonzero((self.cells >= 0) & (work_ns > 0))
-        cell, rest_ns = self.cells[rows], work_ns[rows]
+        cell, interval_ns = self.cells[rows], work_ns[rows]
         worker, step = np.divmod(cell, len(self.steps))
-        columns = {"cell": cell, "worker": worker, "step": step, "work": rest_ns}
-        table = pl.DataFrame(columns | {"is_peer": effect_ns[cell] == 0}).with_columns(
+        columns = {"cell": cell, "worker": worker, "step": step, "work": interval_ns}
+        intervals = pl.DataFrame(columns | {"is_peer": cell_effect_ns[cell] == 0}).with_columns(
             position=pl.int_range(pl.len()).over("cell"), count=pl.len().over("cell")
         )
         work = pl.col("work")
-        of_peers = work.filter("is_peer").quantile(0.5, "lower").over("step", "position", "count")
-        is_usual = pl.len() >= MIN_STEPS_OF_USUAL_STRETCH
-        of_worker = pl.when(is_usual).then(work.median()).over("worker", "position", "count")
-        usual_ns = table.select(pl.coalesce(of_peers, of_worker, work)).to_series().to_numpy()
-        overrun_ns = np.maximum(rest_ns - usual_ns, 0.0)
-        share = _share_out(effect_ns, cell, overrun_ns)
-        beyond_ns = overrun_ns * np.clip(share, 0.0, 1.0)[cell]
-        effect_ns = effect_ns - np.bincount(cell, beyond_ns, minlength=len(effect_ns))
-        rest_ns = rest_ns - beyond_ns
-        rate = _share_out(effect_ns, cell, rest_ns)
+        peers_usual = (
+            work.filter("is_peer").quantile(0.5, "lower").over("step", "position", "count")
+        )
+        has_enough = pl.len() >= MIN_STEPS_OF_USUAL_STRETCH
+        worker_usual = pl.when(has_enough).then(work.median()).over("worker", "position", "count")
+        usual_ns = (
+            intervals.select(pl.coalesce(peers_usual, worker_usual, work)).to_series().to_numpy()
+        )
+        overrun_ns = np.maximum(interval_ns - usual_ns, 0.0)
+        overrun_share = _share_out(cell_effect_ns, cell, overrun_ns)
+        from_overrun_ns = overrun_ns * np.clip(overrun_share, 0.0, 1.0)[cell]
+        taken_ns = np.bincount(cell, from_overrun_ns, minlength=len(cell_effect_ns))
+        cell_effect_ns = cell_effect_ns - taken_ns
+        rest_ns = interval_ns - from_overrun_ns
+        rest_share = _share_out(cell_effect_ns, cell, rest_ns)
         relief_ns = np.zeros(len(work_ns))
-        relief_ns[rows] = beyond_ns + rate[cell] * rest_ns
+        relief_ns[rows] = from_overrun_ns + rest_share[cell] * rest_ns
         return relief_ns
 
     def extend_to_departures(self, factors: Floats) -> Floats:
-        """Return factors of edges, with that of each collective also on the edges after it.
+        """Return factors of lags, [edge], with that of each collective also on the edges after it.
 
         Ranks leave a slow collective one after the other, as its last messages come.
         """
         edges = self.edges
         is_of_call = (edges.communicator >= 0) & (edges.source >= self.threads.event_count)
-        rows = np.flatnonzero(is_of_call)
-        after = np.ones(len(self.recorded_ns))
-        after[edges.target[rows]] = factors[rows]
-        return factors * after[edges.source]
+        call_edges = np.flatnonzero(is_of_call)
+        factor_of_event = np.ones(len(self.recorded_ns))
+        factor_of_event[edges.target[call_edges]] = factors[call_edges]
+        return factors * factor_of_event[edges.source]
 
-    def measure_transfer_factors(self, takes: Mapping[Carrier, Floats], steps: Ints) -> Floats:
-        """Return factors of lags if transfers take less time, [edge].
+    def measure_transfer_factors(
+        self, time_ratios: Mapping[Carrier, Floats], steps: Ints
+    ) -> Floats:
+        """Return factors of lags if transfers take other times, [edge].
 
-        `takes` is the share of its time that each transfer takes then, by its carrier, [step]; `steps`
-        are the numbers of these rows, ascending.
+        `time_ratios` are how many times as long each transfer takes, by its carrier (a communicator, or
+        sender and receiver), [step]; `steps` are the numbers of these steps, ascending.
         """
         edges, factors = self.edges, np.ones(len(self.edges.lag_ns))
-        row = np.minimum(np.searchsorted(steps, edges.step), len(steps) - 1)
-        for carrier, shares in takes.items():
+        step_index = np.minimum(np.searchsorted(steps, edges.step), len(steps) - 1)
+        for carrier, carrier_ratios in time_ratios.items():
             if isinstance(carrier, str):
                 communicators = [*edges.communicators, carrier]
                 is_carried = edges.communicator == communicators.index(carrier)
@@ -518,57 +542,65 @@ class EventGraph:
             else:
                 sender, receiver = map(self.ranks.index, carrier)
                 is_carried = edges.pair == sender * len(self.threads) + receiver
-            changed = np.flatnonzero(is_carried & (steps[row] == edges.step))
-            factors[changed] = shares[row[changed]]
+            changed_edges = np.flatnonzero(is_carried & (steps[step_index] == edges.step))
+            factors[changed_edges] = carrier_ratios[step_index[changed_edges]]
         return self.extend_to_departures(factors)
 
 
-def _share_out(effect_ns: Floats, cell: Ints, values: Floats) -> Floats:
-    """Return the effect on each cell as a share of the cell's sum of values; 0 without any."""
-    sums = np.bincount(cell, values, minlength=len(effect_ns))
+def _share_out(effect_ns: Floats, cell_of_value: Ints, values: Floats) -> Floats:
+    """Return the effect on each cell, [cell], as a share of the sum of its values; 0 without any."""
+    sums = np.bincount(cell_of_value, values, minlength=len(effect_ns))
     return np.divide(effect_ns, sums, out=np.zeros(len(effect_ns)), where=sums > 0)
 
 
-def _select_windows(trace: Trace, steps: tuple[int, int] | None) -> list[pl.DataFrame]:
-    """Return the steps of each worker, in order of time; empty if a worker has none, or none lasts.
+def _select_worker_steps(trace: Trace, steps: tuple[int, int] | None) -> list[pl.DataFrame]:
+    """Return a frame for each worker, one row per step, in order of time; `window` is a step's index.
 
-    Also empty if 64 bits do not hold the time of all workers, one after the other, in nanoseconds.
-    `window` is the index of each step among all of its worker.
+    `steps` are the first and last number to keep; None = all. Empty if a worker has no steps, no step
+    lasts, or 64 bits do not hold the time of all workers, one after the other, in nanoseconds.
     """
-    ordered = in_process_order(trace.steps)
-    if ordered.is_empty():
+    step_table = in_process_order(trace.steps)
+    if step_table.is_empty():
         return []
-    ordered = ordered.with_columns(window=pl.int_range(pl.len()).over("process"))
+    step_table = step_table.with_columns(window=pl.int_range(pl.len()).over("process"))
     if steps is not None:
-        ordered = ordered.filter(pl.col("step").is_between(*steps))
-    parts = ordered.partition_by("process", as_dict=True)
-    windows = [parts.get((process,)) for process in trace.workers["process"].to_list()]
-    has_length = (ordered["end_ns"] > ordered["start_ns"]).any()
-    known_windows = [window for window in windows if window is not None]
-    if len(known_windows) < len(windows) or not has_length:
+        step_table = step_table.filter(pl.col("step").is_between(*steps))
+    frames_by_process = step_table.partition_by("process", as_dict=True)
+    worker_steps = [
+        frames_by_process.get((process,)) for process in trace.workers["process"].to_list()
+    ]
+    has_length = (step_table["end_ns"] > step_table["start_ns"]).any()
+    known_steps = [window for window in worker_steps if window is not None]
+    if len(known_steps) < len(worker_steps) or not has_length:
         return []
-    total_ns = float(ordered["end_ns"].to_numpy().max()) - float(
-        ordered["start_ns"].to_numpy().min()
+    total_ns = float(step_table["end_ns"].to_numpy().max()) - float(
+        step_table["start_ns"].to_numpy().min()
     )
-    return known_windows if total_ns * ordered["process"].n_unique() <= LATEST_NS else []
+    return known_steps if total_ns * step_table["process"].n_unique() <= LATEST_NS else []
 
 
-def _select_timeline(phases: Phases, windows: Sequence[pl.DataFrame]) -> Timeline:
+def _select_timeline(phases: Phases, worker_steps: Sequence[pl.DataFrame]) -> Timeline:
     """Return the line of each worker's pieces in its steps."""
     pieces = []
-    for window in windows:
-        worker = phases.pieces.of_worker(phases.pieces.processes.index(window["process"][0]))
-        pieces.append(worker.select_windows(window["window"][0], window["window"][-1] + 1))
+    for steps_of_worker in worker_steps:
+        worker_pieces = phases.pieces.of_worker(
+            phases.pieces.processes.index(steps_of_worker["process"][0])
+        )
+        pieces.append(
+            worker_pieces.select_windows(
+                steps_of_worker["window"][0], steps_of_worker["window"][-1] + 1
+            )
+        )
     return Timeline.from_pieces(pieces)
 
 
 def _list_worker_groups(trace: Trace) -> list[tuple[int, ...]]:
-    """Return the workers of each communicator, and all workers, that may meet without a span."""
+    """Return groups of workers (indices) that may meet without a span: of each communicator, and all."""
     processes = trace.workers["process"].to_list()
     worker_of = {process: worker for worker, process in enumerate(processes)}
-    members = {tuple(grid.processes.tolist()) for grid in trace.calls} | {tuple(processes)}
+    process_groups = {tuple(grid.processes.tolist()) for grid in trace.calls} | {tuple(processes)}
     return [
         tuple(sorted(worker_of[process] for process in group))
-        for group in members
+        for group in process_groups
         if len(group) > 1 and worker_of.keys() >= set(group)
     ]

@@ -73,57 +73,64 @@ def find_implicit_calls(
         uncertainty_ns: How far apart the clocks of two workers may be.
     """
     worker_ns = np.array([worker.bounds[-1] - worker.bounds[0] for worker in timeline.pieces])
-    stretches = _collect_stretches(timeline, step_numbers, communication)
+    stretches_of_code = _collect_stretches(timeline, step_numbers, communication)
     min_total_ns = MIN_SHARE_OF_TIME_TO_EXAMINE * int(worker_ns.sum())
     total_ns = (pl.col("end") - pl.col("begin")).sum().over(*_KEY)
-    stretches = stretches.filter(total_ns >= min_total_ns)
+    stretches_of_code = stretches_of_code.filter(total_ns >= min_total_ns)
     step_ns = worker_ns / [*map(len, step_numbers)]
     clock_ns = CLOCK_UNCERTAINTIES_BETWEEN_BEGINS * uncertainty_ns
     min_spread_ns = max(MIN_SPREAD_OF_BEGINS * float(np.median(step_ns)), clock_ns)
-    largest_first = sorted(set(groups), key=lambda group: (-len(group), group))
-    for stretch in stretches.partition_by(_KEY, maintain_order=True):
-        free = set(stretch["worker"].unique().to_list())
-        for group in largest_first:
-            if free.issuperset(group) and (
+    groups_by_size = sorted(set(groups), key=lambda group: (-len(group), group))
+    for stretch in stretches_of_code.partition_by(_KEY, maintain_order=True):
+        free_workers = set(stretch["worker"].unique().to_list())
+        for group in groups_by_size:
+            if free_workers.issuperset(group) and (
                 calls := _infer_calls(stretch, group, min_spread_ns, clock_ns)
             ):
-                free -= set(group)
+                free_workers -= set(group)
                 yield calls
 
 
 def _collect_stretches(
     timeline: Timeline, step_numbers: Sequence[Ints], communication: Sequence[Sides]
 ) -> pl.DataFrame:
-    """Return the spans of own work, and the gaps before spans: a row per stretch, worker and step."""
-    piece_begin, piece_end = timeline.bounds, np.append(timeline.bounds[1:], 0)
-    name = timeline.name.astype(np.int64)
+    """Return the spans of own work, and the gaps before spans: a row per stretch, worker and step.
+
+    Not those that a recorded message, collective or request may have ended.
+    """
+    piece_begin, piece_end = timeline.bounds, np.append(timeline.bounds[1:], 0)  # positions
+    name_number = timeline.name.astype(np.int64)
     # Behind a worker's last piece is none, which is of no step.
     step = np.append(np.concatenate(step_numbers), -1)[timeline.window]
     is_own = timeline.is_in(_IS_OWN)
     category = np.where(is_own, timeline.category, _NOT_OWN)
-    spans = np.flatnonzero(timeline.is_in(_IS_SPAN))
-    span_before, span_after = spans[:-1], spans[1:]
+    span_pieces = np.flatnonzero(timeline.is_in(_IS_SPAN))
+    span_before, span_after = span_pieces[:-1], span_pieces[1:]
     # A span of communication may be several pieces: waiting, then transfer.
     is_same_span = (
         ~is_own[span_after]
-        & (name[span_before] == name[span_after])
+        & (name_number[span_before] == name_number[span_after])
         & (piece_end[span_before] == piece_begin[span_after])
     )
-    follows = (step[span_before] == step[span_after]) & ~is_same_span
-    follows &= timeline.to_workers(piece_begin[span_before]) == timeline.to_workers(
+    is_neighbour = (step[span_before] == step[span_after]) & ~is_same_span
+    is_neighbour &= timeline.to_workers(piece_begin[span_before]) == timeline.to_workers(
         piece_begin[span_after]
     )
-    span_before, span_after, work = span_before[follows], span_after[follows], spans[is_own[spans]]
-    rows = np.concatenate([span_after, work])
-    is_gap = np.arange(len(rows)) < len(span_after)
-    begins = np.concatenate([piece_end[span_before], piece_begin[work]])
-    ends = np.concatenate([piece_begin[span_after], piece_end[work]])
+    span_before, span_after, work_pieces = (
+        span_before[is_neighbour],
+        span_after[is_neighbour],
+        span_pieces[is_own[span_pieces]],
+    )
+    pieces = np.concatenate([span_after, work_pieces])
+    is_gap = np.arange(len(pieces)) < len(span_after)
+    begins = np.concatenate([piece_end[span_before], piece_begin[work_pieces]])
+    ends = np.concatenate([piece_begin[span_after], piece_end[work_pieces]])
     order = np.argsort(timeline.to_workers(begins), kind="stable")
     begins, ends = begins[order], ends[order]
-    code = (name[rows] * len(CATEGORIES) + category[rows] - _NOT_OWN) * 2 + is_gap
+    code = (name_number[pieces] * len(CATEGORIES) + category[pieces] - _NOT_OWN) * 2 + is_gap
     stretches = pl.DataFrame(
         {
-            "step": step[rows][order],
+            "step": step[pieces][order],
             "code": code[order],
             "begin": timeline.to_times_ns(begins),
             "end": timeline.to_times_ns(ends),
@@ -133,8 +140,8 @@ def _collect_stretches(
         occurrence=pl.int_range(pl.len()).over("worker", "step", "code"),
         occurrences=pl.len().over("worker", "step", "code"),
     )
-    is_alone = ~_may_end_by_communication(begins, ends, communication, timeline)
-    return stretches.filter(pl.Series(is_alone))
+    may_be_implicit = ~_may_end_by_communication(begins, ends, communication, timeline)
+    return stretches.filter(pl.Series(may_be_implicit))
 
 
 def _may_end_by_communication(
@@ -142,7 +149,7 @@ def _may_end_by_communication(
 ) -> Flags:
     """Return True for stretches near whose end some communication ends that was under way before.
 
-    Begins and ends of stretches are positions on the line.
+    Begins and ends are positions on the timeline: a worker and a time, in one number.
     """
     side_begin, side_end = Sides.join(communication).locate(timeline)
     order = np.argsort(side_end, kind="stable")
@@ -152,8 +159,10 @@ def _may_end_by_communication(
     first_row = np.searchsorted(side_end, stretch_end - margin_ns)
     latest_end = np.minimum(stretch_end + margin_ns, worker_end)
     stop_row = np.searchsorted(side_end, latest_end, side="right")
-    rows = np.stack([first_row, stop_row], axis=1).ravel()
-    earliest_begin = np.minimum.reduceat(side_begin, rows)[::2] if len(rows) else side_begin[:0]
+    row_bounds = np.stack([first_row, stop_row], axis=1).ravel()
+    earliest_begin = (
+        np.minimum.reduceat(side_begin, row_bounds)[::2] if len(row_bounds) else side_begin[:0]
+    )
     return np.asarray((first_row < stop_row) & (earliest_begin < stretch_end))
 
 
@@ -210,13 +219,10 @@ def _ends_vary_with_begins(begin_ns: Ints, end_ns: Ints, clock_ns: float) -> boo
 
     Times are [step, worker]; begins that vary by less than `clock_ns` tell nothing.
     """
-    begin_deviation_ns, end_deviation_ns = (
-        deviation_ns - np.median(deviation_ns, axis=0)
-        for deviation_ns in (at - at.mean(axis=1, keepdims=True) for at in (begin_ns, end_ns))
+    begin_lateness_ns, end_lateness_ns = (
+        lateness_ns - np.median(lateness_ns, axis=0)
+        for lateness_ns in (ns - ns.mean(axis=1, keepdims=True) for ns in (begin_ns, end_ns))
     )
-    variance = float(np.mean(begin_deviation_ns**2))
-    slope_limit = MIN_SLOPE_OF_ENDS_IF_WORKING * variance
-    return (
-        variance > clock_ns**2
-        and float(np.mean(begin_deviation_ns * end_deviation_ns)) > slope_limit
-    )
+    variance = float(np.mean(begin_lateness_ns**2))
+    covariance = float(np.mean(begin_lateness_ns * end_lateness_ns))
+    return variance > clock_ns**2 and covariance > MIN_SLOPE_OF_ENDS_IF_WORKING * variance

@@ -30,21 +30,21 @@ MIN_AWAITED_MESSAGES_OF_PAIR: Final = 16
 def select_messages(
     trace: Trace, timeline: Timeline, begins_ns: Ints, ends_ns: Ints
 ) -> tuple[Sides, Sides]:
-    """Return the senders' and the receivers' sides of messages within the steps of both workers.
+    """Return the senders' and the receivers' sides of messages between each worker's begin and end.
 
-    Messages in flight end when the training thread noticed it.
+    These are ns, [worker]. Messages in flight end when the training thread noticed it.
     """
-    names = ("worker", "start_ns", "end_ns", "stops")
+    columns = ("worker", "start_ns", "end_ns", "stops")
     workers = trace.workers.select("process", worker=pl.int_range(pl.len(), dtype=pl.Int64))
-    workers = workers.with_columns(first=pl.Series(begins_ns), last=pl.Series(ends_ns))
+    workers = workers.with_columns(begin=pl.Series(begins_ns), end=pl.Series(ends_ns))
     messages = trace.exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
-    for suffix in ("", "_there"):
-        begin_column, end_column = (pl.col(f"{name}{suffix}") for name in ("start_ns", "end_ns"))
+    for suffix in ("", "_there"):  # of the sender, and of the receiver
+        start_ns, end_ns = (pl.col(f"{name}{suffix}") for name in ("start_ns", "end_ns"))
         messages = messages.join(
             workers.select(pl.all().name.suffix(suffix)), on=f"process{suffix}", how="inner"
-        ).filter(begin_column >= pl.col(f"first{suffix}"), end_column <= pl.col(f"last{suffix}"))
+        ).filter(start_ns >= pl.col(f"begin{suffix}"), end_ns <= pl.col(f"end{suffix}"))
     sent, received = (
-        Sides(*(messages[f"{name}{suffix}"].to_numpy() for name in names))
+        Sides(*(messages[f"{name}{suffix}"].to_numpy() for name in columns))
         for suffix in ("", "_there")
     )
     sent, received = _end_with_call(sent, received, timeline)
@@ -52,17 +52,17 @@ def select_messages(
 
 
 def _end_with_call(sent: Sides, received: Sides, timeline: Timeline) -> tuple[Sides, Sides]:
-    """Let messages in flight that a thread noted as over in one call end with the last of them."""
+    """Return both sides; messages in flight that one call noted as over end with the last of them."""
     sides = Sides.join((sent, received))
-    end_ns, position = sides.end_ns, timeline.locate(sides.worker, sides.end_ns)
-    in_flight = np.flatnonzero(~sides.is_blocking)
-    order = in_flight[np.argsort(position[in_flight], kind="stable")]
-    position = position[order]
-    waited_ns = position - timeline.blocked_since(position)
+    end_ns, end_position = sides.end_ns, timeline.locate(sides.worker, sides.end_ns)
+    rows_in_flight = np.flatnonzero(~sides.is_blocking)
+    order = rows_in_flight[np.argsort(end_position[rows_in_flight], kind="stable")]
+    end_position = end_position[order]
+    waited_ns = end_position - timeline.blocked_since(end_position)
     max_gap_ns = np.maximum(MAX_GAP_OF_ONE_CALL_NS, MAX_GAP_OF_ONE_CALL * waited_ns[1:])
-    is_apart = (np.diff(position) > max_gap_ns) | (np.diff(sides.worker[order]) != 0)
-    last = np.flatnonzero(np.append(is_apart, True))[: len(order)]
-    end_ns[order] = np.repeat(end_ns[order][last], np.diff(last, prepend=-1))
+    ends_call = (np.diff(end_position) > max_gap_ns) | (np.diff(sides.worker[order]) != 0)
+    last_of_call = np.flatnonzero(np.append(ends_call, True))[: len(order)]
+    end_ns[order] = np.repeat(end_ns[order][last_of_call], np.diff(last_of_call, prepend=-1))
     ends_ns = np.split(end_ns, [len(sent.end_ns)])
     return sent._replace(end_ns=ends_ns[0]), received._replace(end_ns=ends_ns[1])
 
@@ -132,33 +132,35 @@ def _find_wait_begins(sides: Sides, timeline: Timeline) -> Ints:
 
 
 def _find_reasons(sent: Sides, received: Sides) -> tuple[Flags, Flags]:
-    """Return True for messages that may be why the call of the sender, or of the receiver, ended.
+    """Return flags, [message]: may it be why the sender's call ended, and why the receiver's did?
 
-    Others were through before, by when their other side was over. If all were, senders did not wait for
-    that, and what was received may be the reason.
+    Other messages had arrived before. If all that end with a receiver's call had, the sender did not
+    wait for that, and what was received may be the reason.
     """
-    both_over_ns = np.minimum(sent.end_ns, received.end_ns)
-    through_ns = np.where(sent.end_ns < received.begin_ns, received.end_ns, both_over_ns)
+    first_end_ns = np.minimum(sent.end_ns, received.end_ns)
+    arrival_ns = np.where(sent.end_ns < received.begin_ns, received.end_ns, first_end_ns)
     both = Sides.join((sent, received))
     table = pl.DataFrame(
-        {"worker": both.worker, "end": both.end_ns, "through": np.tile(through_ns, 2)}
+        {"worker": both.worker, "end": both.end_ns, "arrival": np.tile(arrival_ns, 2)}
     )
     earliest = pl.col("end") - MAX_GAP_FROM_REASON_TO_END_NS
-    last_through = pl.col("through").max().over("worker", "end")
-    reasons = (pl.col("through") >= earliest, last_through >= earliest)
-    is_reason, has_reason = (table.select(flag).to_series().to_numpy() for flag in reasons)
-    may_end_send, may_end_receive = np.split(is_reason, 2)
-    return may_end_send, may_end_receive | ~has_reason[len(may_end_send) :]
+    last_arrival = pl.col("arrival").max().over("worker", "end")
+    flags = table.select(
+        is_reason=pl.col("arrival") >= earliest, call_has_reason=last_arrival >= earliest
+    )
+    may_end_send, may_end_receive = np.split(flags["is_reason"].to_numpy(), 2)
+    _, receive_has_reason = np.split(flags["call_has_reason"].to_numpy(), 2)
+    return may_end_send, may_end_receive | ~receive_has_reason
 
 
 def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
-    """Return the time from the last peer's begin to each call's end, of senders and receivers, ns."""
+    """Return how long before the end of each call the last peer began, ns, by sends and receives."""
     both = Sides.join((sent, received))
     peer_begin_ns = np.append(received.begin_ns, sent.begin_ns)
-    table = pl.DataFrame({"worker": both.worker, "end": both.end_ns, "peer": peer_begin_ns})
-    last = pl.col("peer").filter(pl.col("peer") < pl.col("end")).max().over("worker", "end")
-    rest_ns = table.select((pl.col("end") - last).fill_null(0)).to_series().to_numpy()
-    return np.split(rest_ns, 2)
+    sides = pl.DataFrame({"worker": both.worker, "end": both.end_ns, "peer": peer_begin_ns})
+    last_peer = pl.col("peer").filter(pl.col("peer") < pl.col("end")).max().over("worker", "end")
+    since_peer_ns = sides.select((pl.col("end") - last_peer).fill_null(0)).to_series().to_numpy()
+    return np.split(since_peer_ns, 2)
 
 
 def _overlaps_receive(sent: Sides, received: Sides, timeline: Timeline) -> Flags:
@@ -170,14 +172,14 @@ def _overlaps_receive(sent: Sides, received: Sides, timeline: Timeline) -> Flags
     return (begun > over) & sent.is_blocking
 
 
-def _find_usual(sender: Ints, receiver: Ints, way_ns: Ints, is_awaited: Flags) -> Ints:
-    """Return the median way of awaited messages of the same pair, [message], ns.
+def _find_usual(sender: Ints, receiver: Ints, travel_ns: Ints, is_awaited: Flags) -> Ints:
+    """Return the median time of awaited messages of the same pair of workers, [message], ns.
 
     It is that of all pairs where a pair has few: then something else was late.
     """
-    table = pl.DataFrame({"from": sender, "to": receiver, "way": way_ns, "awaited": is_awaited})
-    median = pl.col("way").filter("awaited").median()
-    is_enough = pl.col("awaited").sum() >= MIN_AWAITED_MESSAGES_OF_PAIR
-    of_pair = pl.when(is_enough).then(median).over("from", "to")
-    usual_ns = table.select(of_pair.fill_null(median).fill_null(0))
+    columns = {"from": sender, "to": receiver, "travel": travel_ns, "is_awaited": is_awaited}
+    median = pl.col("travel").filter("is_awaited").median()
+    has_enough = pl.col("is_awaited").sum() >= MIN_AWAITED_MESSAGES_OF_PAIR
+    pair_median = pl.when(has_enough).then(median).over("from", "to")
+    usual_ns = pl.DataFrame(columns).select(pair_median.fill_null(median).fill_null(0))
     return usual_ns.to_series().cast(pl.Int64).to_numpy()

@@ -108,18 +108,21 @@ class Occupancy:
         return cls(*columns_of_services, tuple(disciplines), unknown_facts)
 
     def find_queues(self) -> Iterator[tuple[Ints, bool]]:
-        """Yield services that take turns, in order, and True if they do because of a resource."""
+        """Yield services (rows) that take turns, in order; True if they do because of a resource.
+
+        They are of one kind and server, and of one worker if each has a lane of its own.
+        """
         has_lane = self._has_property("per_worker") | self._has_property("streams")
         lane = np.where(has_lane, self.worker + 1, 0)
         takes_turns = self._has_property("takes_turns")
         takes_turns &= self.has_resource | (self.kind == _PROCESSOR)
         queue = (self.server * (int(lane.max(initial=0)) + 1) + lane) * _KINDS + self.kind
-        for number in np.unique(queue[takes_turns]):
-            order = np.flatnonzero((queue == number) & takes_turns)
-            yield order, bool(self.has_resource[order].all())
+        for queue_number in np.unique(queue[takes_turns]):
+            rows = np.flatnonzero((queue == queue_number) & takes_turns)
+            yield rows, bool(self.has_resource[rows].all())
 
     def make_tasks(self, service_edges: Ints) -> Tasks:
-        """Return the tasks of services, whose edges in the event graph are given; -1 = none."""
+        """Return the tasks of services with a resource; `service_edges` are their edges, -1 = none."""
         unit, leads = self._number_units()
         rows = np.flatnonzero(self.has_resource & (service_edges >= 0))
         crowding = [np.nan if one.crowding is None else one.crowding for one in self.disciplines]
@@ -141,11 +144,14 @@ class Occupancy:
         return np.array([getattr(one, name) for one in self.disciplines], np.bool_)[self.kind]
 
     def _number_units(self) -> tuple[Ints, Flags]:
-        """Number what a processor does without a break for one request; flag what begins that."""
+        """Return the unit of each service, and whether it leads that, both [service].
+
+        A unit is what a processor does for one request without a break; its number is its first row.
+        """
         leads = np.ones(len(self.kind), np.bool_)
         rows = np.flatnonzero(self.kind == _PROCESSOR)
-        is_same = (np.diff(self.server[rows]) == 0) & (np.diff(self.request[rows]) == 0)
-        leads[rows[1:][is_same & (self.request[rows[1:]] >= 0)]] = False
+        continues = (np.diff(self.server[rows]) == 0) & (np.diff(self.request[rows]) == 0)
+        leads[rows[1:][continues & (self.request[rows[1:]] >= 0)]] = False
         unit = np.arange(len(leads))
         unit[rows] = np.maximum.accumulate(np.where(leads[rows], rows, -1))
         return unit, leads
@@ -154,25 +160,28 @@ class Occupancy:
 def _find_sender(
     kind: Ints, begin_ns: Ints, end_ns: Ints, server: Ints, request: Ints
 ) -> bool | None:
-    """Return True if processors send replies, which other work waits for; None if nothing tells."""
+    """Return True if processors send replies, which other work waits for; None if nothing tells.
+
+    All are [service], by server and begin; `request` is below 0 for none.
+    """
     rows, is_reply = np.flatnonzero(kind != _IN), kind == _OUT
     previous, following = rows[:-1], rows[1:]
-    is_same = server[previous] == server[following]
-    overlap_ns = np.maximum(end_ns[previous] - begin_ns[following], 0)[is_same].sum()
+    is_same_server = server[previous] == server[following]
+    overlap_ns = np.maximum(end_ns[previous] - begin_ns[following], 0)[is_same_server].sum()
     if overlap_ns > MAX_OVERLAP_IN_TURN * (end_ns - begin_ns)[rows].sum():
         return False
     by_request = np.lexsort((begin_ns, request))
-    request_service, next_service = by_request[:-1], by_request[1:]
-    follows = (request[request_service] == request[next_service]) & (request[next_service] >= 0)
-    ready_ns = begin_ns.copy()
-    ready_ns[next_service[follows]] = end_ns[request_service[follows]]
-    at_once = begin_ns[following] < end_ns[previous]
-    is_delayed = is_same & is_reply[previous] & ~is_reply[following] & ~at_once
-    is_delayed &= ready_ns[following] < end_ns[previous]
-    is_beside = is_same & (is_reply[previous] != is_reply[following]) & at_once
-    if not is_delayed.any() and not is_beside.any():
+    earlier, later = by_request[:-1], by_request[1:]
+    is_same_request = (request[earlier] == request[later]) & (request[later] >= 0)
+    ready_ns = begin_ns.copy()  # when the service before of the same request was over
+    ready_ns[later[is_same_request]] = end_ns[earlier[is_same_request]]
+    overlaps = begin_ns[following] < end_ns[previous]
+    waits_for_reply = is_same_server & is_reply[previous] & ~is_reply[following] & ~overlaps
+    waits_for_reply &= ready_ns[following] < end_ns[previous]
+    is_beside_reply = is_same_server & (is_reply[previous] != is_reply[following]) & overlaps
+    if not waits_for_reply.any() and not is_beside_reply.any():
         return None
-    return bool(is_delayed.sum() > is_beside.sum())
+    return bool(waits_for_reply.sum() > is_beside_reply.sum())
 
 
 def find_ends_on_links(services: pl.DataFrame, worker: Ints, received_ns: Ints) -> Ints:
@@ -188,37 +197,37 @@ def find_ends_on_links(services: pl.DataFrame, worker: Ints, received_ns: Ints) 
         for name in ("start_ns", "end_ns", "bytes")
     )
     server = services["server"].to_numpy().astype(np.int64)
-    noted = Intervals(begin_ns, end_ns, nbytes, server, worker)
+    recorded = Intervals(begin_ns, end_ns, nbytes, server, worker)
     incoming, outgoing = (
         services["op"].is_in(operations).to_numpy() & (nbytes > 0)
         for operations in (INCOMING, OUTGOING)
     )
     rows = np.flatnonzero(outgoing & (received_ns >= 0))
-    over_ns = np.array(services["end_ns"].to_numpy(), np.int64)
+    recorded_end_ns = np.array(services["end_ns"].to_numpy(), np.int64)
     if not len(rows) or not incoming.any():
-        return over_ns
-    shared = Discipline(0.0)
-    ns_per_byte = measure_work(shared, noted.take(incoming)).sum() / nbytes[incoming].sum()
-    sent = noted.take(rows)._replace(end_ns=received_ns[rows].astype(np.float64))
+        return recorded_end_ns
+    equal_shares = Discipline(0.0)
+    ns_per_byte = measure_work(equal_shares, recorded.take(incoming)).sum() / nbytes[incoming].sum()
+    sent = recorded.take(rows)._replace(end_ns=received_ns[rows].astype(np.float64))
     candidates = [end_ns]
-    for took_ns in (sent.end_ns - sent.begin_ns, measure_work(shared, sent)):
+    for duration_ns in (sent.end_ns - sent.begin_ns, measure_work(equal_shares, sent)):
         # What the quickest takes beyond its bytes is the way to its worker, which occupies no link.
-        way_ns = np.full(int(worker.max()) + 1, np.inf)
-        np.minimum.at(way_ns, sent.worker, took_ns - sent.nbytes * ns_per_byte)
-        carried_ns = end_ns.copy()
-        arrival_ns = sent.end_ns - np.maximum(way_ns[sent.worker], 0.0)
-        carried_ns[rows] = np.maximum(end_ns[rows], arrival_ns)
-        if (carried_ns - end_ns).sum() > (end_ns - begin_ns)[rows].sum():
-            candidates.append(carried_ns)
+        travel_ns = np.full(int(worker.max()) + 1, np.inf)
+        np.minimum.at(travel_ns, sent.worker, duration_ns - sent.nbytes * ns_per_byte)
+        link_end_ns = end_ns.copy()
+        arrival_ns = sent.end_ns - np.maximum(travel_ns[sent.worker], 0.0)
+        link_end_ns[rows] = np.maximum(end_ns[rows], arrival_ns)
+        if (link_end_ns - end_ns).sum() > (end_ns - begin_ns)[rows].sum():
+            candidates.append(link_end_ns)
     if len(candidates) == 1:
-        return over_ns
+        return recorded_end_ns
 
     def deviate(ends_ns: Floats) -> float:
-        intervals = noted._replace(end_ns=ends_ns)
+        intervals = recorded._replace(end_ns=ends_ns)
         return measure_deviation([intervals.take(incoming), intervals.take(outgoing)])
 
-    best_ns = min(candidates, key=deviate)
-    return np.where(best_ns > end_ns, best_ns.astype(np.int64), over_ns)
+    best_end_ns = min(candidates, key=deviate)
+    return np.where(best_end_ns > end_ns, best_end_ns.astype(np.int64), recorded_end_ns)
 
 
 def is_in_turn(begin_ns: Ints, end_ns: Ints) -> bool:

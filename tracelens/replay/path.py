@@ -73,17 +73,19 @@ class Lanes:
         return self._lanes[process]
 
     def _make_lane(self, process: int) -> Lane:
+        """Return a process's time, and the waits that the arrival of another process ended."""
         pieces = self._pieces.of_worker(self._row[process])
-        arrival_ns, rank = self._list_arrivals(process)
+        arrival_ns, arriving_rank = self._list_arrivals(process)
         # Neighbouring pieces of waiting are one wait.
         is_wait = pieces.category == WAIT
-        edges_ns = pieces.bounds[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
-        begins_ns, ends_ns = edges_ns[::2], edges_ns[1::2]
-        latest = np.searchsorted(arrival_ns, ends_ns, side="right") - 1
-        cause = np.where(arrival_ns[latest] > begins_ns, self._find_processes(rank[latest]), -1)
+        bounds_ns = pieces.bounds[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
+        wait_begin_ns, wait_end_ns = bounds_ns[::2], bounds_ns[1::2]
+        latest = np.searchsorted(arrival_ns, wait_end_ns, side="right") - 1
+        arriving_process = self._find_processes(arriving_rank[latest])
+        cause = np.where(arrival_ns[latest] > wait_begin_ns, arriving_process, -1)
         has_cause = (cause >= 0) & (cause != process)
-        bounds_ns = int(pieces.bounds[0]), int(pieces.bounds[-1])
-        return Lane(*bounds_ns, ends_ns[has_cause], cause[has_cause])
+        begin_ns, end_ns = int(pieces.bounds[0]), int(pieces.bounds[-1])
+        return Lane(begin_ns, end_ns, wait_end_ns[has_cause], cause[has_cause])
 
     def _find_processes(self, ranks: Int32s) -> Ints:
         """Return the processes of ranks; -1 for ranks without one."""
@@ -91,34 +93,40 @@ class Lanes:
         return np.where(self._ranks[row] == ranks, self._processes[row], -1)
 
     def _list_arrivals(self, process: int) -> tuple[Ints, Int32s]:
-        """Return when others arrived for whom a process waited, after `NEVER`, and their ranks."""
+        """Return when others arrived for whom a process waited, ns, ascending, and their ranks.
+
+        The first entry is `NEVER`, of rank -1.
+        """
         messages = self._messages.filter(process=process)
         arrivals_ns = [np.array([NEVER]), messages["end_ns"].to_numpy()]
         ranks = [np.array([-1]), messages["rank"].to_numpy()]
         for grid in self._calls:
             for column in np.flatnonzero(grid.processes == process).tolist():
                 is_known = (grid.last_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
-                waited = np.flatnonzero(is_known & (grid.wait_of(column) > 0))
-                arrivals_ns.append(grid.last_ns[waited])
-                ranks.append(grid.last_rank[waited])
+                awaited_calls = np.flatnonzero(is_known & (grid.wait_of(column) > 0))
+                arrivals_ns.append(grid.last_ns[awaited_calls])
+                ranks.append(grid.last_rank[awaited_calls])
         arrival_ns = np.concatenate(arrivals_ns)
         order = np.argsort(arrival_ns, kind="stable")
         return arrival_ns[order], np.concatenate(ranks)[order]
 
 
 def walk_path(lanes: Lanes) -> pl.DataFrame:
-    """Return the path's intervals, the last first; they touch, from the job's end to a rank's begin."""
+    """Return the critical path, a row for each interval on one process: process, begin and end, ns.
+
+    The last interval comes first; they touch, from the job's end to a rank's begin.
+    """
     process = lanes.last_process
     if process is None:
         return pl.DataFrame(schema=PATH_COLUMNS)
     end_ns = lanes.find_lane(process).end_ns
-    rows = []
+    intervals = []
     while True:
         lane = lanes.find_lane(process)
-        wait = int(np.searchsorted(lane.wait_end_ns, end_ns)) - 1
+        wait = int(np.searchsorted(lane.wait_end_ns, end_ns)) - 1  # the last one before `end_ns`
         if wait < 0 or int(lane.cause[wait]) not in lanes:
-            rows.append((process, min(lane.begin_ns, end_ns), end_ns))
-            return pl.DataFrame(rows, schema=PATH_COLUMNS, orient="row")
+            intervals.append((process, min(lane.begin_ns, end_ns), end_ns))
+            return pl.DataFrame(intervals, schema=PATH_COLUMNS, orient="row")
         wait_end_ns = int(lane.wait_end_ns[wait])  # earlier than `end_ns`, so the walk ends
-        rows.append((process, wait_end_ns, end_ns))
+        intervals.append((process, wait_end_ns, end_ns))
         process, end_ns = int(lane.cause[wait]), wait_end_ns

@@ -91,37 +91,40 @@ class WorkPrice:
 
 
 def price_less_work(
-    replay: WindowedReplay | None, fix: WorkFix, job_ns: float, total: Floats | None = None
+    replay: WindowedReplay | None, fix: WorkFix, job_ns: float, total_ns: Floats | None = None
 ) -> WorkPrice:
-    """Price less work of the workers in some phases: one change.
+    """Price less work of the workers in some phases: one change, in a job of `job_ns`.
 
-    Without a reliable replay ranks are taken to work side by side for `total` ns, [step, worker], and to
+    Without a reliable replay ranks are taken to work side by side for `total_ns`, [step, worker], and to
     meet in each step; None = nothing is saved then.
     """
     savings = None if replay is None else replay.measure_savings(fix)
     if savings is not None and savings.identity.reliable:
         interval = savings.widen(bootstrap_interval(savings.saved_ns, job_ns), job_ns)
         return WorkPrice(float(savings.saved_ns.sum()) / job_ns, interval, fix)
-    effect_ns = fix.changes[0][1]
+    ((_, effect_ns),) = fix.changes
     saved_ns = np.zeros(len(effect_ns))
-    if total is not None:
-        saved_ns = measure_side_by_side(np.nan_to_num(total, nan=0.0), effect_ns)
+    if total_ns is not None:
+        saved_ns = measure_side_by_side(np.nan_to_num(total_ns, nan=0.0), effect_ns)
     return WorkPrice(float(saved_ns.sum()) / job_ns, bootstrap_interval(saved_ns, job_ns), None)
 
 
 def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats) -> TransferPrice:
-    """Price collectives that take less time: `lost_ns` less in sum, [step of the fix]."""
+    """Price collectives that take less time: `lost_ns` less in sum, [step of the fix].
+
+    Steps outside of the replayed window save the same share of what they lose.
+    """
     steps = fix.steps
     graph = replay.build_around(steps)
     replayed = None if graph is None else replay.replay(apply_fix(graph, fix))
     if graph is None or replayed is None or not replayed.identity.reliable:
         return TransferPrice(np.minimum(lost_ns, exposed_transfer(replay.phases, steps)))
-    saved_ns = _attribute_to_steps(replayed.saved_ns, graph, steps)
+    replayed_ns = _attribute_to_steps(replayed.saved_ns, graph, steps)
     is_replayed = np.isin(steps, graph.steps)
-    saved_share = float(saved_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
-    priced_ns: Floats = lost_ns * saved_share
-    priced_ns[is_replayed] = saved_ns
-    return TransferPrice(priced_ns, fix, replayed.identity)
+    saved_share = float(replayed_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
+    saved_ns: Floats = lost_ns * saved_share
+    saved_ns[is_replayed] = replayed_ns
+    return TransferPrice(saved_ns, fix, replayed.identity)
 
 
 def _attribute_to_steps(saved_ns: Floats, graph: EventGraph, steps: Ints) -> Floats:
@@ -156,11 +159,11 @@ def price_joined_calls(
     graph = replay.build_around(replay.phases.steps)
     if graph is None:
         return None
-    models = Costs(graph.edges).models if steps is None else {}
+    line_costs = Costs(graph.edges).models if steps is None else {}
     joins: list[JoinedCalls] = []
     for calls in graph.calls:
         if calls.can_be_joined(communicator, op):
-            line_cost = models.get(graph.edges.cost_lines.index(calls.cost_line), cost)
+            line_cost = line_costs.get(graph.edges.cost_lines.index(calls.cost_line), cost)
             fix = JoinFix(communicator, op, 0, line_cost, steps)
             joins += _try_joins(replay, graph, calls, fix)
     best_first = sorted(joins, key=lambda join: -join.saved_ns.sum())
@@ -171,7 +174,7 @@ def price_joined_calls(
 def _try_joins(
     replay: WindowedReplay, graph: EventGraph, calls: Calls, fix: JoinFix
 ) -> Iterator[JoinedCalls]:
-    """Yield what joining calls into fewer and fewer messages saves: fixes with more and more bytes."""
+    """Yield what joining calls into fewer messages a step saves; `fix` says in which steps."""
     steps = np.unique(calls.step if fix.steps is None else np.intersect1d(calls.step, fix.steps))
     is_joined = np.isin(calls.step, steps)
     if not is_joined.any():
@@ -179,19 +182,19 @@ def _try_joins(
     step_index = np.searchsorted(steps, calls.step[is_joined])
     calls_per_step = int(np.median(np.bincount(step_index)))
     step_bytes = np.bincount(step_index, np.maximum(calls.nbytes[is_joined], 0))
-    powers = [1 << power for power in range(max(calls_per_step - 1, 0).bit_length())]
-    message_counts = {count for power in powers for count in (power, power + power // 2)}
+    powers_of_two = [1 << power for power in range(max(calls_per_step - 1, 0).bit_length())]
+    message_counts = {count for power in powers_of_two for count in (power, power + power // 2)}
     for message_count in sorted(count for count in message_counts if count < calls_per_step):
-        nbytes = int(np.ceil(np.median(step_bytes) / message_count))
+        message_bytes = int(np.ceil(np.median(step_bytes) / message_count))
         variant = Variant(graph)
-        joined_sizes = join_calls(variant, fix.cost, calls, nbytes, steps=steps)
-        messages = (len(joined_sizes) - np.count_nonzero(~is_joined)) / len(steps)
+        sizes_bytes = join_calls(variant, fix.cost, calls, message_bytes, steps=steps)
+        messages_per_step = (len(sizes_bytes) - np.count_nonzero(~is_joined)) / len(steps)
         replayed = replay.replay(variant)
         saved_ns = _attribute_to_steps(replayed.saved_ns, graph, steps)
         yield JoinedCalls(
             saved_ns=saved_ns * _measure_scale(graph, replay.phases),
-            fix=replace(fix, nbytes=nbytes),
-            messages=max(round(messages), 1),
+            fix=replace(fix, nbytes=message_bytes),
+            messages=max(round(messages_per_step), 1),
             calls=calls_per_step,
             replay=replayed,
         )
@@ -231,31 +234,32 @@ def price_edits(
     """
     if replay.trace.parted:
         return EditPrice(edits, refusal="ranks were left out")
-    steps = replay.phases.steps[replay.phases.steps >= 0]
-    graph = replay.build_around(steps if lost is None else lost[0][lost[1] > 0])
+    all_steps = replay.phases.steps[replay.phases.steps >= 0]
+    lost_steps, lost_ns = (all_steps, np.ones(len(all_steps))) if lost is None else lost
+    graph = replay.build_around(lost_steps[lost_ns > 0])
     if graph is None:
         return EditPrice(edits, refusal=replay.doubt or "some worker has no steps to replay")
     scale = 1.0
     if lost is not None:
-        is_replayed = np.isin(lost[0], graph.steps)
-        share_replayed = float(lost[1][is_replayed].sum()) / max(float(lost[1].sum()), 1.0)
+        replayed_lost_ns = lost_ns[np.isin(lost_steps, graph.steps)]
+        share_replayed = float(replayed_lost_ns.sum()) / max(float(lost_ns.sum()), 1.0)
         share_replayed *= _measure_scale(graph, replay.phases)
         scale = 1 / max(share_replayed, MIN_SHARE_REPLAYED)
-    replayed_ns = float(graph.measure_steps_ns(graph.recorded_ns).sum())
+    window_ns = float(graph.measure_steps_ns(graph.recorded_ns).sum())
     try:
-        replayed = replay.replay(apply_edits(graph, edits))
-        saved_ns = replayed.saved_ns * scale
+        variant_replay = replay.replay(apply_edits(graph, edits))
+        saved_ns = variant_replay.saved_ns * scale
     except InvalidArgument as error:
         return EditPrice(edits, refusal=str(error).removesuffix("."))
-    saving = float(saved_ns.sum()) / replayed_ns
+    saving = float(saved_ns.sum()) / window_ns
     if saving_only:
         return EditPrice(edits, saving)
-    if doubt := replayed.identity.doubt:
+    if doubt := variant_replay.identity.doubt:
         return EditPrice(edits, refusal=doubt)
-    interval = replayed.identity.widen(bootstrap_interval(saved_ns, replayed_ns))
+    interval = variant_replay.identity.widen(bootstrap_interval(saved_ns, window_ns))
     ambiguity = Ambiguity.from_alternatives(
-        replayed,
-        replayed_ns / scale,
+        variant_replay,
+        window_ns / scale,
         lambda other: apply_edits(other, edits),
     )
     return EditPrice(edits, saving, ambiguity.widen(interval) if ambiguity else interval)

@@ -43,49 +43,54 @@ _CELL: Final = ("group", "call", "column", "worker", "thread", "begin_ns", "end_
 
 
 def find_queued_cells(calls: Sequence[Calls], timeline: Timeline) -> pl.DataFrame:
-    """Return the cells of reductions that begin when the call before leaves their stream.
+    """Return a row for each call and rank of reductions that begin when their stream gets free.
 
-    A cell is a `call` on a rank, a row and a `column` of the `Calls` with index `group`; `begin_ns` is
-    when it had the stream. `previous_group` and `previous_call` are those of the call before.
+    `call` and `column` are the row and the rank in the `Calls` with index `group`; `begin_ns` is when
+    the call before had left the stream: `previous_group` and `previous_call` are its numbers.
     """
     group_cells = [pl.DataFrame(schema=dict.fromkeys(_CELL, pl.Int64))]
-    for group, of_group in enumerate(calls):
-        column, call = np.nonzero(~of_group.is_blocking.T)
-        ids = np.full(len(call), group), call, column, of_group.worker[column]
-        matrices = (of_group.thread, of_group.begin_ns, of_group.end_ns)
-        values = *ids, *(matrix[call, column] for matrix in matrices)
+    for group, group_calls in enumerate(calls):
+        column, call = np.nonzero(~group_calls.is_blocking.T)
+        numbers = np.full(len(call), group), call, column, group_calls.worker[column]
+        matrices = (group_calls.thread, group_calls.begin_ns, group_calls.end_ns)
+        columns = *numbers, *(matrix[call, column] for matrix in matrices)
         group_cells.append(
-            pl.DataFrame(dict(zip(_CELL, values, strict=True)), schema=group_cells[0].schema)
+            pl.DataFrame(dict(zip(_CELL, columns, strict=True)), schema=group_cells[0].schema)
         )
     stream = ("worker", "thread")
     previous = pl.col("group", "call", "end_ns").shift().over(*stream)
     cells = pl.concat(group_cells).sort(*stream, "begin_ns", maintain_order=True)
     cells = cells.with_columns(previous.name.prefix("previous_"))
     gap_ns = pl.col("begin_ns") - pl.col("previous_end_ns")
-    overlaps = (gap_ns < -MAX_QUEUE_GAP_NS).sum().over(*stream)
-    reductions = [group for group, one in enumerate(calls) if one.operation in REDUCTIONS]
-    with_departure = [group for group, one in enumerate(calls) if not one.is_rooted]
+    overlap_count = (gap_ns < -MAX_QUEUE_GAP_NS).sum().over(*stream)
+    reduction_groups = [group for group, one in enumerate(calls) if one.operation in REDUCTIONS]
+    groups_with_departure = [group for group, one in enumerate(calls) if not one.is_rooted]
     queued = cells.filter(
         gap_ns.abs() <= MAX_QUEUE_GAP_NS,
-        overlaps <= MAX_SHARE_OF_OVERLAPS_OF_STREAM * pl.len().over(*stream),
-        pl.col("group").is_in(reductions),
-        pl.col("previous_group").is_in(with_departure),
+        overlap_count <= MAX_SHARE_OF_OVERLAPS_OF_STREAM * pl.len().over(*stream),
+        pl.col("group").is_in(reduction_groups),
+        pl.col("previous_group").is_in(groups_with_departure),
     )
-    names = ("worker", "previous_end_ns", "begin_ns")
-    has_resumed = timeline.has_resumed(*(queued[name].to_numpy() for name in names))
+    columns_to_check = ("worker", "previous_end_ns", "begin_ns")
+    has_resumed = timeline.has_resumed(*(queued[name].to_numpy() for name in columns_to_check))
     return queued.filter(pl.Series(~has_resumed))
 
 
 def add_queue_edges(edges: EdgeList, cells: pl.DataFrame, calls: Sequence[Calls]) -> None:
-    """Let each queued call depart no earlier than the call before has left the stream."""
-    for pairs in cells.sort("group", "previous_group").partition_by("group", "previous_group"):
-        group, previous_group = pairs["group"][0], pairs["previous_group"][0]
-        completion_ns = calls[previous_group].completion_ns[pairs["previous_call"].to_numpy()]
-        lag_ns = np.maximum(pairs["begin_ns"].to_numpy() - completion_ns, 0)
+    """Add edges to each queued call's departure from the completion of the call before in its stream.
+
+    `cells` has a row for each queued call and rank, as `find_queued_cells` returns them.
+    """
+    for group_cells in cells.sort("group", "previous_group").partition_by(
+        "group", "previous_group"
+    ):
+        group, previous_group = group_cells["group"][0], group_cells["previous_group"][0]
+        completion_ns = calls[previous_group].completion_ns[group_cells["previous_call"].to_numpy()]
+        lag_ns = np.maximum(group_cells["begin_ns"].to_numpy() - completion_ns, 0)
         # One edge for each pair of calls: that of the rank with the longest lag.
-        by_pair = pairs.with_columns(lag_ns=lag_ns).group_by("call", "previous_call")
-        longest = by_pair.agg(pl.col("lag_ns").max()).sort("call", "previous_call")
-        call, previous_call, lag_ns = longest.to_numpy().T
+        with_lags = group_cells.with_columns(lag_ns=lag_ns).group_by("call", "previous_call")
+        longest_lags = with_lags.agg(pl.col("lag_ns").max()).sort("call", "previous_call")
+        call, previous_call, lag_ns = longest_lags.to_numpy().T
         source = calls[previous_group].departures[previous_call] + 1
         edges.add(source, calls[group].departures[call], lag_ns)
 
@@ -94,25 +99,33 @@ def estimate_ready_calls(
     calls: Sequence[Calls],
     queued_cells: pl.DataFrame,
     pieces: Sequence[WorkerPieces],
-    windows: Sequence[pl.DataFrame],
+    worker_steps: Sequence[pl.DataFrame],
 ) -> list[Calls]:
-    """Return the calls with `begin_ns` when each rank was ready, also of those that queued."""
+    """Return the calls with `begin_ns` when each rank was ready, also of those that queued.
+
+    `queued_cells` has a row for each queued call and rank, `worker_steps` a frame for each worker.
+    """
     ready_calls = [*calls]
-    backprops = [] if queued_cells.is_empty() else [*map(_Backprop, pieces, windows)]
-    for (group,), cells in queued_cells.partition_by("group", as_dict=True).items():
+    worker_backprops = [] if queued_cells.is_empty() else [*map(_Backprop, pieces, worker_steps)]
+    for (group,), group_cells in queued_cells.partition_by("group", as_dict=True).items():
         is_queued = np.zeros(calls[group].begin_ns.shape, np.bool_)
-        is_queued[cells["call"].to_numpy(), cells["column"].to_numpy()] = True
-        ready_calls[group] = _estimate_group(calls[group], is_queued, backprops)
+        is_queued[group_cells["call"].to_numpy(), group_cells["column"].to_numpy()] = True
+        ready_calls[group] = _estimate_group(calls[group], is_queued, worker_backprops)
     return ready_calls
 
 
 def _estimate_group(call: Calls, is_queued: Flags, backprops: Sequence[_Backprop]) -> Calls:
-    """Return calls of one kind with `begin_ns` when each rank was ready."""
-    ranks = [backprops[worker] for worker in call.worker.tolist()]
-    columns = zip(ranks, call.begin_ns.T, strict=True)
-    shares = np.stack([rank.share_at(call.step, begin_ns) for rank, begin_ns in columns], axis=1)
-    columns = zip(ranks, _estimate_shares(call, shares, is_queued).T, strict=True)
-    estimate_ns = np.stack([rank.time_of(call.step, share) for rank, share in columns], axis=1)
+    """Return calls with `begin_ns` when each rank was ready, where they `is_queued`, [call, rank].
+
+    `backprops` are those of all workers.
+    """
+    of_ranks = [backprops[worker] for worker in call.worker.tolist()]
+    shares = np.stack(  # of backprop that is done when calls begin, [call, rank]
+        [one.share_at(call.step, ns) for one, ns in zip(of_ranks, call.begin_ns.T, strict=True)],
+        axis=1,
+    )
+    ready_shares = zip(of_ranks, _estimate_shares(call, shares, is_queued).T, strict=True)
+    estimate_ns = np.stack([one.time_of(call.step, share) for one, share in ready_shares], axis=1)
     is_known = is_queued & np.isfinite(estimate_ns)
     ready_ns = np.where(is_known, np.nan_to_num(estimate_ns), call.begin_ns).astype(np.int64)
     # A call is not ready before the one before it: gradients come in the order of calls.
@@ -121,37 +134,44 @@ def _estimate_group(call: Calls, is_queued: Flags, backprops: Sequence[_Backprop
 
 
 def _estimate_shares(call: Calls, shares: Floats, is_queued: Flags) -> Floats:
-    """Return the share of backprop that is done when each rank is ready, [call, rank]."""
-    position, count, bytes_share = _find_positions_in_step(call)
-    kinds, kind = np.unique(np.stack([count, position]), axis=1, return_inverse=True)
-    kind = kind.ravel()
-    estimates = np.full((kinds.shape[1], shares.shape[1]), np.nan)
-    latest = np.ones_like(estimates)
-    for number in range(kinds.shape[1]):
+    """Return the share of backprop that is done when each rank is ready, [call, rank].
+
+    `shares` is what is done when calls begin. Calls of one kind have the same position in steps of as
+    many calls; it is known from those that did not queue, else interpolated by bytes.
+    """
+    position, calls_of_step, bytes_share = _find_positions_in_step(call)
+    kinds, kind = np.unique(np.stack([calls_of_step, position]), axis=1, return_inverse=True)
+    kind_calls_of_step, kind = kinds[0], kind.ravel()
+    kind_shares = np.full((len(kind_calls_of_step), shares.shape[1]), np.nan)  # [kind, rank]
+    max_shares = np.ones_like(kind_shares)
+    for number in range(len(kind_shares)):
         rows = np.flatnonzero(kind == number)
-        estimates[number] = _measure_shares(np.where(is_queued[rows], np.nan, shares[rows]))
-        queued = shares[rows][is_queued[rows]]
-        if (known := queued[np.isfinite(queued)]).size:
-            latest[number] = np.quantile(known, QUANTILE_OF_QUEUED_CALLS)
-    bytes_done = np.zeros(kinds.shape[1])
+        kind_shares[number] = _measure_shares(np.where(is_queued[rows], np.nan, shares[rows]))
+        queued_shares = shares[rows][is_queued[rows]]
+        if (known_shares := queued_shares[np.isfinite(queued_shares)]).size:
+            max_shares[number] = np.quantile(known_shares, QUANTILE_OF_QUEUED_CALLS)
+    bytes_done = np.zeros(len(kind_shares))  # share of the step's bytes, [kind]
     bytes_done[kind] = bytes_share
-    for number in np.unique(kinds[0]).tolist():
-        rows = np.flatnonzero(kinds[0] == number)
-        for column in range(estimates.shape[1]):
-            estimates[rows, column] = _interpolate(bytes_done[rows], estimates[rows, column])
-    return np.asarray(np.minimum(estimates, latest)[kind])
+    for count in np.unique(kind_calls_of_step).tolist():
+        rows = np.flatnonzero(kind_calls_of_step == count)
+        for rank in range(kind_shares.shape[1]):
+            kind_shares[rows, rank] = _interpolate(bytes_done[rows], kind_shares[rows, rank])
+    return np.asarray(np.minimum(kind_shares, max_shares)[kind])
 
 
 def _find_positions_in_step(call: Calls) -> tuple[Ints, Ints, Floats]:
-    """Return each call's position in its step, the step's calls, and the share of bytes until it."""
+    """Return each call's position in its step, the step's number of calls, and its bytes until then.
+
+    The latter are a share of the step's bytes, with the call's own; all are [call].
+    """
     is_first = np.append(True, np.diff(call.step) != 0)
-    heads, window = np.flatnonzero(is_first), np.cumsum(is_first) - 1
+    first_call, step_row = np.flatnonzero(is_first), np.cumsum(is_first) - 1
     nbytes = np.maximum(call.nbytes, 1).astype(np.float64)
-    done = np.cumsum(nbytes)
-    done_before = (done - nbytes)[heads][window]
-    total = np.bincount(window, nbytes)[window]
-    position = np.arange(call.count) - heads[window]
-    return position, np.bincount(window)[window], (done - done_before) / total
+    sum_bytes = np.cumsum(nbytes)
+    sum_before_step = (sum_bytes - nbytes)[first_call][step_row]
+    step_bytes = np.bincount(step_row, nbytes)[step_row]
+    position = np.arange(call.count) - first_call[step_row]
+    return position, np.bincount(step_row)[step_row], (sum_bytes - sum_before_step) / step_bytes
 
 
 def _measure_shares(shares: Floats) -> Floats:
@@ -160,8 +180,8 @@ def _measure_shares(shares: Floats) -> Floats:
     if np.count_nonzero(is_known) < MIN_UNQUEUED_CALLS:
         return np.full(shares.shape[1], np.nan)
     medians = np.full(shares.shape[1], np.median(shares[is_known]))
-    for column in np.flatnonzero(np.count_nonzero(is_known, axis=0) >= MIN_UNQUEUED_CALLS):
-        medians[column] = np.median(shares[is_known[:, column], column])
+    for rank in np.flatnonzero(np.count_nonzero(is_known, axis=0) >= MIN_UNQUEUED_CALLS):
+        medians[rank] = np.median(shares[is_known[:, rank], rank])
     return medians
 
 
@@ -190,14 +210,14 @@ class _Backprop:
         return np.clip((done_ns - before_ns) / length_ns, 0.0, 1.0)
 
     def time_of(self, step: Ints, share: Floats) -> Floats:
-        """Return when a share of the step's backprop was done, ns; nan without backprop."""
-        before_ns, length_ns = self._measure_steps(step)
-        wanted_ns = np.nan_to_num(before_ns + share * length_ns)
+        """Return when some share (0 to 1) of each step's backprop was done, ns; nan without backprop."""
+        before_step_ns, step_ns = self._measure_steps(step)
+        target_ns = np.nan_to_num(before_step_ns + share * step_ns)
         # Half a nanosecond: sums of shares differ from the whole by less.
-        bound = np.searchsorted(self._done_ns, wanted_ns - 0.5)
-        bound = np.minimum(bound, len(self._bounds_ns) - 1)
-        time_ns = self._bounds_ns[bound] - (self._done_ns[bound] - wanted_ns)
-        return np.where(np.isfinite(share * length_ns), time_ns, np.nan)
+        bound_row = np.searchsorted(self._done_ns, target_ns - 0.5)
+        bound_row = np.minimum(bound_row, len(self._bounds_ns) - 1)
+        time_ns = self._bounds_ns[bound_row] - (self._done_ns[bound_row] - target_ns)
+        return np.where(np.isfinite(share * step_ns), time_ns, np.nan)
 
     def _measure_steps(self, step: Ints) -> tuple[Floats, Floats]:
         """Return the backprop done before each step, and that of the step, ns; nan without any."""

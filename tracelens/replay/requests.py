@@ -61,7 +61,7 @@ class Requests:
 
     @classmethod
     def from_trace(cls, trace: Trace, begins_ns: Ints, ends_ns: Ints) -> Requests:
-        """Select the requests between the begin and end of their worker, and services, [worker]."""
+        """Select the requests between each worker's begin and end, ns, [worker], and all services."""
         op, start, end = pl.col("op").cast(pl.String), pl.col("start_ns"), pl.col("end_ns")
         spans = trace.requests.filter(
             pl.col("kind").is_in(EXCHANGE_KINDS),
@@ -71,31 +71,33 @@ class Requests:
         ).with_columns(op=op)
         workers = trace.workers.select(
             "process", "training_thread", worker=pl.int_range(pl.len(), dtype=pl.Int64)
-        ).with_columns(first=pl.Series(begins_ns), last=pl.Series(ends_ns))
+        ).with_columns(worker_begin_ns=pl.Series(begins_ns), worker_end_ns=pl.Series(ends_ns))
         sent = (
             spans.filter(~op.is_in(_OF_WORKERS))
             .join(workers, on="process", how="inner")
-            .filter(start >= pl.col("first"), end <= pl.col("last"))
+            .filter(start >= pl.col("worker_begin_ns"), end <= pl.col("worker_end_ns"))
             .with_columns(is_blocking=pl.col("thread") == pl.col("training_thread"))
             .sort("start_ns", "request")
             .with_row_index("row")
         )
-        shards = trace.shards.select("process", server=pl.coalesce("shard", "rank"))
-        row_of = sent.select("request", request_row=pl.col("row").cast(pl.Int64))
+        server_processes = trace.shards.select("process", server=pl.coalesce("shard", "rank"))
+        request_rows = sent.select("request", request_row=pl.col("row").cast(pl.Int64))
         services = (
-            spans.join(shards, on="process", how="inner")
-            .join(row_of.drop_nulls().unique("request", keep="first"), on="request", how="left")
+            spans.join(server_processes, on="process", how="inner")
+            .join(
+                request_rows.drop_nulls().unique("request", keep="first"), on="request", how="left"
+            )
             .with_columns(pl.col("request_row").fill_null(-1), pl.col("op").fill_null(""))
             .sort("server", "start_ns", "end_ns")
         )
-        servers = shards["server"].unique().sort().to_numpy().astype(np.int64)
+        servers = server_processes["server"].unique().sort().to_numpy().astype(np.int64)
         requests = cls(sent, services, servers)
         if not sent.height or not services.height:
             return requests
-        over_ns = find_ends_on_links(
+        ends_on_link_ns = find_ends_on_links(
             services, requests.worker_of_services, requests._of_services("end_ns")
         )
-        return replace(requests, services=services.with_columns(end_ns=pl.Series(over_ns)))
+        return replace(requests, services=services.with_columns(end_ns=pl.Series(ends_on_link_ns)))
 
     @property
     def sides(self) -> Sides:
@@ -121,31 +123,32 @@ class Requests:
 
     @cached_property
     def hidden_transfer_share(self) -> float:
-        """The share of pushes' time in which no server is known to receive or serve them."""
-        row = pl.col("request_row")
+        """The share of pushes' time in which no server is known to receive or serve them, 0 to 1.
+
+        Of pushes without a span of receiving it is the time from sending to the first service in which
+        their server is idle.
+        """
+        request_row = pl.col("request_row")
         first_services = (
-            self.services.filter(row >= 0)
+            self.services.filter(request_row >= 0)
             .group_by("request_row")
-            .agg(pl.col("start_ns").min().alias("service_ns"))
+            .agg(pl.col("start_ns").min().alias("served_ns"), pl.col("server").first())
         )
         received = self.services.filter(pl.col("op").is_in(INCOMING))["request_row"].implode()
-        pushes = self.sent.with_columns(request_row=pl.col("row").cast(pl.Int64)).filter(
-            pl.col("op") == "push", pl.col("bytes") > 0, ~row.is_in(received)
+        pushes = (
+            self.sent.with_columns(request_row=pl.col("row").cast(pl.Int64))
+            .filter(pl.col("op") == "push", pl.col("bytes") > 0, ~request_row.is_in(received))
+            .join(first_services, on="request_row")
         )
-        pushes = pushes.join(first_services, on="request_row")
-        servers = self.services.select("request_row", "server").unique("request_row")
-        pushes = pushes.join(servers, on="request_row")
         hidden_ns = 0.0
-        for (server,), of_server in pushes.partition_by("server", as_dict=True).items():
+        for (server,), server_pushes in pushes.partition_by("server", as_dict=True).items():
             services = self.services.filter(pl.col("server") == server)
-            busy = Intervals.merge(*(services[at].to_numpy() for at in ("start_ns", "end_ns")))
-            sent_ns, served_ns = (of_server[at].to_numpy() for at in ("start_ns", "service_ns"))
-            idle_ns = (
-                served_ns - sent_ns - (busy.passed_before(served_ns) - busy.passed_before(sent_ns))
-            )
-            hidden_ns += float(np.maximum(idle_ns, 0.0).sum())
-        total_ns = (pushes["end_ns"] - pushes["start_ns"]).sum()
-        return hidden_ns / max(float(total_ns), 1.0)
+            busy = Intervals.merge(services["start_ns"].to_numpy(), services["end_ns"].to_numpy())
+            sent_ns, served_ns = server_pushes.select("start_ns", "served_ns").to_numpy().T
+            busy_ns = busy.passed_before(served_ns) - busy.passed_before(sent_ns)
+            hidden_ns += float(np.maximum(served_ns - sent_ns - busy_ns, 0.0).sum())
+        push_ns = (pushes["end_ns"] - pushes["start_ns"]).sum()
+        return hidden_ns / max(float(push_ns), 1.0)
 
     @cached_property
     def variables(self) -> dict[int, int]:
@@ -172,16 +175,21 @@ class Requests:
 
     @cached_property
     def step_of_services(self) -> Ints:
-        """The step of each service, as an index of the steps that services have.
+        """The step of each service, [service], as an index in the sorted numbers of their steps.
 
         Servers may not know it: then it is that of its request, else of the service before.
         """
-        steps = self.services.select(
+        numbers = self.services.select(
             "server", recorded="step", requested=pl.Series(self._of_services("step"))
         )
-        known = [pl.when(pl.col(name) >= 0).then(name) for name in ("recorded", "requested")]
-        step = steps.select(pl.coalesce(known).forward_fill().over("server").fill_null(-1))
-        return np.unique(step.to_series().to_numpy(), return_inverse=True)[1].astype(np.int64)
+        known_numbers = [
+            pl.when(pl.col(name) >= 0).then(name) for name in ("recorded", "requested")
+        ]
+        number = numbers.select(
+            pl.coalesce(known_numbers).forward_fill().over("server").fill_null(-1)
+        )
+        _, step_index = np.unique(number.to_series().to_numpy(), return_inverse=True)
+        return step_index.astype(np.int64)
 
     @property
     def joint_updates(self) -> Indices:
@@ -214,14 +222,16 @@ class Requests:
         return updates.sort("end_ns")
 
     def end_when_noticed(self, timeline: Timeline) -> Requests:
-        """Let requests end when training threads noticed it, but not before their servers were done."""
+        """Return the requests, ended when training threads noticed it, not before servers were done."""
         sides = self.sides
         noticed_ns = sides.end_when_noticed(timeline).end_ns
-        done_ns = np.zeros(self.sent.height, np.int64)
-        row, over_ns = (self.services[name].to_numpy() for name in ("request_row", "end_ns"))
-        is_before_answer = (row >= 0) & (over_ns <= self._of_services("end_ns"))
-        np.maximum.at(done_ns, row[is_before_answer], over_ns[is_before_answer])
-        end_ns = np.where(done_ns > noticed_ns, sides.end_ns, noticed_ns)
+        served_ns = np.zeros(self.sent.height, np.int64)
+        request_row, service_end_ns = (
+            self.services[name].to_numpy() for name in ("request_row", "end_ns")
+        )
+        is_before_answer = (request_row >= 0) & (service_end_ns <= self._of_services("end_ns"))
+        np.maximum.at(served_ns, request_row[is_before_answer], service_end_ns[is_before_answer])
+        end_ns = np.where(served_ns > noticed_ns, sides.end_ns, noticed_ns)
         return replace(self, sent=self.sent.with_columns(end_ns=pl.Series(end_ns, dtype=pl.Int64)))
 
     def find_resumptions(self, timeline: Timeline, others: Sequence[Sides]) -> Sides:
@@ -230,22 +240,23 @@ class Requests:
         That is the update's end, if none of the `others` ended for the worker after it. If one did, but
         the worker waited on until as long after the update as usual, it is the end of the wait.
         """
-        wait_begins, wait_ends = timeline.blocked_stretches
+        wait_begins, wait_ends = timeline.blocked_stretches  # positions: of a worker and a time
         worker = timeline.to_workers(wait_ends)
-        begin_ns, end_ns = timeline.to_times_ns(wait_begins), timeline.to_times_ns(wait_ends)
-        arrivals = Sides.join(others)
-        arrived = timeline.locate(arrivals.worker, arrivals.end_ns)
-        latest = _find_latest(np.sort(arrived), wait_ends)
-        is_of_worker = timeline.to_workers(latest) == worker
-        arrival_ns = np.where(is_of_worker, timeline.to_times_ns(latest), -1)
-        update_ns = _find_latest(self._updates["end_ns"].to_numpy(), end_ns)
-        by_update = (update_ns > np.maximum(begin_ns, arrival_ns)) & (arrival_ns < end_ns)
-        delay_ns = end_ns - update_ns
-        usual_delay_ns = np.median(delay_ns[by_update]) if by_update.any() else 0.0
-        is_token = (update_ns > begin_ns) & (update_ns <= arrival_ns) & (arrival_ns < end_ns)
-        is_token &= delay_ns <= MAX_RATIO_OF_TOKEN_DELAY * usual_delay_ns
-        rows = np.flatnonzero(by_update | is_token)
-        return Sides.from_times(worker[rows], np.where(by_update, update_ns, end_ns)[rows])
+        wait_begin_ns, wait_end_ns = map(timeline.to_times_ns, (wait_begins, wait_ends))
+        others_joined = Sides.join(others)
+        other_ends = timeline.locate(others_joined.worker, others_joined.end_ns)
+        latest_other = _find_latest(np.sort(other_ends), wait_ends)
+        is_of_worker = timeline.to_workers(latest_other) == worker
+        other_ns = np.where(is_of_worker, timeline.to_times_ns(latest_other), -1)
+        update_ns = _find_latest(self._updates["end_ns"].to_numpy(), wait_end_ns)
+        is_by_update = (update_ns > np.maximum(wait_begin_ns, other_ns)) & (other_ns < wait_end_ns)
+        delay_ns = wait_end_ns - update_ns
+        usual_delay_ns = np.median(delay_ns[is_by_update]) if is_by_update.any() else 0.0
+        is_by_token = (update_ns > wait_begin_ns) & (update_ns <= other_ns)
+        is_by_token &= other_ns < wait_end_ns
+        is_by_token &= delay_ns <= MAX_RATIO_OF_TOKEN_DELAY * usual_delay_ns
+        rows = np.flatnonzero(is_by_update | is_by_token)
+        return Sides.from_times(worker[rows], np.where(is_by_update, update_ns, wait_end_ns)[rows])
 
     def add_edges(
         self,
@@ -255,36 +266,40 @@ class Requests:
         event_times_ns: Ints,
         resumptions: Sides,
     ) -> None:
-        """Add what services and answers follow; service i begins at event `first_event` + 2 i."""
+        """Add what services, answers and `resumptions` of workers follow to the edges.
+
+        Service i begins at event `first_event` + 2 i, and ends at the next one; `event_times_ns` is when
+        events occurred, [event].
+        """
         sides = self.sides
-        request, answer = threads.find_sides(self.needed_sides)
-        answer = np.where(answer < 0, threads.find_next_needs(sides.worker, sides.end_ns), answer)
+        request_event, answer_event = threads.find_sides(self.needed_sides)
+        next_need = threads.find_next_needs(sides.worker, sides.end_ns)
+        answer_event = np.where(answer_event < 0, next_need, answer_event)
         begin_event = first_event + 2 * np.arange(self.services.height)
         self._add_services(edges, begin_event)
-        first_settled = len(edges)
-        self._add_ways(edges, request, begin_event)
+        first_call_to_settle = len(edges)
+        self._add_travel(edges, request_event, begin_event)
         self._add_turns(edges, begin_event)
-        edges.settle(first_settled, event_times_ns.astype(np.float64))
-        self._add_answers(edges, (request, answer), begin_event, event_times_ns)
-        resumed = threads.find_events(resumptions.worker, resumptions.end_ns)
-        updates = self._updates
-        latest_ns = _find_latest(updates["end_ns"].to_numpy(), resumptions.end_ns)
-        delay_ns = resumptions.end_ns - np.maximum(latest_ns, 0)
-        for of_server in updates.partition_by("server"):
-            ends_ns = of_server["end_ns"].to_numpy()
-            update = np.searchsorted(ends_ns, resumptions.end_ns, side="right") - 1
-            service = of_server["row"].to_numpy()[update]
-            is_after = update >= 0
-            last_event = begin_event[service] + 1
-            edges.add(last_event, resumed, delay_ns, is_after, reason=EdgeReason.BARRIER)
+        edges.settle(first_call_to_settle, event_times_ns.astype(np.float64))
+        self._add_answers(edges, request_event, answer_event, begin_event, event_times_ns)
+        resumed_event = threads.find_events(resumptions.worker, resumptions.end_ns)
+        updates = self._updates  # a row each, by end
+        update_ns = _find_latest(updates["end_ns"].to_numpy(), resumptions.end_ns)
+        delay_ns = resumptions.end_ns - np.maximum(update_ns, 0)
+        for server_updates in updates.partition_by("server"):
+            ends_ns = server_updates["end_ns"].to_numpy()
+            latest_row = np.searchsorted(ends_ns, resumptions.end_ns, side="right") - 1
+            end_event = begin_event[server_updates["row"].to_numpy()[latest_row]] + 1
+            has_update = latest_row >= 0
+            edges.add(end_event, resumed_event, delay_ns, has_update, reason=EdgeReason.BARRIER)
 
-    def _add_services(self, edges: EdgeList, begin: Ints) -> None:
-        """Add that services end when they have taken what they take alone."""
+    def _add_services(self, edges: EdgeList, begin_event: Ints) -> None:
+        """Add edges from begin to end of services: each lasts as long as it takes alone."""
         op = self.services["op"]
         for name in op.unique().to_list():
             edges.add(
-                begin,
-                begin + 1,
+                begin_event,
+                begin_event + 1,
                 self.occupancy.alone_ns,
                 (op == name).to_numpy(),
                 cost_line=CostLine(f"{name} at servers", 0, network=name in (*INCOMING, *OUTGOING)),
@@ -293,70 +308,91 @@ class Requests:
                 shard=_fill(self.services["server"]),
             )
 
-    def _add_ways(self, edges: EdgeList, request: Ints, begin: Ints) -> None:
-        """Add when requests come to their server: after what such ways take where no request waits."""
-        row = self.services["request_row"]
-        is_head = row.is_first_distinct().to_numpy() & (row >= 0).to_numpy()
-        way_ns = self.services["start_ns"].to_numpy() - self._of_services("start_ns")
-        way_ns = np.maximum(way_ns, 0)
-        ways = self.services.select(
-            "op", "server", way=pl.Series(way_ns), is_head=pl.Series(is_head)
-        )
-        quick = pl.col("way").filter("is_head").quantile(0.25).over("op", "server").fill_null(0)
-        lag_ns = np.minimum(ways.select(quick).to_series().to_numpy(), way_ns)
-        ends = np.append(request, -1)[row.to_numpy()], begin, lag_ns
-        self._add_loaded(edges, "push", ends, np.maximum(row.to_numpy(), 0), is_head)
+    def _add_travel(self, edges: EdgeList, request_event: Ints, begin_event: Ints) -> None:
+        """Add edges from each request to the begin of its first service: how long it travels.
 
-    def _add_loaded(
+        That is the lower quartile of such times, as short as where no request waits at its server.
+        """
+        request_row = self.services["request_row"]
+        is_first = request_row.is_first_distinct().to_numpy() & (request_row >= 0).to_numpy()
+        travel_ns = self.services["start_ns"].to_numpy() - self._of_services("start_ns")
+        travel_ns = np.maximum(travel_ns, 0)
+        services = self.services.select(
+            "op", "server", travel=pl.Series(travel_ns), is_first=pl.Series(is_first)
+        )
+        quick_travel = pl.col("travel").filter("is_first").quantile(0.25).over("op", "server")
+        quick_ns = services.select(quick_travel.fill_null(0)).to_series().to_numpy()
+        source = np.append(request_event, -1)[request_row.to_numpy()]
+        ends_and_lags = source, begin_event, np.minimum(quick_ns, travel_ns)
+        rows = np.maximum(request_row.to_numpy(), 0)
+        self._add_messages(edges, "push", ends_and_lags, rows, is_first)
+
+    def _add_messages(
         self,
         edges: EdgeList,
-        loaded: str,
-        ends: tuple[Ints, Ints, Ints],
-        rows: Ints,
+        op_with_bytes: str,
+        ends_and_lags: tuple[Ints, Ints, Ints],
+        request_rows: Ints,
         is_present: Flags,
     ) -> None:
-        """Add ways (sources, targets, lags) of requests: those of one operation carry bytes."""
+        """Add edges of messages: only those of requests of one operation carry the request's bytes.
+
+        `ends_and_lags` are source events, target events and lags, ns, `request_rows` the request of each
+        edge, `is_present` flags the edges to add; all are [edge].
+        """
         if not self.sent.height:
             return
-        sent = self.sent[rows]
-        is_loaded = (sent["op"] == loaded).fill_null(value=False).to_numpy()
-        light = CostLine(f"way without {loaded}", 0, network=True)
-        edges.add(*ends, is_present & ~is_loaded, cost_line=light)
+        requests = self.sent[request_rows]
+        has_bytes = (requests["op"] == op_with_bytes).fill_null(value=False).to_numpy()
+        no_bytes_line = CostLine(f"way without {op_with_bytes}", 0, network=True)
+        edges.add(*ends_and_lags, is_present & ~has_bytes, cost_line=no_bytes_line)
         edges.add(
-            *ends,
-            is_present & is_loaded,
-            cost_line=CostLine(f"way of {loaded}", 0, network=True),
-            nbytes=_fill(sent["bytes"]),
-            step=_fill(sent["step"]),
-            shard=_fill(sent["shard"]),
+            *ends_and_lags,
+            is_present & has_bytes,
+            cost_line=CostLine(f"way of {op_with_bytes}", 0, network=True),
+            nbytes=_fill(requests["bytes"]),
+            step=_fill(requests["step"]),
+            shard=_fill(requests["shard"]),
         )
 
     def _add_turns(self, edges: EdgeList, begin_event: Ints) -> None:
-        """Add what services follow at their server."""
-        row, start_ns, over_ns = (
+        """Add edges from services to those that begin after them, by turn, request or joint update.
+
+        `begin_event` is the event at which each service begins; it ends at the next one.
+        """
+        request_row, start_ns, end_ns = (
             self.services[name].to_numpy() for name in ("request_row", "start_ns", "end_ns")
         )
-        sent_ns, is_single = self._of_services("start_ns"), self.occupancy.is_single
+        sent_ns, serves_one = self._of_services("start_ns"), self.occupancy.is_single
         for order, has_resource in self.occupancy.find_queues():
             previous, following = order[:-1], order[1:]
             # A server that does one thing at a time takes in no request meanwhile.
-            had_arrived = is_single[following] | (sent_ns[following] < over_ns[previous])
-            follows = (over_ns[previous] <= start_ns[following]) & had_arrived
+            had_arrived = serves_one[following] | (sent_ns[following] < end_ns[previous])
+            follows = (end_ns[previous] <= start_ns[following]) & had_arrived
             reason = EdgeReason.QUEUE if has_resource else EdgeReason.TURN
             edges.add(
                 begin_event[previous] + 1, begin_event[following], is_present=follows, reason=reason
             )
-        by_request = np.lexsort((start_ns, row))
+        by_request = np.lexsort((start_ns, request_row))
         previous, following = by_request[:-1], by_request[1:]
-        is_same = (row[previous] == row[following]) & (row[previous] >= 0)
-        is_apart = over_ns[previous] <= start_ns[following]
-        edges.add(begin_event[previous] + 1, begin_event[following], is_present=is_same & is_apart)
+        is_same_request = (request_row[previous] == request_row[following]) & (
+            request_row[previous] >= 0
+        )
+        is_after = end_ns[previous] <= start_ns[following]
+        edges.add(
+            begin_event[previous] + 1, begin_event[following], is_present=is_same_request & is_after
+        )
         offset_ns = start_ns[following] - start_ns[previous]
-        edges.add(begin_event[previous], begin_event[following], offset_ns, is_same & ~is_apart)
+        edges.add(
+            begin_event[previous], begin_event[following], offset_ns, is_same_request & ~is_after
+        )
         self._add_joins(edges, begin_event)
 
-    def _add_joins(self, edges: EdgeList, begin: Ints) -> None:
-        """Add that updates follow what they join, and replies the last update before them."""
+    def _add_joins(self, edges: EdgeList, begin_event: Ints) -> None:
+        """Add edges from gradients to the update that joins them, and from updates to the next replies.
+
+        `begin_event` is the event at which each service begins; it ends at the next one.
+        """
         op = pl.col("op")
         services = self.services.with_row_index("row").select(
             "row", "op", "server", "start_ns", "end_ns", pl.col("step", "key").fill_null(-1)
@@ -365,42 +401,52 @@ class Requests:
         for group in (["server", "step", "key"], ["server", "step"]):
             is_of_all = pl.col("key") < 0
             updates = services.filter((op == "apply") & (is_of_all == ("key" not in group)))
-            nearest: dict[str, Any] = {"on": "at", "by": group, "check_sortedness": False}
-            ends = [
-                rows.select(*group, at="end_ns", before="row").sort("at")
+            nearest: dict[str, Any] = {"on": "time_ns", "by": group, "check_sortedness": False}
+            gradient_ends, update_ends = (
+                rows.select(*group, time_ns="end_ns", earlier="row").sort("time_ns")
                 for rows in (gradients, updates)
-            ]
-            begins = [
-                rows.select(*group, at="start_ns", after="row").sort("at")
+            )
+            update_begins, reply_begins = (
+                rows.select(*group, time_ns="start_ns", later="row").sort("time_ns")
                 for rows in (updates, replies)
-            ]
-            joined = ends[0].join_asof(begins[0], strategy="forward", **nearest)
-            answered = begins[1].join_asof(ends[1], **nearest)
+            )
+            joined = gradient_ends.join_asof(update_begins, strategy="forward", **nearest)
+            answered = reply_begins.join_asof(update_ends, **nearest)
             for pairs, reason in ((joined, EdgeReason.DATA), (answered, EdgeReason.TURN)):
-                known = pairs.drop_nulls()
-                before, after = (known[name].to_numpy() for name in ("before", "after"))
-                edges.add(begin[before] + 1, begin[after], reason=reason)
+                earlier, later = pairs.drop_nulls().select("earlier", "later").to_numpy().T
+                edges.add(begin_event[earlier] + 1, begin_event[later], reason=reason)
 
     def _add_answers(
-        self, edges: EdgeList, ends: tuple[Ints, Ints], begin: Ints, event_times_ns: Ints
+        self,
+        edges: EdgeList,
+        request_event: Ints,
+        answer_event: Ints,
+        begin_event: Ints,
+        event_times_ns: Ints,
     ) -> None:
-        """Add that requests end after their last service, or as long after they began as they did."""
-        request, answer = ends
-        row, start_ns, over_ns = (
+        """Add edges from each request's last service, or else from the request itself, to its answer.
+
+        Events are those at which requests begin and end, [request], and services begin, [service].
+        """
+        request_row, start_ns, service_end_ns = (
             self.services[name].to_numpy() for name in ("request_row", "start_ns", "end_ns")
         )
         answer_ns = self.sent["end_ns"].to_numpy()
-        before_answer = np.flatnonzero((row >= 0) & (start_ns <= self._of_services("end_ns")))
-        last_service = np.full(len(answer_ns), -1)
-        np.maximum.at(last_service, row[before_answer], before_answer)
-        served = np.flatnonzero(last_service >= 0)
-        service = last_service[served]
-        source = begin[service] + (over_ns[service] <= answer_ns[served])
-        lag_ns = np.maximum(answer_ns[served] - event_times_ns[source], 0)
-        way_back = source, answer[served], lag_ns
-        self._add_loaded(edges, "pull", way_back, served, np.ones(len(served), np.bool_))
+        is_before_answer = (request_row >= 0) & (start_ns <= self._of_services("end_ns"))
+        services = np.flatnonzero(is_before_answer)
+        last_service = np.full(len(answer_ns), -1)  # [request]; -1 = none
+        np.maximum.at(last_service, request_row[services], services)
+        served_requests = np.flatnonzero(last_service >= 0)
+        service = last_service[served_requests]
+        source = begin_event[service] + (service_end_ns[service] <= answer_ns[served_requests])
+        lag_ns = np.maximum(answer_ns[served_requests] - event_times_ns[source], 0)
+        ends_and_lags = source, answer_event[served_requests], lag_ns
+        self._add_messages(
+            edges, "pull", ends_and_lags, served_requests, np.ones(len(served_requests), np.bool_)
+        )
         length_ns = answer_ns - self.sent["start_ns"].to_numpy()
-        edges.add(request, answer, length_ns, last_service < 0, cost_line=UNEXPLAINED)
+        is_unserved = last_service < 0
+        edges.add(request_event, answer_event, length_ns, is_unserved, cost_line=UNEXPLAINED)
 
 
 def _find_latest(values: Ints, limits: Ints) -> Ints:

@@ -62,13 +62,16 @@ class Tasks:
         names = [column.name for column in fields(self)[:-1]]
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
-    def copy_for_workers(self, rows: Ints, number: int) -> Self:
-        """Return the tasks of some rows for other workers, who are copy `number` of these."""
+    def copy_for_workers(self, rows: Ints, copy: int) -> Self:
+        """Return the tasks of some rows for copy number `copy` of their workers.
+
+        Lanes, streams and units of a worker get numbers of their own; lane 0 and stream -1 stay.
+        """
         tasks = self.take(rows)
         columns = {}
-        for name, first in (("lane", 1), ("stream", 0), ("unit", 0)):
-            column, size = getattr(tasks, name), int(getattr(self, name).max(initial=0)) + 1
-            columns[name] = np.where(column >= first, column + number * size, column)
+        for name, first_own in (("lane", 1), ("stream", 0), ("unit", 0)):
+            numbers, count = getattr(tasks, name), int(getattr(self, name).max(initial=0)) + 1
+            columns[name] = np.where(numbers >= first_own, numbers + copy * count, numbers)
         return replace(tasks, **columns)
 
     @classmethod
@@ -94,9 +97,9 @@ def replay_events(
         priority: Of events at the same time, the lower one is first at a resource.
     """
     loop = _EventLoop(edges, occupations, priority)
-    open_count = len(recorded_ns) - loop.replay(recorded_ns)
-    if open_count:
-        raise ValueError(f"{open_count} events follow each other in a circle")
+    missing_count = len(recorded_ns) - loop.replay(recorded_ns)
+    if missing_count:
+        raise ValueError(f"{missing_count} events follow each other in a circle")
     return np.array(loop.times_ns)
 
 
@@ -152,14 +155,14 @@ class _SharedResource:
         return self.now_ns + remaining_ns * self._measure_slowdown()
 
     def end_next(self) -> int:
-        """End that task, begin the one that waits for it, and return the task."""
-        served_ns, task, stream, messages = heappop(self.on_it)
-        self.served_ns = max(self.served_ns, served_ns)
+        """End the task that ends next, begin the one that waits for its stream, and return it."""
+        end_served_ns, task, stream, messages = heappop(self.on_it)
+        self.served_ns = max(self.served_ns, end_served_ns)
         self.messages = self.messages - messages if self.on_it else 0.0
         self.busy.discard(stream)
         if queue := self.waiting.get(stream):
-            following, work_ns, more_messages = queue.popleft()
-            self.add(following, stream, work_ns, more_messages)
+            next_task, work_ns, next_messages = queue.popleft()
+            self.add(next_task, stream, work_ns, next_messages)
         return task
 
 
@@ -172,63 +175,71 @@ class _EventLoop:
         occupations: tuple[Ints, Ints, Tasks, Floats],
         priority: Ints,
     ) -> None:
+        """Prepare events, [event], by lists: numbers of Python are quicker one by one."""
         source, target, lag_ns = edges
-        begins, ends, tasks, work_ns = occupations
-        count = len(priority)
-        order, first_of_source = _sort_by_source(source, count)
+        begin_event, end_event, tasks, work_ns = occupations
+        event_count = len(priority)
+        order, first_edge = _sort_by_source(source, event_count)
         self._targets, self._lags_ns = target[order].tolist(), lag_ns[order].tolist()
-        self._first_edge = first_of_source.tolist()
-        order, first_of_source = _sort_by_source(begins, count)
-        self._tasks, self._first_task = order.tolist(), first_of_source.tolist()
-        resources, crowding = tasks.number_resources()
-        self._ends, self._resources = ends.tolist(), resources.tolist()
+        self._first_edge = first_edge.tolist()
+        order, first_task = _sort_by_source(begin_event, event_count)
+        self._tasks, self._first_task = order.tolist(), first_task.tolist()
+        resource_of_task, crowding = tasks.number_resources()
+        self._ends, self._resources = end_event.tolist(), resource_of_task.tolist()
         self._streams, self._messages = tasks.stream.tolist(), tasks.messages.tolist()
         self._work_ns, self._holds_ns = work_ns.tolist(), tasks.measure_holds(work_ns).tolist()
         self._leads = tasks.leads.tolist()
         self._free_ns = [-np.inf] * len(crowding)
         self._shared = {
-            number: _SharedResource(float(crowding[number]))
-            for number in np.flatnonzero(~np.isnan(crowding)).tolist()
+            resource: _SharedResource(float(crowding[resource]))
+            for resource in np.flatnonzero(~np.isnan(crowding)).tolist()
         }
-        self._open_edges = np.bincount(np.append(target, ends), minlength=count).tolist()
-        self._priority, self.times_ns = priority.tolist(), [-np.inf] * count
+        sources_left = np.bincount(np.append(target, end_event), minlength=event_count)
+        self._sources_left = sources_left.tolist()
+        self._priority, self.times_ns = priority.tolist(), [-np.inf] * event_count
         # Ends of tasks that share a resource have a number below 0, and precede events of their time.
         self._agenda: list[tuple[float, int, int, int]] = []
 
     def replay(self, recorded_ns: Floats) -> int:
-        """Replay all events, and return how many there were."""
-        for event in [row for row, count in enumerate(self._open_edges) if not count]:
+        """Replay events in the order of their times; return how many occurred.
+
+        Those that follow nothing occur as recorded, [event]. An entry of the agenda that is below 0 is
+        the end of a task at resource -1 - entry.
+        """
+        for event in [event for event, left in enumerate(self._sources_left) if not left]:
             self.times_ns[event] = float(recorded_ns[event])
             heappush(self._agenda, (self.times_ns[event], self._priority[event], event, 0))
         replayed_count = 0
         while self._agenda:
-            now_ns, _, event, version = heappop(self._agenda)
-            if event < 0:
-                self._end_task(-1 - event, version, now_ns)
+            now_ns, _, entry, version = heappop(self._agenda)
+            if entry < 0:
+                self._end_task(-1 - entry, version, now_ns)
                 continue
             replayed_count += 1
-            for edge in range(self._first_edge[event], self._first_edge[event + 1]):
+            for edge in range(self._first_edge[entry], self._first_edge[entry + 1]):
                 self._arrive(self._targets[edge], now_ns + self._lags_ns[edge])
-            for row in range(self._first_task[event], self._first_task[event + 1]):
+            for row in range(self._first_task[entry], self._first_task[entry + 1]):
                 self._begin_task(self._tasks[row], now_ns)
         return replayed_count
 
     def _arrive(self, event: int, time_ns: float) -> None:
-        """Let an event follow one edge less, after which it occurs no earlier than a time."""
+        """Let an event wait for one source less; it occurs no earlier than a time."""
         self.times_ns[event] = max(self.times_ns[event], time_ns)
-        self._open_edges[event] -= 1
-        if not self._open_edges[event]:
+        self._sources_left[event] -= 1
+        if not self._sources_left[event]:
             heappush(self._agenda, (self.times_ns[event], self._priority[event], event, 0))
 
     def _begin_task(self, task: int, now_ns: float) -> None:
-        number = self._resources[task]
-        if (resource := self._shared.get(number)) is not None:
-            resource.advance(now_ns)
-            resource.add(task, self._streams[task], self._work_ns[task], self._messages[task])
-            self._plan_end(number, resource)
+        """Begin a task at its resource: at once if that is shared, else when it is free, ns."""
+        resource = self._resources[task]
+        if (shared_resource := self._shared.get(resource)) is not None:
+            shared_resource.advance(now_ns)
+            work_ns, messages = self._work_ns[task], self._messages[task]
+            shared_resource.add(task, self._streams[task], work_ns, messages)
+            self._plan_end(resource, shared_resource)
             return
-        begin_ns = max(now_ns, self._free_ns[number]) if self._leads[task] else now_ns
-        self._free_ns[number] = max(self._free_ns[number], begin_ns + self._holds_ns[task])
+        begin_ns = max(now_ns, self._free_ns[resource]) if self._leads[task] else now_ns
+        self._free_ns[resource] = max(self._free_ns[resource], begin_ns + self._holds_ns[task])
         self._arrive(self._ends[task], begin_ns + self._work_ns[task])
 
     def _end_task(self, number: int, version: int, now_ns: float) -> None:

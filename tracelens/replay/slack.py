@@ -30,22 +30,25 @@ MAX_SLACK_IF_CRITICAL: Final = 0.01  # of a step: a step with no more slack is c
 
 
 def measure_slack(graphs: Sequence[EventGraph], step_ns: float) -> pl.DataFrame:
-    """Return each rank's slack in parts of a run; empty where no rank meets another."""
+    """Return each rank's slack in some windows of a run; empty where no rank meets another.
+
+    `step_ns` is the length of a usual step.
+    """
     if not graphs:
         return pl.DataFrame(schema=SLACK_COLUMNS)
     slack_ns = np.concatenate([*map(_measure_by_step, graphs)])
-    meets = ~np.isnan(slack_ns).all(axis=0)
-    slack_ns = slack_ns[:, meets]
+    has_slack = ~np.isnan(slack_ns).all(axis=0)
+    slack_ns = slack_ns[:, has_slack]
     if not slack_ns.size:
         return pl.DataFrame(schema=SLACK_COLUMNS)
     is_critical = slack_ns <= MAX_SLACK_IF_CRITICAL * step_ns
-    rows = {
-        "rank": np.array(graphs[0].ranks)[meets],
+    columns = {
+        "rank": np.array(graphs[0].ranks)[has_slack],
         "slack_ns": np.nanmedian(slack_ns, axis=0).astype(np.int64),
         "least_slack_ns": np.nanmin(slack_ns, axis=0).astype(np.int64),
         "critical_steps": np.nanmean(np.where(np.isnan(slack_ns), np.nan, is_critical), axis=0),
     }
-    return pl.DataFrame(rows, schema=SLACK_COLUMNS).sort("rank")
+    return pl.DataFrame(columns, schema=SLACK_COLUMNS).sort("rank")
 
 
 def _measure_by_step(graph: EventGraph) -> Floats:
@@ -55,11 +58,11 @@ def _measure_by_step(graph: EventGraph) -> Floats:
     latest_ns = np.full(len(times_ns), np.inf)
     latest_ns[last_events] = times_ns[last_events].max()
     latest_ns = graph.layered_graph.replay_backwards(latest_ns, graph.edges.lag_ns)
-    meets = np.isin(threads.sources, graph.edges.source[len(threads.sources) :])
-    meets &= graph.step_rows >= 0
-    cell, first = np.unique(graph.cells[meets], return_index=True)
-    event = threads.sources[meets][first]
-    slack_ns = np.full(len(threads) * len(graph.steps), np.nan)
-    slack_ns[cell] = np.maximum(latest_ns[event] - times_ns[event], 0.0)
+    meets_others = np.isin(threads.sources, graph.edges.source[len(threads.sources) :])
+    meets_others &= graph.step_rows >= 0  # [interval of a thread]
+    cell, first = np.unique(graph.cells[meets_others], return_index=True)
+    first_event = threads.sources[meets_others][first]
+    slack_ns = np.full(len(threads) * len(graph.steps), np.nan)  # [cell]: steps, rank by rank
+    slack_ns[cell] = np.maximum(latest_ns[first_event] - times_ns[first_event], 0.0)
     slack_ns[~np.isfinite(slack_ns)] = np.nan
     return slack_ns.reshape(len(threads), -1).T

@@ -83,30 +83,34 @@ class Threads:
     def from_sides(
         cls, timeline: Timeline, steps: Sequence[pl.DataFrame], sides: Sequence[Sides]
     ) -> Self:
-        """Find the events of the steps of each worker, and of its messages and collectives."""
+        """Find the events of each worker: ends of its steps, and of its messages and collectives.
+
+        `steps` has a frame for each worker, one row per step.
+        """
         joined = Sides.join(sides)
         (begin_position, end_position), is_blocking = joined.locate(timeline), joined.is_blocking
         counts = [of_worker.height for of_worker in steps]
-        table, owner = pl.concat(steps), np.repeat(np.arange(len(steps)), counts)
+        all_steps, worker_of_step = pl.concat(steps), np.repeat(np.arange(len(steps)), counts)
         step_begins, step_ends = (
-            timeline.locate(owner, table[name].to_numpy()) for name in ("start_ns", "end_ns")
+            timeline.locate(worker_of_step, all_steps[name].to_numpy())
+            for name in ("start_ns", "end_ns")
         )
-        ends_of_waits = end_position[
+        wait_ends = end_position[
             ~is_blocking & (timeline.blocked_since(end_position) < end_position)
         ]
         thread_begins = step_begins[np.cumsum([0, *counts[:-1]])]
         positions = np.unique(
             np.concatenate(
-                [thread_begins, step_ends, begin_position, end_position[is_blocking], ends_of_waits]
+                [thread_begins, step_ends, begin_position, end_position[is_blocking], wait_ends]
             )
         )
         first_events = np.searchsorted(positions, np.arange(len(steps) + 1) * timeline.period_ns)
         entered_counts, left_counts = (
-            np.bincount(np.searchsorted(positions, at[is_blocking]), minlength=len(positions))
-            for at in (begin_position, end_position)
+            np.bincount(np.searchsorted(positions, side[is_blocking]), minlength=len(positions))
+            for side in (begin_position, end_position)
         )
         ends_wait = np.zeros(len(positions), np.bool_)
-        ends_wait[np.searchsorted(positions, ends_of_waits)] = True
+        ends_wait[np.searchsorted(positions, wait_ends)] = True
         return cls(
             timeline=timeline,
             positions=positions,
@@ -115,7 +119,7 @@ class Threads:
                 np.cumsum(entered_counts - left_counts) > 0, first_events[1:] - 1
             ),
             ends_wait=ends_wait,
-            steps=table["step"].to_numpy().astype(np.int64),
+            steps=all_steps["step"].to_numpy().astype(np.int64),
             step_ends=step_ends,
         )
 
@@ -169,16 +173,16 @@ class Threads:
         by_event[self.sources + 1] = values
         return by_event
 
-    def chain_events(self, caused: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return sources, targets and lags of the edges that join neighbouring events of threads.
+    def chain_events(self, caused_events: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return sources, targets and lags, ns, of the edges that join neighbouring events of threads.
 
-        The time for which a thread was blocked before an event is part of the lag, unless the event is
-        among those that are `caused` by others.
+        The time for which a thread was blocked before an event is part of the lag, unless that is one of
+        `caused_events`, which follow other ones, too.
         """
         is_caused = np.zeros(self.event_count, np.bool_)
-        is_caused[caused[caused < self.event_count]] = True
-        is_explained = (self.ends_wait & is_caused)[self.sources + 1]
-        lag_ns = np.where(is_explained, self.measure_time_ns(~IS_BLOCKED), self.lengths_ns)
+        is_caused[caused_events[caused_events < self.event_count]] = True
+        has_explained_wait = (self.ends_wait & is_caused)[self.sources + 1]
+        lag_ns = np.where(has_explained_wait, self.measure_time_ns(~IS_BLOCKED), self.lengths_ns)
         lag_ns = np.where(self.is_communicating, 0, lag_ns).astype(np.int64)
         return self.sources, self.sources + 1, lag_ns
 
@@ -196,15 +200,15 @@ class Threads:
         return np.where(self.positions[event] == position, event, -1)
 
     def find_next_needs(self, worker: Ints, times_ns: Ints) -> Ints:
-        """Return the event from which on each worker needs what was over before a time.
+        """Return the event from which on each worker needs what was over at a time, ns.
 
         Then it next was blocked by something in flight, began to update weights, or ended the step; -1
         where no step follows.
         """
-        needs = np.append(self._needs, np.iinfo(np.int64).max)
-        need = needs[np.searchsorted(self._needs, self.timeline.locate(worker, times_ns))]
-        has_need = self.timeline.to_workers(need) == worker
-        return np.where(has_need, np.searchsorted(self.positions, need), -1)
+        needs = np.append(self._needs, np.iinfo(np.int64).max)  # positions of a worker and a time
+        next_need = needs[np.searchsorted(self._needs, self.timeline.locate(worker, times_ns))]
+        is_of_worker = self.timeline.to_workers(next_need) == worker
+        return np.where(is_of_worker, np.searchsorted(self.positions, next_need), -1)
 
     @cached_property
     def _needs(self) -> Ints:
@@ -216,11 +220,13 @@ class Threads:
 
     def find_step_ends(self, steps: Ints) -> Ints:
         """Return the events at which some steps end, [step, worker]; -1 where a worker lacks one."""
-        row = self._find_step_rows(steps)
-        is_known = row >= 0
+        step_row = self._find_step_rows(steps)
+        is_known = step_row >= 0
         events = np.full((len(steps), len(self)), -1, np.int64)
-        owner = self.timeline.to_workers(self.step_ends)[is_known]
-        events[row[is_known], owner] = np.searchsorted(self.positions, self.step_ends[is_known])
+        worker = self.timeline.to_workers(self.step_ends)[is_known]
+        events[step_row[is_known], worker] = np.searchsorted(
+            self.positions, self.step_ends[is_known]
+        )
         return events
 
     def find_rows(self, steps: Ints) -> Ints:

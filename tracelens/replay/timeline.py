@@ -54,10 +54,10 @@ class Timeline:
         """Put the pieces of at least one worker onto a line."""
         origin_ns = min(int(worker.bounds[0]) for worker in pieces)
         period_ns = max(int(worker.bounds[-1]) for worker in pieces) - origin_ns + 1
-        begins_ns = np.arange(len(pieces)) * period_ns - origin_ns
+        shifts_ns = np.arange(len(pieces)) * period_ns - origin_ns
         counts = [len(worker.bounds) for worker in pieces]
-        bounds = np.concatenate([worker.bounds for worker in pieces])
-        return cls(pieces, origin_ns, period_ns, bounds + np.repeat(begins_ns, counts))
+        bounds_ns = np.concatenate([worker.bounds for worker in pieces])
+        return cls(pieces, origin_ns, period_ns, bounds_ns + np.repeat(shifts_ns, counts))
 
     def locate(self, worker: Ints, times_ns: Ints) -> Ints:
         """Return the positions of times of workers, clipped to the ends of each worker's time."""
@@ -84,13 +84,13 @@ class Timeline:
 
     @cached_property
     def window(self) -> Ints:
-        """The step window of each piece, counted over all workers, [bound]."""
-        counts = [len(worker.of_step) - 1 for worker in self.pieces]
-        windows_before = np.cumsum([0, *counts[:-1]])
-        windows = [
-            worker.step + before for worker, before in zip(self.pieces, windows_before, strict=True)
+        """The number of each piece's step, counted on over all workers, [bound]."""
+        step_counts = [len(pieces.of_step) - 1 for pieces in self.pieces]
+        first_numbers = np.cumsum([0, *step_counts[:-1]])
+        numbers = [
+            pieces.step + first for pieces, first in zip(self.pieces, first_numbers, strict=True)
         ]
-        return np.asarray(self._pad(windows), np.int64)
+        return np.asarray(self._pad(numbers), np.int64)
 
     def _pad(self, columns: Sequence[Array]) -> Array:
         """Join a column of each worker's pieces, with `_NO_PIECE` behind each worker's last one."""
@@ -145,32 +145,34 @@ class Timeline:
         That is the end of the blocked stretch just before, if the note follows it soon, as seen from the
         stretch's length; else it is the noted end.
         """
-        begins, ends = self._padded_blocked
-        noted = self.locate(worker, end_ns)
-        row = np.searchsorted(ends, noted) - 1
-        late_ns = noted - ends[row]
-        is_noticed = late_ns <= MAX_DELAY_OF_NOTICE * (ends - begins)[row]
-        is_noticed &= noted <= np.append(begins, FOREVER)[row + 1]
+        begins, ends = self._padded_blocked  # positions of blocked stretches
+        noted_end = self.locate(worker, end_ns)
+        row = np.searchsorted(ends, noted_end) - 1  # the last stretch before each noted end
+        delay_ns = noted_end - ends[row]
+        is_noticed = delay_ns <= MAX_DELAY_OF_NOTICE * (ends - begins)[row]
+        is_noticed &= noted_end <= np.append(begins, FOREVER)[row + 1]
         is_noticed &= ends[row] > self.locate(worker, begin_ns)
-        return np.where(is_noticed, end_ns - late_ns, end_ns)
+        return np.where(is_noticed, end_ns - delay_ns, end_ns)
 
     def looked_late(self, worker: Ints, over_ns: Ints, end_ns: Ints) -> Flags:
-        """Return True where an operation was over before its thread waited for it.
+        """Return True where an operation was over, at `over_ns`, before its thread waited for it.
 
         Then the thread waited until `end_ns` for only a small share of the time since `over_ns`.
         """
-        begins, ends = self._padded_blocked
-        noted = self.locate(worker, end_ns)
-        row = np.searchsorted(begins, noted) - 1
-        is_blocked = (noted <= ends[row]) & (begins[row] > self.locate(worker, over_ns))
-        waited_ns = noted - begins[row]
-        return np.asarray(is_blocked & (waited_ns <= MAX_WAIT_IF_ALREADY_OVER * (end_ns - over_ns)))
+        begins, ends = self._padded_blocked  # positions of blocked stretches
+        end = self.locate(worker, end_ns)
+        row = np.searchsorted(begins, end) - 1
+        began_later = (end <= ends[row]) & (begins[row] > self.locate(worker, over_ns))
+        waited_ns = end - begins[row]
+        return np.asarray(
+            began_later & (waited_ns <= MAX_WAIT_IF_ALREADY_OVER * (end_ns - over_ns))
+        )
 
     def has_resumed(self, worker: Ints, over_ns: Ints, until_ns: Ints) -> Flags:
         """Return True for threads that waited in a span until `over_ns`, and resumed by `until_ns`."""
-        begins, ends = (np.append(-1, edges) for edges in self.wait_stretches)
-        over, until = self.locate(worker, over_ns), self.locate(worker, until_ns)
-        row = np.searchsorted(ends, until, side="right") - 1
+        begins, ends = (np.append(-1, positions) for positions in self.wait_stretches)
+        over, until = self.locate(worker, over_ns), self.locate(worker, until_ns)  # positions, too
+        row = np.searchsorted(ends, until, side="right") - 1  # the last stretch that ended by then
         early_ns = over - ends[row]
         return np.asarray(
             (begins[row] < over) & (early_ns <= MAX_DELAY_OF_NOTICE * (over - begins[row]))

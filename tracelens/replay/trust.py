@@ -59,21 +59,22 @@ class Ambiguity:
     ) -> Self | None:
         """Ask the graphs that explain a run as well, and whether cores are short; None if all agree.
 
-        `edit` applies the same edits to another graph.
+        `job_ns` is the length of the replayed steps; `edit` applies the same edits to another graph.
         """
         saving = float(replayed.saved_ns.sum()) / job_ns
-        savings, shortage = {"": saving}, replayed.shortage
-        for missing_fact, other in replayed.variant.graph.alternatives:
+        saving_by_reason, shortage = {"": saving}, replayed.shortage
+        for missing_fact, other_graph in replayed.variant.graph.alternatives:
             with suppress(InvalidArgument):
-                saved_ns = float(edit(other).measure_savings_ns().sum())
-                savings[f"the recording does not tell {missing_fact}"] = saved_ns / job_ns
+                saved_ns = float(edit(other_graph).measure_savings_ns().sum())
+                saving_by_reason[f"the recording does not tell {missing_fact}"] = saved_ns / job_ns
         if shortage is not None:
-            savings[shortage.sentence] = saving - shortage.delay_ns / job_ns
-        reason = max(savings, key=lambda one: abs(savings[one] - saving))
+            saving_by_reason[shortage.sentence] = saving - shortage.delay_ns / job_ns
+        main_reason = max(saving_by_reason, key=lambda why: abs(saving_by_reason[why] - saving))
         max_difference = max(MAX_SHARE_OF_SAVING_UNKNOWN * abs(saving), NEGLIGIBLE_SAVING)
-        if abs(savings[reason] - saving) <= max_difference:
+        if abs(saving_by_reason[main_reason] - saving) <= max_difference:
             return None
-        return cls(reason, saving, min(savings.values()), max(savings.values()))
+        savings = saving_by_reason.values()
+        return cls(main_reason, saving, min(savings), max(savings))
 
     def widen(self, interval: tuple[float, float]) -> tuple[float, float]:
         """Return an interval of the saving that holds all savings that are possible."""
@@ -166,11 +167,15 @@ class VariantReplay:
 
 
 def _measure_rigid_share(variant: Variant, times_ns: Floats) -> float:
-    """Return the rigid share of the critical path of a replay, given when its events occur."""
-    shorter_times_ns = variant.replay(SHARE_TO_SHORTEN_LENGTHS)
-    replayed_ns, shorter_ns, baseline_ns = (
-        float(variant.graph.measure_steps_ns(times).sum())
-        for times in (times_ns, shorter_times_ns, variant.graph.baseline_ns)
+    """Return the share of a replay's critical path that has no known reason, 1 at most.
+
+    `times_ns` is when its events occur, [event]. All lengths with a known reason are shortened by a
+    share: the run would get shorter by that share of them.
+    """
+    shortened_times_ns = variant.replay(SHARE_TO_SHORTEN_LENGTHS)
+    replayed_ns, shortened_ns, baseline_ns = (
+        float(variant.graph.measure_steps_ns(event_times_ns).sum())
+        for event_times_ns in (times_ns, shortened_times_ns, variant.graph.baseline_ns)
     )
-    rigid_ns = replayed_ns - (replayed_ns - shorter_ns) / SHARE_TO_SHORTEN_LENGTHS
+    rigid_ns = replayed_ns - (replayed_ns - shortened_ns) / SHARE_TO_SHORTEN_LENGTHS
     return min(rigid_ns / max(baseline_ns, 1.0), 1.0)

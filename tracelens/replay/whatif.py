@@ -165,10 +165,11 @@ class Replay:
         return Identity.from_graph(self.graph)
 
     def _answer(self, edits: Sequence[str]) -> Answer:
+        """Answer edits that are made together; savings are shares of the recorded steps."""
         graph, replayed = self.graph, self._replay(edits)
         saved_ns, identity = replayed.saved_ns, replayed.identity
         recorded_ns = graph.measure_steps_ns(graph.recorded_ns)
-        total_ns, steps = float(recorded_ns.sum()), len(recorded_ns)
+        total_ns, step_count = float(recorded_ns.sum()), len(recorded_ns)
         saving = float(saved_ns.sum() / total_ns)
         doubt = identity.doubt if self.identity.reliable else None
         interval = predicted(saving, identity.widen(bootstrap_interval(saved_ns, total_ns)))
@@ -180,9 +181,9 @@ class Replay:
         if ambiguity is not None:
             interval, doubt = ambiguity.widen(interval), ambiguity.doubt
         low, high = self._find_interval_of_finding(edits, saving) or interval
-        before_ns = total_ns / steps
-        waits_ns = (
-            graph.measure_blocked_ns(times_ns, lag_ns) / steps
+        before_ns = total_ns / step_count  # the mean step
+        blocked_ns = (  # [rank], without and with the edits
+            graph.measure_blocked_ns(times_ns, lag_ns) / step_count
             for times_ns, lag_ns in (
                 (graph.baseline_ns, graph.edges.lag_ns),
                 (replayed.times_ns, replayed.variant.lag_ns),
@@ -197,7 +198,7 @@ class Replay:
             interval=(low, high),
             waits={
                 rank: (float(wait_ns), float(new_wait_ns))
-                for rank, wait_ns, new_wait_ns in zip(graph.ranks, *waits_ns, strict=True)
+                for rank, wait_ns, new_wait_ns in zip(graph.ranks, *blocked_ns, strict=True)
             },
             notes=tuple(replayed.variant.notes),
             doubt=doubt,

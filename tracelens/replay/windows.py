@@ -63,10 +63,10 @@ class Savings:
         Ranks may lack cores without the effect, and other steps than the replayed ones lack as many.
         """
         low, high = self.identity.widen(interval)
-        lost_ns = sum(replay.shortage.delay_ns for replay in self.replays if replay.shortage)
+        shortage_ns = sum(replay.shortage.delay_ns for replay in self.replays if replay.shortage)
         replayed_ns = sum(float(replay.saved_ns.sum()) for replay in self.replays)
-        lost_share = lost_ns / max(replayed_ns, 1.0) * float(self.saved_ns.sum()) / job_ns
-        return max(low - lost_share, min(low, 0.0)), high
+        shortage_share = shortage_ns / max(replayed_ns, 1.0) * float(self.saved_ns.sum()) / job_ns
+        return max(low - shortage_share, min(low, 0.0)), high
 
 
 @dataclass(eq=False)
@@ -80,16 +80,16 @@ class WindowedReplay:
     _identities: dict[EventGraph, Identity] = field(default_factory=dict)
 
     def measure_savings(self, fix: WorkFix, factor: float = 1.0) -> Savings | None:
-        """Return by how much shorter each step is if a fix's one change is made, times a factor.
+        """Return by how much shorter each step of a fix is if its one change is made, times a factor.
 
         None where ranks were left out, where the run cannot be replayed reliably, or where nothing is
-        taken off.
+        taken off. Steps that are not replayed save the same share of their longest delay.
         """
         if self.trace.parted:
             return None
-        ((names, effect_ns),) = fix.changes
+        ((phase_names, effect_ns),) = fix.changes
         steps, effect_ns = fix.steps, effect_ns * factor
-        delay_ns, fix = effect_ns.max(axis=1), WorkFix(fix.steps, ((names, effect_ns),))
+        delay_ns, fix = effect_ns.max(axis=1), WorkFix(fix.steps, ((phase_names, effect_ns),))
         saved_ns, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
         replays: list[VariantReplay] = []
         for first_row, stop_row in self._choose_windows(np.flatnonzero(delay_ns), len(steps)):
@@ -103,10 +103,10 @@ class WindowedReplay:
             is_replayed[rows[first_row > 0 : len(rows) - (stop_row < len(steps))]] = True
         if not replays:
             return None
-        share = saved_ns[is_replayed].sum() / max(delay_ns[is_replayed].sum(), 1.0)
+        saved_share = saved_ns[is_replayed].sum() / max(delay_ns[is_replayed].sum(), 1.0)
         calls = [call for replay in replays for call in replay.variant.graph.calls]
         return Savings(
-            saved_ns=np.where(is_replayed, saved_ns, delay_ns * share),
+            saved_ns=np.where(is_replayed, saved_ns, delay_ns * saved_share),
             in_flight=any(call.in_flight.any() for call in calls),
             inferred=any(call.communicator == IMPLICIT for call in calls),
             replays=tuple(replays),
@@ -121,13 +121,13 @@ class WindowedReplay:
         return self._build_reliable(self._steps)
 
     def build_around(self, steps: Ints) -> EventGraph | None:
-        """Return the graph of the run, or of a window amid some steps; None if unreliable."""
+        """Return the graph of the run, or of a window amid some steps (numbers); None if unreliable."""
         length = max(self._max_steps, MIN_STEPS_OF_WINDOW)
         if length >= len(self._steps):
             return self.build_whole()
-        middle = int(np.searchsorted(self._steps, steps[len(steps) // 2]))
-        first = min(max(middle - length // 2, 0), len(self._steps) - length)
-        return self._build_reliable(self._steps[first : first + length])
+        middle_row = int(np.searchsorted(self._steps, steps[len(steps) // 2]))
+        first_row = min(max(middle_row - length // 2, 0), len(self._steps) - length)
+        return self._build_reliable(self._steps[first_row : first_row + length])
 
     @property
     def doubt(self) -> str:
@@ -142,21 +142,24 @@ class WindowedReplay:
         """
         steps = self._steps
         if not self._graphs and len(steps) and not self.trace.parted:
-            for first, stop in self._choose_windows(np.arange(len(steps)), len(steps)):
-                self._build(steps[first:stop])
+            for first_row, stop_row in self._choose_windows(np.arange(len(steps)), len(steps)):
+                self._build(steps[first_row:stop_row])
         return [graph for graph in self._graphs.values() if graph is not None]
 
-    def _choose_windows(self, touched: Indices, step_count: int) -> list[tuple[int, int]]:
-        """Return the first row and the one after the last of each window: on a fixed grid."""
+    def _choose_windows(self, touched_rows: Indices, step_count: int) -> list[tuple[int, int]]:
+        """Return the first row and the one after the last of each window with some touched rows.
+
+        Of all windows of a fixed grid over the steps, some are chosen, equally far apart.
+        """
         if self._max_steps >= len(self._steps):
             return [(0, step_count)]
         length = max(self._max_steps // MAX_WINDOWS_REPLAYED, MIN_STEPS_OF_WINDOW)
-        cells = np.unique(touched // length)
-        if not len(cells):
+        windows = np.unique(touched_rows // length)
+        if not len(windows):
             return []
-        count = max(min(self._max_steps // length, len(cells)), 1)
-        chosen = np.unique(np.linspace(0, len(cells) - 1, count + 2).round().astype(np.int64)[1:-1])
-        begins = (cells[chosen] * length).tolist()
+        count = max(min(self._max_steps // length, len(windows)), 1)
+        index = np.linspace(0, len(windows) - 1, count + 2).round().astype(np.int64)[1:-1]
+        begins = (windows[np.unique(index)] * length).tolist()
         return [(begin, min(begin + length, step_count)) for begin in begins]
 
     @cached_property

@@ -57,63 +57,70 @@ def scale_ranks(variant: Variant, count: str) -> None:
             f"found {rank_count} ranks instead of {recorded_count}, expected at least two of each."
         )
     check_received(graph)
-    is_served = graph.edges.shard >= 0
+    is_served = graph.edges.shard >= 0  # [edge]
     if not is_served.any() or graph.calls:
         _resize_allreduces(variant, None, rank_count)
     _serve_workers(variant, is_served, rank_count)
     delay_ns = _measure_delay_of_slowest(graph, rank_count)
     is_from_rank = graph.edges.source < graph.threads.event_count
-    for call in graph.calls:
-        if len(call.worker) == recorded_count and not call.is_rooted:
-            last = np.append(np.flatnonzero(np.diff(call.step)), call.count - 1)
-            is_to_last = np.isin(graph.edges.target, call.departures[last])
+    for calls in graph.calls:
+        if len(calls.worker) == recorded_count and not calls.is_rooted:
+            last_of_step = np.append(np.flatnonzero(np.diff(calls.step)), calls.count - 1)
+            is_to_last = np.isin(graph.edges.target, calls.departures[last_of_step])
             variant.lag_ns[is_from_rank & is_to_last] += delay_ns
-    far = (
+    warning = (
         f" More than {MAX_FACTOR_OF_RANKS_VALIDATED} times the ranks: not validated."
         if rank_count > MAX_FACTOR_OF_RANKS_VALIDATED * recorded_count
         else ""
     )
     variant.notes.append(
         f"{rank_count} ranks instead of {recorded_count}, with as much work each; the slowest one of a "
-        f"step is {fmt.duration(delay_ns)} later than now.{far}"
+        f"step is {fmt.duration(delay_ns)} later than now.{warning}"
     )
 
 
 def _serve_workers(variant: Variant, is_served: Flags, rank_count: int) -> None:
-    """Let servers serve more workers; what has no resource takes longer in proportion."""
+    """Let servers serve more workers; what has no resource takes longer in proportion.
+
+    `is_served` flags the edges of services and of messages with servers.
+    """
     graph, edges = variant.graph, variant.graph.edges
-    factor = rank_count / len(graph.ranks)
+    growth = rank_count / len(graph.ranks)
     variant.rank_count = rank_count
-    is_free = is_served.copy()
-    is_free[graph.tasks.edge] = False
+    has_no_resource = is_served.copy()
+    has_no_resource[graph.tasks.edge] = False
     costs = Costs(edges)
-    is_sized = np.isin(edges.cost_line, list(costs.models)) & (edges.nbytes > 0)
-    variant.lag_ns[is_free] *= costs.factors(costs.models, edges.nbytes, pace=factor)[is_free]
+    has_line = np.isin(edges.cost_line, list(costs.models)) & (edges.nbytes > 0)
+    lag_factors = costs.factors(costs.models, edges.nbytes, pace_ratio=growth)
+    variant.lag_ns[has_no_resource] *= lag_factors[has_no_resource]
     is_service = (edges.source >= graph.first_service_event) & (edges.cost_line >= 0)
-    is_unsized = is_free & ~is_sized & is_service
+    grows_alike = has_no_resource & ~has_line & is_service
     joint_updates = graph.service_edges[graph.requests.joint_updates]
-    is_unsized[joint_updates[joint_updates >= 0]] = False
-    variant.lag_ns[is_unsized] *= factor
+    grows_alike[joint_updates[joint_updates >= 0]] = False
+    variant.lag_ns[grows_alike] *= growth
 
 
 def _resize_allreduces(variant: Variant, algorithm: str | None, rank_count: int | None) -> None:
-    """Let allreduces take what they would by another algorithm, or those of all with more ranks."""
+    """Let allreduces take what they would by another algorithm, or those of all with more ranks.
+
+    `algorithm` is a name, `rank_count` the new number of ranks; None = as recorded.
+    """
     graph, costs = variant.graph, Costs(variant.graph.edges)
-    factors = np.ones(len(variant.lag_ns))
+    factors = np.ones(len(variant.lag_ns))  # [edge]
     is_assumed = has_allreduces = False
     for index in costs.models:
         line = graph.edges.cost_lines[index]
         if line.operation != "allreduce" or line.ranks < MIN_RANKS_OF_ALLREDUCE:
             continue
-        known = graph.algorithms.get(line.ranks, frozenset())
-        recorded = _choose_recorded(known, line.ranks)
-        is_assumed |= not known
+        recorded_names = graph.algorithms.get(line.ranks, frozenset())
+        recorded_algorithm = _choose_recorded(recorded_names, line.ranks)
+        is_assumed |= not recorded_names
         is_of_all = line.ranks >= len(graph.ranks)
         new_ranks = line.ranks if rank_count is None or not is_of_all else rank_count
-        messages, payloads = transfer(recorded, line.ranks)
-        new_messages, new_payloads = transfer(algorithm or recorded, new_ranks)
-        ratios = new_messages / messages, new_payloads / payloads
-        factors *= costs.factors([index], graph.edges.nbytes, *ratios)
+        messages, payloads = transfer(recorded_algorithm, line.ranks)
+        new_messages, new_payloads = transfer(algorithm or recorded_algorithm, new_ranks)
+        cost_ratios = new_messages / messages, new_payloads / payloads
+        factors *= costs.factors([index], graph.edges.nbytes, *cost_ratios)
         has_allreduces = True
     if not has_allreduces:
         raise InvalidArgument(costs.explain_lack(network=True))
@@ -140,35 +147,41 @@ def _choose_recorded(algorithms: frozenset[str], ranks: int) -> str:
 
 
 def _measure_delay_of_slowest(graph: EventGraph, rank_count: int) -> float:
-    """Return the extra delay of the slowest of N ranks over the slowest recorded rank, ns."""
-    work_ns = graph.sum_by_step(graph.measure_work_ns(OWN_CATEGORIES))
-    residuals_ns = np.sort((work_ns - np.median(work_ns, axis=1, keepdims=True)).ravel())
-    share_below = np.arange(len(residuals_ns) + 1) / len(residuals_ns)
-    slowest_ns, recorded_ns = (
-        float((residuals_ns * np.diff(share_below**count)).sum())
+    """Return the extra delay of the slowest of N ranks over the slowest recorded rank, ns.
+
+    Each is the expected maximum of as many draws from what ranks differ by from their step's median.
+    """
+    work_ns = graph.sum_by_step(graph.measure_work_ns(OWN_CATEGORIES))  # [step, rank]
+    deviations_ns = np.sort((work_ns - np.median(work_ns, axis=1, keepdims=True)).ravel())
+    share_below = np.arange(len(deviations_ns) + 1) / len(deviations_ns)
+    new_maximum_ns, recorded_maximum_ns = (
+        float((deviations_ns * np.diff(share_below**count)).sum())
         for count in (rank_count, len(graph.ranks))
     )
-    return slowest_ns - recorded_ns
+    return new_maximum_ns - recorded_maximum_ns
 
 
-def join_up_to(variant: Variant, nbytes: str) -> None:
-    """Join consecutive calls of a step up to a size."""
-    max_bytes = parse_size(nbytes.replace("MB", "000000").replace("KB", "000"))
+def join_up_to(variant: Variant, size: str) -> None:
+    """Join consecutive calls of a step up to a size (a text, such as 25MB)."""
+    max_bytes = parse_size(size.replace("MB", "000000").replace("KB", "000"))
     costs, joined_count, recorded_count, largest_ratio = Costs(variant.graph.edges), 0, 0, 0
-    models = {variant.graph.edges.cost_lines[index]: cost for index, cost in costs.models.items()}
-    for call in variant.graph.calls:
-        sizes = call.nbytes[call.nbytes > 0]
-        if len(sizes) < 2 or call.is_rooted or call.cost_line not in models:
+    cost_lines = variant.graph.edges.cost_lines
+    line_costs = {cost_lines[index]: cost for index, cost in costs.models.items()}
+    for calls in variant.graph.calls:
+        sizes_bytes = calls.nbytes[calls.nbytes > 0]
+        if len(sizes_bytes) < 2 or calls.is_rooted or calls.cost_line not in line_costs:
             continue
-        if max_bytes < np.median(sizes):
+        median_bytes = float(np.median(sizes_bytes))
+        if max_bytes < median_bytes:
             raise InvalidArgument(
-                f"the calls recorded have {fmt.size(float(np.median(sizes)))}: when a part of one is "
+                f"the calls recorded have {fmt.size(median_bytes)}: when a part of one is "
                 "ready was not recorded, so they can only be joined."
             )
-        joined_sizes = join_calls(variant, models[call.cost_line], call, max_bytes)
-        recorded_count, joined_count = recorded_count + call.count, joined_count + len(joined_sizes)
-        ratio = int(joined_sizes.max()) // max(int(call.nbytes.max()), 1)
-        largest_ratio = max(largest_ratio, ratio)
+        joined_bytes = join_calls(variant, line_costs[calls.cost_line], calls, max_bytes)
+        recorded_count += calls.count
+        joined_count += len(joined_bytes)
+        size_ratio = int(joined_bytes.max()) // max(int(calls.nbytes.max()), 1)
+        largest_ratio = max(largest_ratio, size_ratio)
     if not recorded_count:
         raise InvalidArgument(
             "this needs collectives of at least two sizes, one twice the other, in 16 of a kind or "
@@ -183,61 +196,68 @@ def join_up_to(variant: Variant, nbytes: str) -> None:
 
 
 def join_calls(
-    variant: Variant, cost: CostModel, call: Calls, max_bytes: int, *, steps: Ints | None = None
+    variant: Variant, cost: CostModel, calls: Calls, max_bytes: int, *, steps: Ints | None = None
 ) -> Ints:
-    """Join calls of one kind, in some steps or all, up to `max_bytes`; return the new sizes."""
+    """Join calls of one kind, in some steps (numbers) or all, up to `max_bytes`.
+
+    Return the bytes of each joined call; one takes what the cost line says for them, times how much
+    longer than usual its parts took.
+    """
     edges, threads = variant.graph.edges, variant.graph.threads
-    ends_group = _find_needed_calls(variant.graph, call)
+    ends_group = _find_needed_calls(variant.graph, calls)
     if steps is not None:
-        ends_group |= ~np.isin(call.step, steps)
-    groups = _number_groups(call.step, call.nbytes, max_bytes, ends_group)
-    sizes = np.bincount(groups, np.maximum(call.nbytes, 0))
-    rows = variant.graph.call_edges[call.departures]
-    recorded_ns = variant.lag_ns[rows]
-    parts_ns = np.bincount(groups, _find_usual_times(cost, call.nbytes, recorded_ns))
-    joined_ns = cost.latency_ns + np.maximum(sizes, 1) * cost.ns_per_byte
-    share = joined_ns / np.maximum(parts_ns, 1e-9)
-    share[np.bincount(groups) == 1] = 1.0
-    is_last = np.append(np.diff(groups) > 0, True)
-    group_ns = np.bincount(groups, recorded_ns) * share
-    variant.lag_ns[rows] = np.where(is_last, group_ns[groups], 0.0)
+        ends_group |= ~np.isin(calls.step, steps)
+    group = _number_groups(calls.step, calls.nbytes, max_bytes, ends_group)
+    joined_bytes = np.bincount(group, np.maximum(calls.nbytes, 0))
+    wire_edges = variant.graph.call_edges[calls.departures]
+    recorded_ns = variant.lag_ns[wire_edges]
+    parts_ns = np.bincount(group, _find_usual_times(cost, calls.nbytes, recorded_ns))
+    joined_ns = cost.latency_ns + np.maximum(joined_bytes, 1) * cost.ns_per_byte
+    time_ratio = joined_ns / np.maximum(parts_ns, 1e-9)
+    time_ratio[np.bincount(group) == 1] = 1.0
+    is_last = np.append(np.diff(group) > 0, True)
+    group_ns = np.bincount(group, recorded_ns) * time_ratio
+    variant.lag_ns[wire_edges] = np.where(is_last, group_ns[group], 0.0)
     # Ranks meet, and leave, once in a joined call, and its stream continues at once within it.
-    is_within = np.isin(edges.source, call.departures[~is_last] + 1)
+    is_within = np.isin(edges.source, calls.departures[~is_last] + 1)
     variant.lag_ns[is_within] = 0.0
     variant.drop_edges(np.flatnonzero(is_within & (edges.target < threads.event_count)))
-    return sizes.astype(np.int64)
+    return joined_bytes.astype(np.int64)
 
 
 def _find_usual_times(cost: CostModel, nbytes: Ints, recorded_ns: Floats) -> Floats:
     """Return the usual time of calls, ns: the median of their size, or the line for a rare size."""
     usual_ns = cost.latency_ns + np.maximum(nbytes, 1) * cost.ns_per_byte
     for size in np.unique(nbytes):
-        rows = np.flatnonzero(nbytes == size)
-        if len(rows) >= MIN_CALLS_FOR_MEDIAN_OF_SIZE:
-            usual_ns[rows] = np.median(recorded_ns[rows])
+        calls_of_size = np.flatnonzero(nbytes == size)
+        if len(calls_of_size) >= MIN_CALLS_FOR_MEDIAN_OF_SIZE:
+            usual_ns[calls_of_size] = np.median(recorded_ns[calls_of_size])
     return usual_ns
 
 
-def _find_needed_calls(graph: EventGraph, call: Calls) -> Flags:
-    """Return True for calls in flight whose result some rank computes with before the next one.
+def _find_needed_calls(graph: EventGraph, calls: Calls) -> Flags:
+    """Return flags, [call]: is it in flight, and some rank computes with its result before the next one?
 
     The rank waits for the call, and continues with forward or backprop before it comes to the next one.
     Backprop does not need the gradients that an allreduce brings. A rank with a share of the weights
     frees its gradients once they are reduced and scattered.
     """
-    phases = ("forward",) if call.operation == "allreduce" else ("forward", "backprop")
-    to_departure, from_completion = call.find_rank_edges(graph.edges, graph.threads)
-    enters, leaves = to_departure[1:], from_completion[:-1]
-    is_known = (enters >= 0) & (leaves >= 0) & ~call.is_blocking[:-1]
-    arrival = np.where(is_known, graph.edges.source[enters], 0)
-    departure = np.where(is_known, graph.edges.target[leaves], 0)
+    phases = ("forward",) if calls.operation == "allreduce" else ("forward", "backprop")
+    to_departure, from_completion = calls.find_rank_edges(graph.edges, graph.threads)
+    leaving_edge, entering_edge = from_completion[:-1], to_departure[1:]  # [call, rank]
+    is_known = (entering_edge >= 0) & (leaving_edge >= 0) & ~calls.is_blocking[:-1]
+    next_begin = np.where(is_known, graph.edges.source[entering_edge], 0)  # event
+    own_end = np.where(is_known, graph.edges.target[leaving_edge], 0)
     computed_ns = np.cumsum(graph.threads.assign_to_ends(graph.measure_work_ns(phases)))
-    computes = (departure <= arrival) & (computed_ns[arrival] > computed_ns[departure])
+    computes = (own_end <= next_begin) & (computed_ns[next_begin] > computed_ns[own_end])
     return np.append((is_known & computes).any(axis=1), False)
 
 
 def _number_groups(step: Ints, nbytes: Ints, max_bytes: int, ends_group: Flags) -> Ints:
-    """Return the joined call of each call: one is full when it has as many bytes as it may."""
+    """Return the number of the joined call of each call: one is full when it has `max_bytes`.
+
+    None has calls of two steps, or calls after one that `ends_group`.
+    """
     groups = np.zeros(len(step), np.int64)
     group, joined_bytes = 0, 0
     begins_group = (np.diff(step, prepend=step[:1]) != 0) | np.append(False, ends_group[:-1])

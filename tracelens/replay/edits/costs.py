@@ -35,8 +35,8 @@ class Costs:
         nbytes, lag_ns = self.edges.nbytes.astype(np.int64), self.edges.lag_ns.astype(np.int64)
         models = {}
         for index in range(len(self.edges.cost_lines)):
-            rows = self._is_sized & (self.edges.cost_line == index)
-            if model := fit_cost_model(nbytes[rows], lag_ns[rows]):
+            is_of_line = self._is_sized & (self.edges.cost_line == index)
+            if model := fit_cost_model(nbytes[is_of_line], lag_ns[is_of_line]):
                 models[index] = model
         return models
 
@@ -44,43 +44,56 @@ class Costs:
     def _is_sized(self) -> Flags:
         return np.asarray((self.edges.nbytes > 0) & (self.edges.lag_ns > 0))
 
-    def scale_factors(self, *, network: bool, latency: float = 1.0, pace: float = 1.0) -> Floats:
-        """Return factors of lags with other latencies, or times per byte, [edge].
+    def scale_factors(
+        self, *, network: bool, latency_ratio: float = 1.0, pace_ratio: float = 1.0
+    ) -> Floats:
+        """Return factors of lags, [edge], if latencies, or times per byte, are so many times as long.
 
-        `network` chooses between messages and the own work of servers.
+        `network` chooses between messages and the own work of servers. One of both factors is 1.
         """
-        lines = [line for line in self.models if self.edges.cost_lines[line].network == network]
-        parameter = "latency_ns" if latency != 1 else "ns_per_byte"
-        if not lines:
+        line_indices = [
+            index for index in self.models if self.edges.cost_lines[index].network == network
+        ]
+        parameter = "latency_ns" if latency_ratio != 1 else "ns_per_byte"
+        if not line_indices:
             raise InvalidArgument(self.explain_lack(network=network))
-        if not any(getattr(self.models[line], parameter) > 0 for line in lines):
-            paid = "does not go by bytes" if latency == 1 else "goes by bytes alone"
+        if not any(getattr(self.models[index], parameter) > 0 for index in line_indices):
+            reason = "does not go by bytes" if latency_ratio == 1 else "goes by bytes alone"
             raise InvalidArgument(
-                f"what {_KINDS[network]} take {paid}, so there is nothing to change."
+                f"what {_KINDS[network]} take {reason}, so there is nothing to change."
             )
-        return self.factors(lines, self.edges.nbytes, latency, pace)
+        return self.factors(line_indices, self.edges.nbytes, latency_ratio, pace_ratio)
 
     def factors(
-        self, lines: Collection[int], nbytes: Floats, latency: float = 1.0, pace: float = 1.0
+        self,
+        lines: Collection[int],
+        nbytes: Floats,
+        latency_ratio: float = 1.0,
+        pace_ratio: float = 1.0,
     ) -> Floats:
-        """Return factors of lags with other bytes or costs on some fitted lines, [edge]."""
+        """Return factors of lags, [edge], with other bytes, [edge], or costs on some fitted lines.
+
+        `lines` are indices of `models`; latencies and times per byte become so many times as long.
+        """
         edges, factors = self.edges, np.ones(len(self.edges.lag_ns))
         rows = np.flatnonzero(np.isin(edges.cost_line, [*lines]) & (edges.nbytes > 0))
         recorded_ns = self.predict(edges.cost_line[rows], edges.nbytes[rows])
         latency_ns, ns_per_byte = self._lines[:, edges.cost_line[rows]]
-        factors[rows] = (latency_ns * latency + nbytes[rows] * ns_per_byte * pace) / recorded_ns
+        factors[rows] = (
+            latency_ns * latency_ratio + nbytes[rows] * ns_per_byte * pace_ratio
+        ) / recorded_ns
         return factors
 
     def load(self, lag_ns: Floats, lines: Collection[int], nbytes: Floats) -> Floats:
-        """Return lags with other `nbytes` on edges of some fitted `lines`, ns.
+        """Return lags, ns, [edge], with other `nbytes`, [edge], on some fitted `lines` (indices).
 
         With fewer bytes, what an edge took beyond its line shrinks with the rest, as queues do; with
         more, it stays.
         """
-        factors = self.factors(lines, nbytes)
+        size_factors = self.factors(lines, nbytes)
         predicted_ns = self.predict(self.edges.cost_line, self.edges.nbytes)
-        growth_ns = np.minimum(lag_ns, predicted_ns) * np.maximum(factors - 1, 0.0)
-        return np.asarray(lag_ns * np.minimum(factors, 1.0) + growth_ns)
+        growth_ns = np.minimum(lag_ns, predicted_ns) * np.maximum(size_factors - 1, 0.0)
+        return np.asarray(lag_ns * np.minimum(size_factors, 1.0) + growth_ns)
 
     @cached_property
     def _lines(self) -> Floats:
@@ -97,13 +110,14 @@ class Costs:
 
     def explain_lack(self, *, network: bool) -> str:
         """Explain what is missing for a line of messages, or of servers' own work."""
-        kinds = [line.network == network for line in self.edges.cost_lines]
-        is_of_kind = np.array([*kinds, False])[self.edges.cost_line]
-        sizes, kind = np.unique(self.edges.nbytes[is_of_kind & self._is_sized]), _KINDS[network]
-        if not len(sizes):
-            return f"this needs {kind} whose bytes were recorded; this trace has none."
+        is_line_of_kind = [line.network == network for line in self.edges.cost_lines]
+        is_of_kind = np.array([*is_line_of_kind, False])[self.edges.cost_line]
+        kind_name, sizes_bytes = _KINDS[network], self.edges.nbytes[is_of_kind & self._is_sized]
+        if not len(sizes_bytes):
+            return f"this needs {kind_name} whose bytes were recorded; this trace has none."
         return (
-            f"this needs {kind} of at least two sizes, one twice the other, in 16 of a kind or more; "
-            f"those of this trace ({sizes[0]:,.0f} to {sizes[-1]:,.0f} bytes) do not tell what is paid "
+            f"this needs {kind_name} of at least two sizes, one twice the other, in 16 of a kind or "
+            f"more; those of this trace ({sizes_bytes.min():,.0f} to {sizes_bytes.max():,.0f} bytes) "
+            "do not tell what is paid "
             "for a message from what is paid for its bytes."
         )

@@ -52,14 +52,14 @@ class WorkFix:
 
 @dataclass(frozen=True, eq=False)
 class TransferFix:
-    """Let transfers take `takes` times their time, by their carrier, [step]."""
+    """Let transfers take so many times as long, by their carrier, [step]; `steps` are step numbers."""
 
     steps: Ints
-    takes: Mapping[Carrier, Floats]
+    time_ratios: Mapping[Carrier, Floats]
 
     def apply(self, variant: Variant) -> None:
         """Shorten the transfers of a run."""
-        factors = variant.graph.measure_transfer_factors(self.takes, self.steps)
+        factors = variant.graph.measure_transfer_factors(self.time_ratios, self.steps)
         variant.lag_ns = variant.lag_ns * factors
 
 
@@ -75,13 +75,13 @@ class JoinFix:
 
     def apply(self, variant: Variant) -> None:
         """Join the calls of a run."""
-        joined = False
+        has_joined = False
         for calls in variant.graph.calls:
             is_in_steps = self.steps is None or np.isin(calls.step, self.steps).any()
             if is_in_steps and calls.can_be_joined(self.communicator, self.op):
                 join_calls(variant, self.cost, calls, self.nbytes, steps=self.steps)
-                joined = True
-        if not joined:
+                has_joined = True
+        if not has_joined:
             raise InvalidArgument("the calls that it joins are not in the replayed steps.")
 
 

@@ -43,18 +43,18 @@ def prevent_overlap(variant: Variant) -> None:
     """Let the first call in flight of a step depart when all ranks have begun the last one."""
     graph, edges = variant.graph, variant.graph.edges
     is_from_rank = edges.source < graph.threads.event_count
-    moved_count = 0
-    for call in graph.calls:
-        first_call, last_call = _find_runs(call, np.flatnonzero(call.in_flight))
-        first_call, last_call = (
-            first_call[first_call < last_call],
-            last_call[first_call < last_call],
+    added_count = 0
+    for calls in graph.calls:
+        first_call, last_call = _find_first_and_last(calls, np.flatnonzero(calls.in_flight))
+        has_several = first_call < last_call  # [step]
+        first_departure, last_departure = (
+            calls.departures[rows[has_several]] for rows in (first_call, last_call)
         )
-        rows = np.flatnonzero(is_from_rank & np.isin(edges.target, call.departures[last_call]))
-        step = np.searchsorted(call.departures[last_call], edges.target[rows])
-        variant.add_edges(edges.source[rows], call.departures[first_call[step]])
-        moved_count += len(rows)
-    if not moved_count:
+        begin_edges = np.flatnonzero(is_from_rank & np.isin(edges.target, last_departure))
+        step_row = np.searchsorted(last_departure, edges.target[begin_edges])
+        variant.add_edges(edges.source[begin_edges], first_departure[step_row])
+        added_count += len(begin_edges)
+    if not added_count:
         raise InvalidArgument("this needs steps with several collectives in flight; none has them.")
 
 
@@ -65,40 +65,40 @@ def overlap_backprop(variant: Variant) -> None:
     them where they waited for the last.
     """
     graph = variant.graph
-    count, has_spans = 0, False
-    for call in graph.calls:
-        if call.operation in REDUCTIONS:
-            reductions = _Reductions.from_calls(variant, call)
+    count, has_bucket_spans = 0, False  # of buckets
+    for calls in graph.calls:
+        if calls.operation in REDUCTIONS:
+            reductions = _Reductions.from_calls(variant, calls)
             for chain in reductions.chains:
                 count += reductions.overlap(variant, chain)
-                has_spans |= bool((reductions.full_positions >= 0).any())
+                has_bucket_spans |= bool((reductions.full_positions >= 0).any())
     if not count:
         raise InvalidArgument(
             "this needs reductions that their ranks begin after backprop; "
             f"{_explain_refusal(graph)}."
         )
-    by_spans = "its bucket's last span of it ends, else when " if has_spans else ""
+    condition = "its bucket's last span of it ends, else when " if has_bucket_spans else ""
     variant.notes.append(
-        f"{fmt.count(count, 'reduction')} would go beside backprop, each when {by_spans}its share of "
+        f"{fmt.count(count, 'reduction')} would go beside backprop, each when {condition}its share of "
         "the step's bytes is done of it; what they take from compute is not in it."
     )
 
 
 def _explain_refusal(graph: EventGraph) -> str:
     """Explain why no reduction can run during backprop."""
-    reductions = [call for call in graph.calls if call.operation in REDUCTIONS]
+    reductions = [calls for calls in graph.calls if calls.operation in REDUCTIONS]
     if not reductions:
         return "this trace has no all-reduce or reduce-scatter that all ranks came to and left"
     if not graph.measure_work_ns(("backprop",)).any():
         return "this trace has no span of backprop"
-    if all(call.in_flight.all() for call in reductions):
+    if all(calls.in_flight.all() for calls in reductions):
         return "all of its reductions are in flight beside backprop already"
     return "before each of its blocking reductions ranks do something else"
 
 
-def write_in_background(variant: Variant, nbytes: str) -> None:
-    """Write a number of bytes on the same links after each step's last collective."""
-    written_bytes, graph = parse_size(nbytes), variant.graph
+def write_in_background(variant: Variant, size: str) -> None:
+    """Write a number of bytes (a text) on the same links after each step's last collective."""
+    written_bytes, graph = parse_size(size), variant.graph
     costs = Costs(graph.edges)
     paces = [
         cost.ns_per_byte / transfer("ring", line.ranks)[1]
@@ -107,24 +107,26 @@ def write_in_background(variant: Variant, nbytes: str) -> None:
     ]
     if not paces:
         raise InvalidArgument(costs.explain_lack(network=True))
-    write_ns = written_bytes * max(paces)
-    events_of_step: dict[int, list[tuple[int, int]]] = {}  # first departure, last completion
-    for call in graph.calls:
-        first, last = _find_runs(call, np.arange(call.count))
-        columns = call.step[first], call.departures[first], call.departures[last] + 1
+    pace_ns = max(paces)  # a byte
+    write_ns = written_bytes * pace_ns
+    departures_of_step: dict[int, list[int]] = {}  # the first one of each communicator
+    completions_of_step: dict[int, list[int]] = {}  # the last one
+    for calls in graph.calls:
+        first, last = _find_first_and_last(calls, np.arange(calls.count))
+        columns = calls.step[first], calls.departures[first], calls.departures[last] + 1
         for step, departure, completion in np.stack(columns, axis=1).tolist():
-            events_of_step.setdefault(step, []).append((departure, completion))
-    for events, next_events in pairwise(events_of_step[step] for step in sorted(events_of_step)):
-        last_completion = max(
-            (end for _, end in events), key=lambda event: graph.recorded_ns[event]
-        )
-        departures = np.array([begin for begin, _ in next_events], np.int64)
+            departures_of_step.setdefault(step, []).append(departure)
+            completions_of_step.setdefault(step, []).append(completion)
+    for step, next_step in pairwise(sorted(departures_of_step)):
+        last_completion = max(completions_of_step[step], key=lambda event: graph.recorded_ns[event])
+        departures = np.array(departures_of_step[next_step], np.int64)
         count = len(departures)
         variant.add_edges(np.full(count, last_completion), departures, np.full(count, write_ns))
     variant.notes.append(
         f"{fmt.size(written_bytes)} a step take {fmt.duration(write_ns)} of a link "
-        f"({fmt.bandwidth(1 / max(paces))}, a ring assumed) between the last collective of a step and "
-        "the first of the next; what reading and writing them costs a core or a disk is not in it."
+        f"({fmt.bandwidth(1 / pace_ns)}, a ring assumed) between the last collective of a "
+        "step and the first of the next; what reading and writing them costs a core or a disk is not in "
+        "it."
     )
 
 
@@ -148,18 +150,25 @@ class _Reductions:
     other_ns: Floats
 
     @classmethod
-    def from_calls(cls, variant: Variant, call: Calls) -> Self:
-        """Find reductions in a run."""
+    def from_calls(cls, variant: Variant, calls: Calls) -> Self:
+        """Find when each rank begins the calls, and how long backprop was then over."""
         graph, threads = variant.graph, variant.graph.threads
-        to_departure, from_completion = call.find_rank_edges(graph.edges, threads)
+        to_departure, from_completion = calls.find_rank_edges(graph.edges, threads)
         begin_event = np.where(to_departure >= 0, graph.edges.source[to_departure], -1)
         backprop_ns, other_ns = (
             threads.assign_to_ends(variant.measure_work_ns(phases))
             for phases in (("backprop",), ("update", "forward", "data"))
         )
-        since_backprop_ns = _measure_since_backprop(threads)
-        ranks = begin_event, to_departure, from_completion
-        return cls(graph, call, *ranks, since_backprop_ns, backprop_ns, other_ns)
+        return cls(
+            graph=graph,
+            call=calls,
+            begin=begin_event,
+            to_departure=to_departure,
+            from_completion=from_completion,
+            since_backprop_ns=_measure_since_backprop(threads),
+            backprop_ns=backprop_ns,
+            other_ns=other_ns,
+        )
 
     @property
     def chains(self) -> list[list[list[int]]]:
@@ -175,19 +184,19 @@ class _Reductions:
         return blocking + [chain for chain in in_flight if len(chain) == 1 and len(chain[0]) > 1]
 
     def _find_chains(self, is_usable: Flags) -> list[list[list[int]]]:
-        """Return the chains among some calls (flags)."""
+        """Return the chains among some calls (flags), as rows: [chain][part][call]."""
         rows = np.flatnonzero(is_usable)
         follows_backprop = self.backprop_ns[self.begin[rows]].min(axis=1) > 0
-        continues = self.other_ns[self.begin[rows]].max(axis=1) <= 0
-        continues &= np.diff(rows, prepend=-2) == 1
-        continues &= np.diff(self.call.step[rows], prepend=-1) == 0
+        continues_chain = self.other_ns[self.begin[rows]].max(axis=1) <= 0
+        continues_chain &= np.diff(rows, prepend=-2) == 1
+        continues_chain &= np.diff(self.call.step[rows], prepend=-1) == 0
         chains: list[list[list[int]]] = []
         chain: list[list[int]] = []
-        columns = (rows.tolist(), follows_backprop.tolist(), continues.tolist())
-        for row, is_new_part, is_next in zip(*columns, strict=True):
-            if not is_next:
+        columns = (rows.tolist(), follows_backprop.tolist(), continues_chain.tolist())
+        for row, begins_part, continues in zip(*columns, strict=True):
+            if not continues:
                 chain = []
-            if is_new_part:
+            if begins_part:
                 chain.append([row])
                 if len(chain) == 1:
                     chains.append(chain)
@@ -196,69 +205,73 @@ class _Reductions:
         return chains
 
     def overlap(self, variant: Variant, chain: Sequence[Sequence[int]]) -> int:
-        """Let the calls of a chain run during backprop; return their number."""
-        call = self.call
-        for part_calls in chain:
-            begin_event = self.begin[part_calls[0]]
+        """Let the calls of a chain, as rows: [part][call], run during backprop; return their number."""
+        calls = self.call
+        for part in chain:
+            begin_event = self.begin[part[0]]  # [rank]
             # A thread has one event more than intervals.
-            interval = begin_event - 1 - call.worker
-            sizes = np.maximum(call.nbytes[part_calls], 1).astype(np.float64)
-            rest_share = (1 - np.cumsum(sizes) / sizes.sum())[:, None]
+            interval = begin_event - 1 - calls.worker
+            nbytes = np.maximum(calls.nbytes[part], 1).astype(np.float64)
+            rest_share = (1 - np.cumsum(nbytes) / nbytes.sum())[
+                :, None
+            ]  # of backprop, [call, rank]
             # Gradients come in the order of calls; numbers in another order are none of buckets.
-            is_ordered = (np.diff(self.full_positions[part_calls], axis=0, prepend=0) >= 0).all(
-                axis=0
-            )
+            position_steps = np.diff(self.full_positions[part], axis=0, prepend=0)
+            is_ordered = (position_steps >= 0).all(axis=0)
             if is_ordered.any():
-                rest_share = np.where(is_ordered, self._measure_rest_share(part_calls), rest_share)
-            since_ns = (
-                self.since_backprop_ns[begin_event] + rest_share * self.backprop_ns[begin_event]
-            )
-            lag_ns = np.maximum(variant.lag_ns[interval] - since_ns, 0.0)
-            source, target = np.broadcast_arrays(
-                begin_event - 1, call.departures[part_calls][:, None]
-            )
+                rest_share = np.where(is_ordered, self._measure_rest_share(part), rest_share)
+            rest_ns = rest_share * self.backprop_ns[begin_event]
+            since_full_ns = self.since_backprop_ns[begin_event] + rest_ns
+            lag_ns = np.maximum(variant.lag_ns[interval] - since_full_ns, 0.0)
+            departure = calls.departures[part][:, None]
+            source, target = np.broadcast_arrays(begin_event - 1, departure)
             variant.add_edges(source.ravel(), target.ravel(), lag_ns.ravel())
         rows = np.concatenate(chain)
-        departures = call.departures[rows]
+        departures = calls.departures[rows]
         variant.drop_edges(self.to_departure[rows].ravel())
         variant.add_edges(departures[:-1] + 1, departures[1:])
-        leaving = self.from_completion[rows[:-1]][call.is_blocking[rows[:-1]]]
-        variant.drop_edges(leaving[leaving >= 0])
+        leaving_edges = self.from_completion[rows[:-1]][calls.is_blocking[rows[:-1]]]
+        variant.drop_edges(leaving_edges[leaving_edges >= 0])
         return len(rows)
 
     def _measure_rest_share(self, part: Sequence[int]) -> Floats:
-        """Return the share of backprop before a part that is left for full buckets, [call, rank]."""
+        """Return the share of backprop before a part that is left when buckets are full, [call, rank].
+
+        `part` are the rows of its calls.
+        """
         threads, begin_event = self.graph.threads, self.begin[part[0]]
-        positions = (
-            self.full_positions[part],
-            threads.positions[begin_event - 1],
-            threads.positions[begin_event],
+        begins, ends = threads.positions[begin_event - 1], threads.positions[begin_event]
+        done_at_begin_ns, done_when_full_ns, done_at_end_ns = (
+            threads.timeline.spent_before(IS_BACKPROP, positions)
+            for positions in (begins, self.full_positions[part], ends)
         )
-        full_ns, first_ns, last_ns = (
-            threads.timeline.spent_before(IS_BACKPROP, position) for position in positions
-        )
-        return np.clip((last_ns - full_ns) / np.maximum(last_ns - first_ns, 1.0), 0.0, 1.0)
+        backprop_ns = np.maximum(done_at_end_ns - done_at_begin_ns, 1.0)
+        return np.clip((done_at_end_ns - done_when_full_ns) / backprop_ns, 0.0, 1.0)
 
     @cached_property
     def full_positions(self) -> Ints:
-        """Where the last span of backprop with each bucket ends on the line, [call, rank]; else -1."""
+        """Where the last span of backprop with each bucket ends, [call, rank]; -1 without one.
+
+        A position on the timeline is a worker and a time, in one number.
+        """
         call, trace, cache = self.call, self.graph.trace, BoundedCache()
         positions = np.full(call.begin_ns.shape, -1, np.int64)
         if (call.bucket < 0).all():
             return positions
-        calls = pl.DataFrame({"step": call.step, "bucket": call.bucket.astype(np.int64)})
-        names = ("type", "kind", "step", "bucket", "start_ns", "end_ns")
+        buckets = pl.DataFrame({"step": call.step, "bucket": call.bucket.astype(np.int64)})
+        column_names = ("type", "kind", "step", "bucket", "start_ns", "end_ns")
         processes = trace.workers["process"].to_list()
-        for column, worker in enumerate(call.worker.tolist()):
-            ends = _read_bucket_ends(trace.source.columns(processes[worker], names, cache))
-            end_ns = calls.join(ends, on=calls.columns, how="left", maintain_order="left")["end_ns"]
+        for rank, worker in enumerate(call.worker.tolist()):
+            ends = _read_bucket_ends(trace.source.columns(processes[worker], column_names, cache))
+            with_ends = buckets.join(ends, on=buckets.columns, how="left", maintain_order="left")
+            end_ns = with_ends["end_ns"]
             position = self.graph.threads.timeline.locate(worker, end_ns.fill_null(0).to_numpy())
-            positions[:, column] = np.where(end_ns.is_null(), -1, position)
+            positions[:, rank] = np.where(end_ns.is_null(), -1, position)
         return positions
 
 
 def _read_bucket_ends(columns: Columns) -> pl.DataFrame:
-    """Return when the last span of backprop for each `step` and `bucket` ends, `end_ns`."""
+    """Return a row per step and bucket, with the `end_ns` of the last span of backprop for it."""
     end_ns, bucket = columns.number("end_ns"), columns.number("bucket")
     has_bucket = columns.is_span & (bucket >= 0) & (end_ns < FOREVER)
     rows = np.flatnonzero(has_bucket & columns.word_column("kind").is_in(("backprop",)))
@@ -276,7 +289,7 @@ def _measure_since_backprop(threads: Threads) -> Floats:
     return np.where(is_of_thread, positions - latest, 0).astype(np.float64)
 
 
-def _find_runs(call: Calls, rows: Indices) -> tuple[Indices, Indices]:
+def _find_first_and_last(call: Calls, rows: Indices) -> tuple[Indices, Indices]:
     """Return the rows of the first and of the last call of each step among some rows, [step]."""
     is_new_step = np.diff(call.step[rows]) != 0
     first = rows[np.append(True, is_new_step)[: len(rows)]]

@@ -52,44 +52,48 @@ def parse_size(text: str) -> int:
 
 
 def place_variables(variant: Variant, strategy: str, chunk: str | None) -> None:
-    """Place the variables of all shards by a strategy."""
+    """Place the variables of all shards by a strategy (its name); `chunk` is a size, a text."""
     names = (*STRATEGIES, f"chunked:{CHUNK_BYTES // 1024}KiB")
     if strategy not in STRATEGIES or (chunk is not None and strategy != "chunked"):
         raise InvalidArgument(f"the placement is none of {', '.join(names)}.")
-    held_bytes, variables = _measure_loads(variant.graph), variant.graph.variable_bytes
-    total_bytes, sizes = sum(held_bytes.values()), list(variables.values())
+    shard_bytes, variable_bytes = _measure_loads(variant.graph), variant.graph.variable_bytes
+    total_bytes, sizes_bytes = sum(shard_bytes.values()), list(variable_bytes.values())
     if strategy == "chunked":
         chunk_bytes = CHUNK_BYTES if chunk is None else parse_size(chunk)
-        pieces = chunked(sizes or [int(total_bytes)], len(held_bytes), chunk_bytes)
-    elif not sizes:
+        pieces = chunked(sizes_bytes or [int(total_bytes)], len(shard_bytes), chunk_bytes)
+    elif not sizes_bytes:
         raise InvalidArgument(
             "this needs the bytes of each variable, by the key of its requests; only the bytes of "
             "shards are known, which placement=chunked can deal out."
         )
     else:
-        pieces = STRATEGIES[strategy](sizes, len(held_bytes))
-    layout = _Layout.from_pieces(pieces, list(variables), len(held_bytes))
-    _apply_layout(variant, layout, held_bytes)
-    loads = layout.measure_loads(variables)
+        pieces = STRATEGIES[strategy](sizes_bytes, len(shard_bytes))
+    layout = _Layout.from_pieces(pieces, list(variable_bytes), len(shard_bytes))
+    _apply_layout(variant, layout, shard_bytes)
+    shares = layout.measure_loads(variable_bytes)  # [shard]
     variant.notes.append(
-        f"The fullest shard holds {fmt.percent(float(loads.max() / loads.sum()), 1)} of the bytes, "
-        f"before {fmt.percent(max(held_bytes.values()) / total_bytes, 1)}."
+        f"The fullest shard holds {fmt.percent(float(shares.max() / shares.sum()), 1)} of the bytes, "
+        f"before {fmt.percent(max(shard_bytes.values()) / total_bytes, 1)}."
     )
 
 
 def spread_bytes(variant: Variant, count: str) -> None:
-    """Deal all bytes out evenly to `count` shards."""
-    held_bytes, variables = _measure_loads(variant.graph), variant.graph.variable_bytes
-    shards = int(count)
-    if not shards:
+    """Deal all bytes out evenly to `count` shards, a number as a text."""
+    shard_bytes, variable_bytes = _measure_loads(variant.graph), variant.graph.variable_bytes
+    shard_count = int(count)
+    if not shard_count:
         raise InvalidArgument("expected at least one shard.")
-    layout = _Layout(np.zeros(0, np.int64), np.full((1, shards), 1 / shards), np.ones((1, shards)))
-    if variables:
-        layout = _Layout.from_pieces(chunked([*variables.values()], shards), [*variables], shards)
-    _apply_layout(variant, layout, held_bytes)
+    layout = _Layout(
+        np.zeros(0, np.int64), np.full((1, shard_count), 1 / shard_count), np.ones((1, shard_count))
+    )
+    if variable_bytes:
+        layout = _Layout.from_pieces(
+            chunked([*variable_bytes.values()], shard_count), [*variable_bytes], shard_count
+        )
+    _apply_layout(variant, layout, shard_bytes)
     variant.notes.append(
-        f"Each shard holds {fmt.size(sum(held_bytes.values()) / shards)} of what a worker exchanges in "
-        "a step on average; what more messages cost the workers is not in it."
+        f"Each shard holds {fmt.size(sum(shard_bytes.values()) / shard_count)} of what a worker "
+        "exchanges in a step on average; what more messages cost the workers is not in it."
     )
 
 
@@ -114,7 +118,7 @@ def check_received(graph: EventGraph) -> None:
 
 
 def _measure_loads(graph: EventGraph) -> dict[int, float]:
-    """Return the bytes of a mean step's requests of all workers, by shard."""
+    """Return the bytes of a mean step's requests of all workers, by shard; 0 for idle ones."""
     check_received(graph)
     edges = graph.edges
     rows = np.flatnonzero((edges.shard >= 0) & (edges.nbytes > 0))
@@ -125,10 +129,10 @@ def _measure_loads(graph: EventGraph) -> dict[int, float]:
     # Every kind of service has the same: that with the most bytes knows it of all requests.
     bytes_of_line = np.bincount(edges.cost_line[rows], edges.nbytes[rows])
     rows = rows[edges.cost_line[rows] == bytes_of_line.argmax()]
-    loads = np.bincount(edges.shard[rows], edges.nbytes[rows]) / len(graph.steps)
-    shards = np.unique(edges.shard[rows]).tolist()
-    empty = dict.fromkeys(graph.requests.servers.tolist(), 0.0)
-    return empty | {shard: float(loads[shard]) for shard in shards}
+    step_bytes = np.bincount(edges.shard[rows], edges.nbytes[rows]) / len(graph.steps)
+    busy_shards = np.unique(edges.shard[rows]).tolist()
+    idle_bytes = dict.fromkeys(graph.requests.servers.tolist(), 0.0)
+    return idle_bytes | {shard: float(step_bytes[shard]) for shard in busy_shards}
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,16 +147,18 @@ class _Layout:
     pieces: Floats
 
     @classmethod
-    def from_pieces(cls, pieces: Sequence[Piece], keys: Sequence[int], shards: int) -> Self:
-        """Sum up pieces, whose variables are numbered as in `keys`."""
-        cells = tuple(
-            np.array([(one.variable, one.shard) for one in pieces], np.intp).reshape(-1, 2).T
+    def from_pieces(cls, pieces: Sequence[Piece], keys: Sequence[int], shard_count: int) -> Self:
+        """Sum up pieces of variables, which are numbered as in `keys`, on a number of shards."""
+        variable_rows = [piece.variable for piece in pieces]
+        cells = (
+            np.array(variable_rows, np.intp),
+            np.array([piece.shard for piece in pieces], np.intp),
         )
-        nbytes, count = np.zeros((2, max(len(keys), 1), shards))
+        nbytes, piece_counts = np.zeros((2, max(len(keys), 1), shard_count))  # [variable, shard]
         np.add.at(nbytes, cells, [piece.nbytes for piece in pieces])
-        np.add.at(count, cells, 1.0)
+        np.add.at(piece_counts, cells, 1.0)
         shares = nbytes / np.maximum(nbytes.sum(axis=1, keepdims=True), 1.0)
-        return cls(np.array(keys, np.int64), shares, count)
+        return cls(np.array(keys, np.int64), shares, piece_counts)
 
     def measure_loads(self, variables: dict[int, int]) -> Floats:
         """Return the share of all bytes on each shard."""
@@ -214,52 +220,55 @@ def _apply_layout(variant: Variant, layout: _Layout, held_bytes: dict[int, float
 
 
 def _cut_tasks(graph: EventGraph, layout: _Layout, tasks: Tasks) -> tuple[Indices, Tasks, Floats]:
-    """Return recorded row, new task and bytes for each shard on which a layout has a task's bytes."""
+    """Cut each task into one for each shard on which a layout has bytes of the task's variable.
+
+    Return the row of each new one in `tasks`, the new tasks, and their bytes.
+    """
     service = (graph.edges.source[tasks.edge] - graph.first_service_event) // 2
-    variable = np.searchsorted(layout.keys, graph.requests.variable_keys[service])
+    variable = np.searchsorted(layout.keys, graph.requests.variable_keys[service])  # [task]
     row, server = np.nonzero(layout.shares[variable] > 0)
     new_tasks, cell = tasks.take(row), (variable[row], server)
     nbytes = graph.edges.nbytes[new_tasks.edge] * layout.shares[cell]
-    pieces = np.where(new_tasks.stream < 0, layout.pieces[cell], 1.0)
-    return row, replace(new_tasks, server=server, messages=new_tasks.messages * pieces), nbytes
+    piece_count = np.where(new_tasks.stream < 0, layout.pieces[cell], 1.0)
+    new_tasks = replace(new_tasks, server=server, messages=new_tasks.messages * piece_count)
+    return row, new_tasks, nbytes
 
 
 def _move_tasks(
     variant: Variant, tasks: Tasks, row: Indices, new_tasks: Tasks, nbytes: Floats, *, costs: Costs
 ) -> Tasks:
-    """Return new tasks with what they take on their server.
+    """Return the new tasks with the share of the recorded time that each takes on its server.
 
-    `row` is the recorded task of each new one, which has `nbytes`. A task comes later by its stall.
+    `row` is the row in `tasks` of each new one, which has `nbytes`. What a recorded task took beyond
+    what is usual for its bytes is a stall, by which its service comes later instead.
     """
     graph, edges = variant.graph, variant.graph.edges
     line, lag_ns = edges.cost_line[tasks.edge], variant.lag_ns[tasks.edge]
-    predicted_ns = costs.predict(line, edges.nbytes[tasks.edge])
-    predicted_part_ns = costs.predict(line[row], nbytes)
+    task_ns = costs.predict(line, edges.nbytes[tasks.edge])  # by its bytes
+    new_task_ns = costs.predict(line[row], nbytes)
     step = np.searchsorted(graph.steps, edges.step[tasks.edge])
-    cells, new_cells = (
-        (tasks.kind, step, tasks.server),
-        (new_tasks.kind, step[row], new_tasks.server),
-    )
-    shape = [
-        1 + int(np.append(*both).max(initial=0)) for both in zip(cells, new_cells, strict=True)
-    ]
-    cell_ns = _sum_cells(shape, cells, predicted_ns)
+    cells = tasks.kind, step, tasks.server
+    new_cells = new_tasks.kind, step[row], new_tasks.server
+    indices = zip(cells, new_cells, strict=True)
+    shape = [1 + int(np.append(*old_and_new).max(initial=0)) for old_and_new in indices]
+    predicted_ns = _sum_cells(shape, cells, task_ns)  # [kind, step, server], as all sums and paces
     is_shared, usual_ns = ~np.isnan(tasks.crowding)[tasks.kind], np.full(len(lag_ns), np.inf)
     for _ in range(ROUNDS_OF_STALLS):
         is_stalled = is_shared & (lag_ns > MIN_RATIO_OF_STALLED_MESSAGE * usual_ns)
         stall_ns = np.where(is_stalled, lag_ns - usual_ns, 0.0)
         work_ns = _sum_cells(shape, cells, lag_ns - stall_ns)
-        pace = np.divide(work_ns, cell_ns, out=np.full(shape, np.nan), where=cell_ns > 0)
+        pace = np.divide(work_ns, predicted_ns, out=np.full(shape, np.nan), where=predicted_ns > 0)
         usual_pace = _find_usual_paces(pace)
-        usual_ns = usual_pace[cells] * predicted_ns
+        usual_ns = usual_pace[cells] * task_ns
     _delay_services(variant, edges.source[tasks.edge], stall_ns)
     # What a server took beyond that does not grow with its bytes, but shrinks with them, as queues do.
-    beyond_ns = work_ns - usual_pace * cell_ns
-    new_cell_ns = _sum_cells(shape, new_cells, predicted_part_ns)
-    growth = np.divide(new_cell_ns, cell_ns, out=np.ones(shape), where=cell_ns > 0)
-    new_work_ns = usual_pace * new_cell_ns + beyond_ns * np.minimum(growth, 1.0)
-    new_pace = np.divide(new_work_ns, new_cell_ns, out=usual_pace, where=new_cell_ns > 0)
-    share = new_tasks.share * predicted_part_ns / predicted_ns[row]
+    queued_ns = work_ns - usual_pace * predicted_ns
+    new_predicted_ns = _sum_cells(shape, new_cells, new_task_ns)
+    growth = np.divide(new_predicted_ns, predicted_ns, out=np.ones(shape), where=predicted_ns > 0)
+    new_work_ns = usual_pace * new_predicted_ns + queued_ns * np.minimum(growth, 1.0)
+    has_new = new_predicted_ns > 0
+    new_pace = np.divide(new_work_ns, new_predicted_ns, out=usual_pace, where=has_new)
+    share = new_tasks.share * new_task_ns / task_ns[row]
     share = share * new_pace[new_cells] / pace[cells][row]
     share = share * (1 - stall_ns / np.maximum(lag_ns, 1.0))[row]
     return replace(new_tasks, share=share)
@@ -287,25 +296,26 @@ def _find_usual_paces(pace: Floats) -> Floats:
     servers. A pace is how many times as long as predicted tasks took.
     """
     usual_pace = np.ones(pace.shape)
-    around = STEPS_OF_USUAL_PACE // 2
-    for kind, paces in enumerate(pace):
-        is_known = ~np.isnan(paces)
+    steps_beside = STEPS_OF_USUAL_PACE // 2
+    for kind, kind_pace in enumerate(pace):
+        is_known = ~np.isnan(kind_pace)
         if is_known.any():
-            usual_pace[kind] = np.median(paces[is_known])
+            usual_pace[kind] = np.median(kind_pace[is_known])
         for server in np.flatnonzero(is_known.any(axis=0)).tolist():
             steps = np.flatnonzero(is_known[:, server])
-            padded = np.pad(paces[steps, server], around, mode="edge")
-            windows = np.lib.stride_tricks.sliding_window_view(padded, STEPS_OF_USUAL_PACE)
+            padded_pace = np.pad(kind_pace[steps, server], steps_beside, mode="edge")
+            windows = np.lib.stride_tricks.sliding_window_view(padded_pace, STEPS_OF_USUAL_PACE)
             usual_pace[kind, steps, server] = np.median(windows, axis=1)
     return usual_pace
 
 
 def _update_after_all(variant: Variant) -> None:
-    """Let updates of all variables of a server follow what any server adds up in their step."""
+    """Add edges to updates of all variables of a server from what any server adds up in their step."""
     graph = variant.graph
     services = graph.requests.services.select("op", "step", "key").with_row_index("update")
     gradients = services.filter(pl.col("op") == "aggregate").select("step", gradient="update")
-    unkeyed = services[graph.requests.joint_updates].filter(pl.col("key").is_null())
-    pairs = unkeyed.join(gradients, on="step", nulls_equal=True).select("update", "gradient")
-    update, gradient = graph.first_service_event + 2 * pairs.to_numpy().astype(np.int64).T
-    variant.add_edges(gradient + 1, update)
+    updates_of_all = services[graph.requests.joint_updates].filter(pl.col("key").is_null())
+    pairs = updates_of_all.join(gradients, on="step", nulls_equal=True)
+    rows = pairs.select("update", "gradient").to_numpy().astype(np.int64).T
+    update_begin, gradient_begin = graph.first_service_event + 2 * rows
+    variant.add_edges(gradient_begin + 1, update_begin)

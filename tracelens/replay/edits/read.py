@@ -68,17 +68,17 @@ class _Change:
 
 
 def _read(edit: str, fixes: Sequence[Fix | None]) -> Iterator[_Change]:
-    """Yield what an edit changes; the fix of a finding may be several edits."""
+    """Yield the changes of an edit (its text); the fix of a finding, from `fixes`, may be several."""
     fix = _find_fix(edit, fixes)
     if fix is not None and not isinstance(fix, EditFix):
         yield _Change(edit, fix.apply, isinstance(fix, WorkFix))
         return
     for text in (edit,) if fix is None else fix.texts:
-        change, arguments = _parse(text)
-        is_work = change is change_work
+        apply, arguments = _parse(text)
+        is_work = apply is change_work
         is_balanced = is_work and arguments["target"] == "=median" and arguments["rank"] is not None
         balanced_rank = int(arguments["rank"]) if is_balanced else None
-        yield _Change(text, partial(change, **arguments), is_work, balanced_rank)
+        yield _Change(text, partial(apply, **arguments), is_work, balanced_rank)
 
 
 def parse_fix_number(edit: str) -> int | None:
@@ -88,7 +88,7 @@ def parse_fix_number(edit: str) -> int | None:
 
 
 def _find_fix(edit: str, fixes: Sequence[Fix | None]) -> Fix | None:
-    """Return the fix that an edit names; None for other edits."""
+    """Return the fix that ``fix:N`` names, that of finding N; None for other edits (texts)."""
     number = parse_fix_number(edit)
     if number is None:
         return None
@@ -114,31 +114,44 @@ def _parse(text: str) -> tuple[Callable[..., None], dict[str, str]]:
 
 
 def list_edits(graph: EventGraph) -> list[str]:
-    """Return the single edits that are worth trying with a run; not all need have an answer."""
-    ranks = [f"rank:{rank}=median" for rank in graph.ranks] if len(graph.ranks) > 1 else []
-    phases = [f"phase:{name}=0" for name in OWN_CATEGORIES if graph.measure_work_ns((name,)).any()]
-    sizes = [call.nbytes.max() for call in graph.calls if call.count > len(graph.steps)]
-    largest = 4 * max(map(int, sizes), default=0)
-    buckets = [f"buckets={largest}B"] if largest > 0 else []
-    messages = ["bandwidth*2", "latency/2", "message_cost/2", *buckets, "overlap=off", "overlap=on"]
-    messages += [f"algorithm={name}" for name in ALGORITHMS]
-    servers = ["placement=chunked"] if bool((graph.edges.shard >= 0).any()) else []
-    if servers and graph.requests.variables:
-        servers = ["placement=greedy", "placement=largest_first", *servers]
+    """Return the single edits (texts) that are worth trying with a run; not all need have an answer."""
+    rank_edits = [f"rank:{rank}=median" for rank in graph.ranks] if len(graph.ranks) > 1 else []
+    phase_edits = [
+        f"phase:{name}=0" for name in OWN_CATEGORIES if graph.measure_work_ns((name,)).any()
+    ]
+    sizes_bytes = [call.nbytes.max() for call in graph.calls if call.count > len(graph.steps)]
+    bucket_bytes = 4 * max(map(int, sizes_bytes), default=0)
+    bucket_edits = [f"buckets={bucket_bytes}B"] if bucket_bytes > 0 else []
+    message_edits = [
+        "bandwidth*2",
+        "latency/2",
+        "message_cost/2",
+        *bucket_edits,
+        "overlap=off",
+        "overlap=on",
+    ]
+    message_edits += [f"algorithm={name}" for name in ALGORITHMS]
+    server_edits = ["placement=chunked"] if bool((graph.edges.shard >= 0).any()) else []
+    if server_edits and graph.requests.variables:
+        server_edits = ["placement=greedy", "placement=largest_first", *server_edits]
     if graph.requests.services.height:
-        servers.append("async=on")
-    return [*ranks, *phases, *messages, *servers]
+        server_edits.append("async=on")
+    return [*rank_edits, *phase_edits, *message_edits, *server_edits]
 
 
 def _scale_costs(variant: Variant, cost: str, sign: str, number: str) -> None:
-    """Multiply what bytes of messages cost (bandwidth), or messages or services without their bytes."""
+    """Multiply the bandwidth or the latency of messages, or what servers' services cost beyond bytes.
+
+    `cost` is bandwidth, latency or message_cost; `sign` (* or /) and `number` are the factor.
+    """
     is_of_network = cost != "message_cost"
     if is_of_network:
         check_received(variant.graph)
     factor = parse_factor(sign, number)
-    latency, pace = (1.0, 1 / factor) if cost == "bandwidth" else (factor, 1.0)
-    costs = Costs(variant.graph.edges)
-    factors = costs.scale_factors(network=is_of_network, latency=latency, pace=pace)
+    latency_ratio, pace_ratio = (1.0, 1 / factor) if cost == "bandwidth" else (factor, 1.0)
+    factors = Costs(variant.graph.edges).scale_factors(
+        network=is_of_network, latency_ratio=latency_ratio, pace_ratio=pace_ratio
+    )
     variant.lag_ns = variant.lag_ns * variant.graph.extend_to_departures(factors)
 
 
@@ -152,10 +165,10 @@ _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
         (rf"rank:(?P<rank>\d+)(?:,phase:(?P<phase>\w+))?{_TO}", change_work),
         (rf"(?P<rank>(?!))?phase:(?P<phase>\w+){_TO}", change_work),
         (rf"(?P<cost>bandwidth|latency|message_cost){_FACTOR}", _scale_costs),
-        (r"buckets=(?P<nbytes>.+)", join_up_to),
+        (r"buckets=(?P<size>.+)", join_up_to),
         (r"overlap=off", prevent_overlap),
         (r"overlap=on", overlap_backprop),
-        (r"background=(?P<nbytes>.+)", write_in_background),
+        (r"background=(?P<size>.+)", write_in_background),
         (r"placement=(?P<strategy>\w+)(?::(?P<chunk>.+))?", place_variables),
         (r"shards=(?P<count>\d+)", spread_bytes),
         (r"algorithm=(?P<algorithm>.+)", carry_out_by),

@@ -33,20 +33,22 @@ MIN_SHARE_OF_PULLS_IN_TURN: Final = 0.5
 
 
 def speed_up(variant: Variant, shard: str | None, resource: str, target: str) -> None:
-    """Let the processor or the link of a server, or of all, be faster, or as fast as the others'."""
+    """Let the processor or the link of a server, or of all, be faster, or as fast as the others'.
+
+    `shard` is the server's number, None = all; `target` is a factor such as ``*2``, or ``=median``.
+    """
     graph = variant.graph
     if resource == LINK:
         check_received(graph)
-    is_of_resource = _uses_resource(graph, resource)
+    is_of_resource = _uses_resource(graph, resource)  # [service]
     if not is_of_resource.any():
         raise InvalidArgument(f"this needs services of a {resource} of servers; none are here.")
     shards = graph.requests.servers
     if shard is not None and int(shard) not in shards:
         raise InvalidArgument(f"shard {shard} is none of {fmt.listing('shard', shards.tolist())}.")
-    shard_of = graph.requests.services["server"].to_numpy()
-    rows = np.flatnonzero(
-        is_of_resource if shard is None else is_of_resource & (shard_of == int(shard))
-    )
+    if shard is not None:
+        is_of_resource &= graph.requests.services["server"].to_numpy() == int(shard)
+    rows = np.flatnonzero(is_of_resource)
     edges = graph.service_edges[rows]
     if target != "=median":
         variant.lag_ns[edges] /= parse_factor(target[0], target[1:])
@@ -54,8 +56,9 @@ def speed_up(variant: Variant, shard: str | None, resource: str, target: str) ->
         raise InvalidArgument("the median of the others needs a shard: shard:N,... .")
     else:
         server = int(np.searchsorted(shards, int(shard)))
-        ratios = _find_ratios_to_others(_measure_paces(graph, is_of_resource), server)
-        variant.lag_ns[edges] *= ratios[graph.requests.step_of_services[rows]]
+        paces = _measure_paces(graph, _uses_resource(graph, resource))
+        step_ratios = _find_ratios_to_others(paces, server)
+        variant.lag_ns[edges] *= step_ratios[graph.requests.step_of_services[rows]]
 
 
 def _uses_resource(graph: EventGraph, resource: str) -> Flags:
@@ -68,20 +71,31 @@ def _uses_resource(graph: EventGraph, resource: str) -> Flags:
 
 
 def _measure_paces(graph: EventGraph, is_of_resource: Flags) -> Floats:
-    """Return the pace of services of a resource, ns per byte, [step of services, server]; else nan."""
-    requests, edges, rows = graph.requests, graph.edges, graph.service_edges
+    """Return the pace of services of a resource (flags), ns per byte, [step, server]; else nan."""
+    requests, edges, service_edges = (
+        graph.requests,
+        graph.edges,
+        graph.service_edges,
+    )  # -1 = no edge
     server = np.searchsorted(requests.servers, requests.services["server"].to_numpy())
     cells = requests.step_of_services, server
     shape = int(cells[0].max()) + 1, len(requests.servers)
     work_ns, moved_bytes, paces = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
-    np.add.at(work_ns, cells, np.where(is_of_resource, edges.lag_ns[rows], 0.0))
-    np.add.at(moved_bytes, cells, np.where(rows >= 0, np.maximum(edges.nbytes[rows], 0.0), 0.0))
+    np.add.at(work_ns, cells, np.where(is_of_resource, edges.lag_ns[service_edges], 0.0))
+    np.add.at(
+        moved_bytes,
+        cells,
+        np.where(service_edges >= 0, np.maximum(edges.nbytes[service_edges], 0.0), 0.0),
+    )
     np.divide(work_ns, moved_bytes, out=paces, where=moved_bytes > 0)
     return paces
 
 
 def _find_ratios_to_others(paces: Floats, server: int) -> Floats:
-    """Return the ratio of the others' pace to that of a server, [step], by paces, [step, server]."""
+    """Return the ratio of the others' pace to a server's, [step]; 1 where a pace is unknown (nan).
+
+    `paces` are ns per byte, [step, server].
+    """
     other_paces = np.delete(paces, server, axis=1)
     other_paces = other_paces[:, ~np.isnan(other_paces).all(axis=0)]
     rows = np.flatnonzero((paces[:, server] > 0) & ~np.isnan(other_paces).any(axis=1))
@@ -105,14 +119,18 @@ def remove_incast(variant: Variant) -> None:
 
 
 def send_fewer(variant: Variant, sign: str, number: str) -> None:
-    """Multiply the messages in which servers and workers exchange the same bytes."""
+    """Multiply the messages in which servers and workers exchange the same bytes by a factor.
+
+    `sign` (* or /) and `number` are the factor: what each message costs beyond its bytes changes by it.
+    """
     graph = variant.graph
     check_received(graph)
     costs = Costs(graph.edges)
-    rows = graph.service_edges[_uses_resource(graph, LINK)]
-    latency_ns = np.zeros(len(variant.lag_ns))
-    for line, cost in costs.models.items():
-        latency_ns[rows[graph.edges.cost_line[rows] == line]] = cost.latency_ns
+    link_edges = graph.service_edges[_uses_resource(graph, LINK)]
+    latency_ns = np.zeros(len(variant.lag_ns))  # [edge]
+    for line_index, cost in costs.models.items():
+        is_of_line = graph.edges.cost_line[link_edges] == line_index
+        latency_ns[link_edges[is_of_line]] = cost.latency_ns
     if not latency_ns.any():
         raise InvalidArgument(costs.explain_lack(network=True))
     saved_share = 1 - parse_factor(sign, number)
@@ -122,9 +140,9 @@ def send_fewer(variant: Variant, sign: str, number: str) -> None:
 def apply_at_once(variant: Variant) -> None:
     """Let servers apply each gradient when it comes, and answer when they are asked."""
     graph, edges = variant.graph, variant.graph.edges
-    resumptions = np.unique(edges.target[edges.reason == EdgeReason.BARRIER])
-    cycles = len(graph.steps) * len(graph.ranks)
-    in_turn = len(resumptions) > MIN_SHARE_OF_PULLS_IN_TURN * cycles
+    resumption_events = np.unique(edges.target[edges.reason == EdgeReason.BARRIER])
+    rank_steps = len(graph.steps) * len(graph.ranks)
+    in_turn = len(resumption_events) > MIN_SHARE_OF_PULLS_IN_TURN * rank_steps
     if len(graph.ranks) < 2 or not (len(graph.requests.joint_updates) or in_turn):
         raise InvalidArgument(
             "this needs servers that join the gradients of several workers, or take workers in turn; "
@@ -136,16 +154,18 @@ def apply_at_once(variant: Variant) -> None:
     begin_event = graph.first_service_event + 2 * np.arange(graph.requests.services.height)
     worker = graph.requests.worker_of_services
     # Without barriers, workers come to the servers when they waited for an update.
-    resumed = _list_events(graph, graph.threads.find_owners(resumptions), resumptions)
+    resumed_worker = graph.threads.find_owners(resumption_events)
+    resumptions = _list_events(graph, resumed_worker, resumption_events)
     if in_turn:
         # What a server began by itself follows when its worker waits.
         is_alone = ~has_source[begin_event] & (worker >= 0)
-        alone = _list_events(graph, worker[is_alone], begin_event[is_alone])
-        waits, begins = _match_latest(alone, resumed)
-        variant.add_edges(waits, begins)
-        has_source[begins] = True
+        lone_begins = _list_events(graph, worker[is_alone], begin_event[is_alone])
+        resumed_event, lone_begin = _match_latest(lone_begins, resumptions)
+        variant.add_edges(resumed_event, lone_begin)
+        has_source[lone_begin] = True
     # A worker that resumed after an update of all resumes after the last service of its own.
-    variant.add_edges(*_match_latest(resumed, _list_events(graph, worker, begin_event + 1)))
+    service_ends = _list_events(graph, worker, begin_event + 1)
+    variant.add_edges(*_match_latest(resumptions, service_ends))
     variant.drop_edges(np.flatnonzero(~is_data & has_source[edges.target]))
     variant.notes.append(
         "Every worker makes as many steps as it did; what gradients of older weights do to the training "
@@ -165,9 +185,10 @@ def _apply_each(variant: Variant) -> None:
     for has_key in (False, True):
         group = ["server", "step", *(["key"] if has_key else [])]
         updates = services[joint_updates].filter((pl.col("key") >= 0) == has_key)
-        takes = updates.group_by(group).agg(pl.col("ns").sum())
-        last = gradients.group_by(*group, "worker", maintain_order=True).agg(pl.col("row").last())
-        applied = last.join(takes, on=group, nulls_equal=True)
+        update_ns = updates.group_by(group).agg(pl.col("ns").sum())
+        by_worker = gradients.group_by(*group, "worker", maintain_order=True)
+        last_gradients = by_worker.agg(pl.col("row").last())
+        applied = last_gradients.join(update_ns, on=group, nulls_equal=True)
         variant.lag_ns[service_edges[applied["row"].to_numpy()]] += applied["ns"].to_numpy()
     variant.lag_ns[service_edges[joint_updates]] = 0.0
 

@@ -65,11 +65,11 @@ class Variant:
         """
         graph = self.graph
         if steps is not None:
-            is_replayed, of_steps_ns = np.isin(steps, graph.steps), effect_ns
+            is_replayed, given_effect_ns = np.isin(steps, graph.steps), effect_ns
             effect_ns = np.zeros((len(graph.steps), len(graph.threads)))
             rows = np.searchsorted(graph.steps, steps[is_replayed])
-            effect_ns[rows] = of_steps_ns[is_replayed]
-        work_ns = self.measure_work_ns(phases)
+            effect_ns[rows] = given_effect_ns[is_replayed]
+        work_ns = self.measure_work_ns(phases)  # [interval of a thread]
         relief_ns = np.minimum(graph.spread_over_intervals(effect_ns, work_ns), work_ns)
         share = np.divide(relief_ns, work_ns, out=np.zeros_like(relief_ns), where=work_ns > 0)
         for phase in phases:
@@ -91,14 +91,14 @@ class Variant:
         graph, times_ns = self.graph, self.replay() if times_ns is None else times_ns
         return graph.measure_steps_ns(graph.baseline_ns) - graph.measure_steps_ns(times_ns)
 
-    def replay(self, shortened_by: float = 0.0) -> Floats:
-        """Return when events occur, ns, with all explained lags shorter by a share."""
+    def replay(self, shorter_share: float = 0.0) -> Floats:
+        """Return when events occur, ns, [event], with all explained lags shorter by a share (0 to 1)."""
         lag_ns, added_edges = self.lag_ns, self.added_edges
-        if shortened_by:
-            lag_ns = lag_ns - shortened_by * self.explained_lag_ns
+        if shorter_share:
+            lag_ns = lag_ns - shorter_share * self.explained_lag_ns
             added_edges = [
-                (source, target, (1 - shortened_by) * added_ns)
-                for source, target, added_ns in added_edges
+                (source, target, (1 - shorter_share) * added_lag_ns)
+                for source, target, added_lag_ns in added_edges
             ]
         try:
             return self.graph.replay(

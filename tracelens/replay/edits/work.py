@@ -25,7 +25,10 @@ def parse_factor(sign: str, number: str) -> float:
 
 
 def change_work(variant: Variant, rank: str | None, phase: str | None, target: str) -> None:
-    """Let a rank, or all, work for less in a phase, or in all."""
+    """Let a rank (its number), or all, work for less in a phase, or in all; None = all.
+
+    `target` is the edit's right side: ``=median`` of other ranks, ``=0``, or a factor such as ``*0.5``.
+    """
     ranks = variant.graph.ranks
     if phase is not None and phase not in OWN_CATEGORIES:
         raise InvalidArgument(f"phase {phase} is none of {', '.join(OWN_CATEGORIES)}.")
@@ -45,7 +48,10 @@ def change_work(variant: Variant, rank: str | None, phase: str | None, target: s
 
 
 def _find_work(variant: Variant, work_ns: Floats, worker: int, target: str) -> Floats:
-    """Return the work that a worker is to do, ns, [step], by that of all, [step, worker]."""
+    """Return the work that a worker is to do, ns, [step], by that of all, [step, worker].
+
+    `target` is ``=median`` of the ranks that are no balanced ones, ``=0``, or a factor of its work.
+    """
     if target == "=median":
         ranks = variant.graph.ranks
         is_model = ~np.isin(ranks, [*variant.balanced_ranks])
@@ -66,6 +72,6 @@ def draw_like_others(values: Floats, seed: int) -> Floats:
     """
     random = np.random.default_rng(seed)
     medians = np.median(values, axis=1)
-    rows = random.permutation(len(values))
-    columns = random.integers(0, values.shape[1], len(values))
-    return np.maximum(medians + values[rows, columns] - medians[rows], 0.0)
+    drawn_steps = random.permutation(len(values))
+    drawn_ranks = random.integers(0, values.shape[1], len(values))
+    return np.maximum(medians + values[drawn_steps, drawn_ranks] - medians[drawn_steps], 0.0)

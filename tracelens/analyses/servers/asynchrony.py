@@ -67,7 +67,7 @@ def run(facts: Facts) -> Asynchrony:
     turns = _sum_ns(trace.requests.lazy().filter(pl.col("op") == "turn_wait"), "rank")
     if not length_ns or (updates.is_empty() and turns.is_empty()):
         return Asynchrony(pl.DataFrame(schema=WORKER_COLUMNS), ())
-    served = (
+    updates_of_rank = (
         updates.group_by("rank")
         .agg(
             updates=pl.len().cast(pl.Int64),
@@ -76,33 +76,36 @@ def run(facts: Facts) -> Asynchrony:
         )
         .with_columns(rate=pl.col("updates") / pl.col("updates").mean())
     )
-    table = (
+    workers = (
         trace.workers.select("rank")
         .unique()
-        .join(served, on="rank", how="left")
+        .join(updates_of_rank, on="rank", how="left")
         .join(turns, on="rank", how="left")
         .with_columns(turn_ns="ns", turn_share=pl.col("ns") / length_ns)
         .select(pl.col(name).cast(kind) for name, kind in WORKER_COLUMNS.items())
         .sort("rank")
     )
-    stale = _find_stale(updates, table)
+    stale_workers = _find_stale(updates, workers)
     findings = [
-        *_report_turns(table, trace, length_ns),
-        *(_report_stale(worker, others, trace, phases) for worker, others in stale),
+        *_report_turns(workers, trace, length_ns),
+        *(_report_stale(worker, others, trace, phases) for worker, others in stale_workers),
     ]
-    return Asynchrony(table, tuple(findings))
+    return Asynchrony(workers, tuple(findings))
 
 
 def _find_updates(trace: Trace) -> pl.DataFrame:
-    """Return the updates while all workers train, with rank and staleness; none if synchronous."""
+    """Return a row per update, while all workers train, with rank and staleness; none if synchronous.
+
+    Staleness is how many versions of the weights are between the one its worker read and the update.
+    """
     op = pl.col("op").cast(pl.String)
     contributions, server_updates = (
         trace.requests_of(processes)
         .drop_nulls(["seq", "request"])
-        .filter(op.is_in(ops))
+        .filter(op.is_in(operations))
         .select("request", "shard", "rank", "end_ns", version=pl.col("seq").cast(pl.Int64))
         .collect()
-        for ops, processes in ((_SENT, trace.workers), (_MADE, trace.shards))
+        for operations, processes in ((_SENT, trace.workers), (_MADE, trace.shards))
     )
     updates = server_updates.drop("rank").join(
         contributions.select("request", "rank", read="version").unique("request"), on="request"
@@ -110,9 +113,9 @@ def _find_updates(trace: Trace) -> pl.DataFrame:
     if updates.height < MIN_SHARE_OF_OWN_UPDATES * contributions.height:
         updates = updates.clear()
     staleness = (pl.col("version") - 1 - pl.col("read")).clip(lower_bound=0)
-    until_ns = updates.group_by("rank").agg(pl.col("end_ns").max())["end_ns"].min()
-    if until_ns is not None:
-        updates = updates.filter(pl.col("end_ns") <= until_ns)
+    first_end_ns = updates.group_by("rank").agg(pl.col("end_ns").max())["end_ns"].min()
+    if first_end_ns is not None:
+        updates = updates.filter(pl.col("end_ns") <= first_end_ns)
     return updates.with_columns(staleness=staleness).sort("end_ns")
 
 
@@ -123,27 +126,30 @@ def _sum_ns(spans: pl.LazyFrame, by: str) -> pl.DataFrame:
     return over.group_by(by).agg(ns=lasted_ns.sum().cast(pl.Int64)).collect()
 
 
-def _report_turns(table: pl.DataFrame, trace: Trace, length_ns: int) -> list[Finding]:
-    """Report what serving in turns costs: without turns, the job lasts as long as its busiest part."""
-    waiting = table.filter(pl.col("turn_ns") > 0)
-    if waiting.height < 2:
+def _report_turns(workers: pl.DataFrame, trace: Trace, length_ns: int) -> list[Finding]:
+    """Report what serving in turns costs: without turns, the job lasts as long as its busiest part.
+
+    `workers` has a row a worker, as `WORKER_COLUMNS`; the job takes `length_ns`.
+    """
+    waiting_workers = workers.filter(pl.col("turn_ns") > 0)
+    if waiting_workers.height < 2:
         return []
     # No order of serving is quicker than what the busiest server transferred and updated.
-    served = trace.requests_of(trace.shards).filter(pl.col("kind") == "elastic")
-    busiest_ns = int(_to_float(_sum_ns(served, "process")["ns"].max()))
-    saved_ns = min(_to_float(waiting["turn_ns"].min()), max(length_ns - busiest_ns, 0))
+    served_requests = trace.requests_of(trace.shards).filter(pl.col("kind") == "elastic")
+    busiest_ns = int(_to_float(_sum_ns(served_requests, "process")["ns"].max()))
+    saved_ns = min(_to_float(waiting_workers["turn_ns"].min()), max(length_ns - busiest_ns, 0))
     if saved_ns / length_ns < MIN_SAVING_TO_REPORT_TURNS:
         return []
-    share = _to_float(waiting["turn_share"].mean())
+    share_waited = _to_float(waiting_workers["turn_share"].mean())
     return [
         Finding.of(
             "exposed_communication",
-            {"share": f"{100 * share:.0f} %"},
+            {"share": f"{100 * share_waited:.0f} %"},
             case="turns",
-            cost=share * waiting.height / table.height,
+            cost=share_waited * waiting_workers.height / workers.height,
             saving=saved_ns / length_ns,
             phase="elastic",
-            evidence={"turn_share": share, "workers": waiting.height},
+            evidence={"turn_share": share_waited, "workers": waiting_workers.height},
         )
     ]
 
@@ -151,21 +157,26 @@ def _report_turns(table: pl.DataFrame, trace: Trace, length_ns: int) -> list[Fin
 def _find_stale(
     updates: pl.DataFrame, table: pl.DataFrame
 ) -> Iterator[tuple[dict[str, Any], float]]:
-    """Yield workers whose contributions are far older all the time, and the others' mean staleness."""
-    total, number = updates.select(pl.col("staleness").sum(), number=pl.len()).row(0)
+    """Yield workers whose updates are far staler all the time, and the others' mean staleness.
+
+    `updates` has a row per update, `table` and what is yielded one per worker.
+    """
+    total_staleness, update_count = updates.select(pl.col("staleness").sum(), count=pl.len()).row(0)
     least_updates = BLOCKS_OF_UPDATES * MIN_UPDATES_OF_BLOCK
     for worker in table.filter(pl.col("updates") >= least_updates).iter_rows(named=True):
-        mean_staleness, updates_of_others = worker["staleness"], number - worker["updates"]
-        if not updates_of_others:
+        mean_staleness, other_updates = worker["staleness"], update_count - worker["updates"]
+        if not other_updates:
             continue
-        usual_staleness = (total - mean_staleness * worker["updates"]) / updates_of_others
+        usual_staleness = (total_staleness - mean_staleness * worker["updates"]) / other_updates
         staleness = updates.filter(pl.col("rank") == worker["rank"])["staleness"].to_numpy()
-        edges = len(staleness) * np.arange(1, BLOCKS_OF_UPDATES) // BLOCKS_OF_UPDATES
-        is_lasting = all(block.mean() > usual_staleness for block in np.split(staleness, edges))
-        least = max(
+        block_ends = len(staleness) * np.arange(1, BLOCKS_OF_UPDATES) // BLOCKS_OF_UPDATES
+        is_lasting = all(
+            block.mean() > usual_staleness for block in np.split(staleness, block_ends)
+        )
+        least_staleness = max(
             MIN_RATIO_OF_STALENESS * usual_staleness, usual_staleness + MIN_MORE_VERSIONS_IF_STALE
         )
-        if mean_staleness >= least and is_lasting:
+        if mean_staleness >= least_staleness and is_lasting:
             yield worker, usual_staleness
 
 
@@ -175,15 +186,19 @@ def _report_stale(
     """Report a stale worker (a row of `WORKER_COLUMNS`), its cause, and how much later the job ends."""
     rank, staleness, rate = worker["rank"], worker["staleness"], worker["rate"]
     process = int(trace.workers.filter(pl.col("rank") == rank)["process"][0])
-    ends = trace.steps.group_by("process").agg(pl.col("end_ns").max())
+    end_of_process = trace.steps.group_by("process").agg(pl.col("end_ns").max())
     is_worker = pl.col("process") == process
     end_ns, others_end_ns = (
-        _to_float(ends.filter(some)["end_ns"].max()) for some in (is_worker, ~is_worker)
+        _to_float(end_of_process.filter(some)["end_ns"].max()) for some in (is_worker, ~is_worker)
     )
     saving = max(end_ns - others_end_ns, 0.0) / max(job_ns(trace), 1)
     phase, slowdown = _find_slow_category(phases, process)
-    reason = f", since it takes {slowdown:.1f}x as long for {fmt.phase(phase)}" if phase else ""
-    cost = f", and fixing it would shorten the job by {fmt.percent(saving)}" if saving else ""
+    reason_clause = (
+        f", since it takes {slowdown:.1f}x as long for {fmt.phase(phase)}" if phase else ""
+    )
+    saving_clause = (
+        f", and fixing it would shorten the job by {fmt.percent(saving)}" if saving else ""
+    )
     return Finding.of(
         "stale_worker",
         {
@@ -191,8 +206,8 @@ def _report_stale(
             "staleness": f"{staleness:.1f}",
             "others": f"{usual_staleness:.1f}",
             "rate": f"{rate:.1f}",
-            "why": reason,
-            "cost": cost,
+            "why": reason_clause,
+            "cost": saving_clause,
         },
         saving=saving,
         ranks=(rank,),
@@ -204,10 +219,10 @@ def _report_stale(
 
 
 def _find_slow_category(phases: Phases, process: int) -> tuple[str | None, float | None]:
-    """Return the category in which a worker's step exceeds the others' most, and how many times."""
+    """Return the category in which a worker's step exceeds the others' most, and by what factor."""
     is_worker = pl.col("process") == process
     extra_ns = pl.col("own") - pl.col("others")
-    longer = (
+    longer_categories = (
         phases.times.filter(pl.col("category").cast(pl.String).is_in(OWN_CATEGORIES))
         .group_by("category")
         .agg(
@@ -217,10 +232,12 @@ def _find_slow_category(phases: Phases, process: int) -> tuple[str | None, float
         .filter(extra_ns > 0)
         .sort(extra_ns, pl.col("category").cast(pl.String), descending=[True, False])
     )
-    if longer.is_empty():
+    if longer_categories.is_empty():
         return None, None
-    row = longer.row(0, named=True)
-    return str(row["category"]), row["own"] / row["others"] if row["others"] else None
+    longest = longer_categories.row(0, named=True)
+    return str(longest["category"]), longest["own"] / longest["others"] if longest[
+        "others"
+    ] else None
 
 
 def _to_float(value: object) -> float:

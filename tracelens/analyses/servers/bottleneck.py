@@ -69,18 +69,20 @@ def classify_shards(exchange: Exchange, message_share: float) -> dict[int, Bound
     `message_share` is the links' work for messages however few their bytes, as a share of all.
     """
     bounds: dict[int, Bound] = {}
-    cpu, wire = exchange.busy_shares()
-    receiving = exchange.received.sum(axis=0) / np.maximum(exchange.push_window.sum(axis=0), 1)
+    cpu_share, link_share = exchange.busy_shares()  # of their windows, [shard]
+    receiving_share = exchange.received.sum(axis=0) / np.maximum(
+        exchange.push_window.sum(axis=0), 1
+    )
     for column, link in enumerate(exchange.links):
         # What messages cost by themselves is lost however few share the link.
-        collapse = link.collapse * (1 - message_share) if link else 1.0
-        collapses = link is not None and link.falls and collapse >= MIN_COLLAPSE_IF_INCAST
-        is_cpu_idle = cpu[column] < MAX_BUSY_SHARE_OF_CPU_IF_NETWORK_BOUND
-        if collapses and receiving[column] >= MIN_RECEIVING_SHARE_IF_INCAST:
+        slowdown = link.collapse * (1 - message_share) if link else 1.0
+        collapses = link is not None and link.falls and slowdown >= MIN_COLLAPSE_IF_INCAST
+        is_cpu_idle = cpu_share[column] < MAX_BUSY_SHARE_OF_CPU_IF_NETWORK_BOUND
+        if collapses and receiving_share[column] >= MIN_RECEIVING_SHARE_IF_INCAST:
             bounds[column] = "incast"
-        elif cpu[column] >= MIN_BUSY_SHARE_IF_BOUND:
+        elif cpu_share[column] >= MIN_BUSY_SHARE_IF_BOUND:
             bounds[column] = "cpu"
-        elif wire[column] >= MIN_BUSY_SHARE_IF_BOUND and is_cpu_idle:
+        elif link_share[column] >= MIN_BUSY_SHARE_IF_BOUND and is_cpu_idle:
             bounds[column] = "network"
     return bounds
 
@@ -90,41 +92,45 @@ def find_bottlenecks(
 ) -> list[Finding]:
     """Report what binds, each kind once; of a kind, shards slower than others first.
 
-    Fewer messages are advised instead of bandwidth where they save more. Shards that are `explained` by
-    what they hold are left out.
+    Fewer messages are advised instead of bandwidth where they save more. `bounds` are by a shard's
+    column; shards (numbers) that are `explained` by what they hold are left out.
     """
     if len(exchange.exposed) < MIN_STEPS_TO_JUDGE_SERVERS:
         findings: list[Finding] = []
     else:
         findings = _find_bounds(exchange, bounds, explained) or _find_by_gain(exchange, explained)
-    kept_findings = [f for f in findings if f.kind != _KINDS["network"] or f.category == "fault"]
-    if explained or (findings and len(kept_findings) == len(findings)):
+    without_upgrades = [f for f in findings if f.kind != _KINDS["network"] or f.category == "fault"]
+    if explained or (findings and len(without_upgrades) == len(findings)):
         return findings
-    fewer_messages = find_small_messages(exchange, messages)
+    message_findings = find_small_messages(exchange, messages)
     best_saving = max((finding.saving or 0.0 for finding in findings), default=0.0)
-    if fewer_messages and (fewer_messages[0].saving or 0.0) > best_saving:
-        return [*kept_findings, *fewer_messages]
+    if message_findings and (message_findings[0].saving or 0.0) > best_saving:
+        return [*without_upgrades, *message_findings]
     return findings
 
 
 def _find_bounds(
     exchange: Exchange, bounds: dict[int, Bound], explained: frozenset[int]
 ) -> list[Finding]:
-    """Report what clearly binds shards."""
+    """Report what clearly binds shards: `bounds`, by column; not shards (numbers) that are explained."""
     findings = []
     for kind in _KINDS:
         columns = [column for column, bound in bounds.items() if bound == kind]
-        unexplained = [column for column in columns if exchange.shards[column] not in explained]
-        slower = [] if kind == "incast" else _find_slower(exchange, unexplained, kind)
-        findings += slower
-        if slower or not columns or unexplained != columns:
+        unexplained_columns = [
+            column for column in columns if exchange.shards[column] not in explained
+        ]
+        slow_findings = (
+            [] if kind == "incast" else _find_slower(exchange, unexplained_columns, kind)
+        )
+        findings += slow_findings
+        if slow_findings or not columns or unexplained_columns != columns:
             continue
         if kind == "incast":
-            incast = _report_incast(exchange, columns)
+            incast_findings = _report_incast(exchange, columns)
             # Where the replay finds none, a link that is slow at times may look like it.
-            is_priced = any(finding.saving is not None for finding in incast)
-            slower = [] if is_priced else _find_slower(exchange, columns, "network")
-            findings += slower or incast
+            is_priced = any(finding.saving is not None for finding in incast_findings)
+            slow_findings = [] if is_priced else _find_slower(exchange, columns, "network")
+            findings += slow_findings or incast_findings
         else:
             price = _price_faster(exchange, columns, kind)
             findings += _report_alike(exchange, columns, kind, price)
@@ -132,16 +138,25 @@ def _find_bounds(
 
 
 def _find_by_gain(exchange: Exchange, explained: frozenset[int]) -> list[Finding]:
-    """Report slow shards, or what would help most, where pushes are too far apart to fill a window."""
-    everywhere = list(range(len(exchange.shards)))
-    unexplained = [column for column in everywhere if exchange.shards[column] not in explained]
-    slower = [finding for kind in _DEVICES for finding in _find_slower(exchange, unexplained, kind)]
-    if slower or explained:
-        return slower
-    prices = {
-        kind: _price_faster(exchange, everywhere, kind)
+    """Report slow shards, or what would help most, where pushes are too far apart to fill a window.
+
+    Shards (numbers) that are `explained` by what they hold are left out.
+    """
+    all_columns = list(range(len(exchange.shards)))
+    unexplained_columns = [
+        column for column in all_columns if exchange.shards[column] not in explained
+    ]
+    slow_findings = [
+        finding
         for kind in _DEVICES
-        if _measure_busy_share(exchange, everywhere, kind) >= MIN_BUSY_SHARE_IF_BOUND_AT_TIMES
+        for finding in _find_slower(exchange, unexplained_columns, kind)
+    ]
+    if slow_findings or explained:
+        return slow_findings
+    prices = {
+        kind: _price_faster(exchange, all_columns, kind)
+        for kind in _DEVICES
+        if _measure_busy_share(exchange, all_columns, kind) >= MIN_BUSY_SHARE_IF_BOUND_AT_TIMES
     }
     savings = {kind: price.saving for kind, price in prices.items() if price.saving is not None}
     best_saving = max(savings.values(), default=0.0)
@@ -151,12 +166,12 @@ def _find_by_gain(exchange: Exchange, explained: frozenset[int]) -> list[Finding
         finding
         for kind, price in prices.items()
         if savings.get(kind, 0.0) > best_saving / 2
-        for finding in _report_alike(exchange, everywhere, kind, price)
+        for finding in _report_alike(exchange, all_columns, kind, price)
     ]
 
 
 def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPrice:
-    """Price processors, or links, of some shards that are twice as fast.
+    """Price processors, or links, of some shards (columns) that are twice as fast.
 
     Where all messages have about one size, all that links take counts as for bytes.
     """
@@ -220,71 +235,75 @@ def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
 
 
 def _find_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
-    """Report shards that take longer per byte than the others."""
-    count = len(exchange.shards)
-    if count < 2 or exchange.moved is None or not columns:
+    """Report those of some shards (columns) whose device takes longer per byte than the others'."""
+    if len(exchange.shards) < 2 or exchange.moved is None or not columns:
         return []
     if np.isnan(_measure_busy_share(exchange, columns, kind)):
         return []
-    per_byte_ns = _find_work(exchange, kind) / np.maximum(exchange.moved, 1)  # [step, shard]
-    ratios, patterns = np.ones(count), {}
-    lost_ns = np.zeros(len(per_byte_ns))
+    ns_per_byte = _find_work(exchange, kind) / np.maximum(exchange.moved, 1)  # [step, shard]
+    slowdowns: dict[int, float] = {}  # by column, as the patterns
+    patterns: dict[int, Pattern] = {}
+    lost_ns = np.zeros(len(ns_per_byte))  # of the worst shard, [step]
     for column in columns:
-        own_ns, others_ns = per_byte_ns[:, column], np.delete(per_byte_ns, column, axis=1)
-        usual_ns = np.median(others_ns, axis=1)
-        pattern = _find_pattern(own_ns, usual_ns)
+        own, others = ns_per_byte[:, column], np.delete(ns_per_byte, column, axis=1)
+        usual = np.median(others, axis=1)
+        pattern = _find_pattern(own, usual)
         if pattern is not None:
             patterns[column] = pattern
-            ratios[column] = own_ns.sum() / max(float(usual_ns.sum()), 1e-12)
-            extra_ns = np.maximum(own_ns - usual_ns, 0.0) * exchange.moved[column]
+            slowdowns[column] = float(own.sum() / max(float(usual.sum()), 1e-12))
+            extra_ns = np.maximum(own - usual, 0.0) * exchange.moved[column]
             lost_ns = np.maximum(lost_ns, extra_ns)
     if not patterns:
         return []
-    slow = [*patterns]
-    ratio = float(ratios[slow].max())
-    pattern = patterns[int(np.argmax(ratios))]
-    share = _measure_busy_share(exchange, slow, kind)
-    edits = [f"shard:{exchange.shards[column]},{_DEVICES[kind]}=median" for column in slow]
+    slow_columns = [*patterns]
+    slowest = max(sorted(slowdowns), key=slowdowns.__getitem__)
+    slowdown, pattern = slowdowns[slowest], patterns[slowest]
+    busy_share = _measure_busy_share(exchange, slow_columns, kind)
+    edits = [f"shard:{exchange.shards[column]},{_DEVICES[kind]}=median" for column in slow_columns]
     lost = None if pattern == "persistent" else (exchange.steps, lost_ns)
+    fields = _describe_busy(exchange, slow_columns, kind, busy_share)
     return _report(
         exchange,
-        slow,
+        slow_columns,
         kind,
         price_edits(exchange.replay, *edits, lost=lost),
         at_most=float(lost_ns.sum()) / exchange.job_ns,
-        fields=_describe_busy(exchange, slow, kind, share) | {"ratio": f"{ratio:.1f}"},
-        evidence={"share_of_window": share, "times_per_byte": ratio},
-        case=f"slower {_choose_case(share if pattern == 'persistent' else 0.0)}".rstrip(),
-        slowdown=ratio,
+        fields=fields | {"ratio": f"{slowdown:.1f}"},
+        evidence={"share_of_window": busy_share, "times_per_byte": slowdown},
+        case=f"slower {_choose_case(busy_share if pattern == 'persistent' else 0.0)}".rstrip(),
+        slowdown=slowdown,
         pattern=pattern,
     )
 
 
-def _find_pattern(own_ns: Floats, usual_ns: Floats) -> Pattern | None:
-    """Return when a shard takes longer than usual, [step]; None where by chance or not at all."""
+def _find_pattern(own: Floats, usual: Floats) -> Pattern | None:
+    """Return the pattern of the steps in which a shard is slower than usual; None if it is not slow.
+
+    Both are ns per byte, [step]; one slow step alone may be chance.
+    """
     ratio = MIN_RATIO_OF_TIME_PER_BYTE
-    if own_ns.sum() < ratio * usual_ns.sum() or not own_ns.any():
+    if own.sum() < ratio * usual.sum() or not own.any():
         return None
-    is_slow_by_half = own_ns > (1 + ratio) / 2 * usual_ns
+    is_slow_by_half = own > (1 + ratio) / 2 * usual
     if np.mean(is_slow_by_half) >= MIN_SHARE_OF_STEPS_IF_SHARD_ALWAYS_SLOW:
         return "persistent"
-    slow = np.flatnonzero(own_ns > ratio * usual_ns)
-    longest = int(np.argmax(own_ns - usual_ns))
-    is_slow_elsewhere = (
-        np.delete(own_ns, longest).sum() >= ratio * np.delete(usual_ns, longest).sum()
-    )
-    if len(slow) < MIN_SLOW_STEPS_OF_SHARD or not is_slow_elsewhere:
+    slow_rows = np.flatnonzero(own > ratio * usual)
+    slowest_row = int(np.argmax(own - usual))
+    own_elsewhere, usual_elsewhere = (np.delete(times, slowest_row) for times in (own, usual))
+    is_slow_elsewhere = own_elsewhere.sum() >= ratio * usual_elsewhere.sum()
+    if len(slow_rows) < MIN_SLOW_STEPS_OF_SHARD or not is_slow_elsewhere:
         return None
-    extent = slow[-1] - slow[0] + 1
-    return "transient" if len(slow) >= MIN_SHARE_OF_STEPS_IF_TRANSIENT * extent else "sparse"
+    row_count = slow_rows[-1] - slow_rows[0] + 1
+    is_dense = len(slow_rows) >= MIN_SHARE_OF_STEPS_IF_TRANSIENT * row_count
+    return "transient" if is_dense else "sparse"
 
 
 def _report_alike(
     exchange: Exchange, columns: list[int], kind: Bound, price: EditPrice
 ) -> list[Finding]:
-    """Report what twice the processors, or the bandwidth, would save."""
-    share = _measure_busy_share(exchange, columns, kind)
-    fields = _describe_busy(exchange, columns, kind, share)
+    """Report what twice the processors, or the bandwidth, of some shards (columns) would save."""
+    busy_share = _measure_busy_share(exchange, columns, kind)
+    fields = _describe_busy(exchange, columns, kind, busy_share)
     if price.saving is not None:
         fields["more"] = f"twice the {'processors' if kind == 'cpu' else 'bandwidth'}"
     busiest_ns = _find_work(exchange, kind)[:, columns].max(axis=1)
@@ -295,8 +314,8 @@ def _report_alike(
         price,
         at_most=float(busiest_ns.sum()) / 2 / exchange.job_ns,
         fields=fields,
-        evidence={"share_of_window": share},
-        case=_choose_case(share),
+        evidence={"share_of_window": busy_share},
+        case=_choose_case(busy_share),
     )
 
 
@@ -340,13 +359,14 @@ def _report(
     slowdown: float | None = None,
     pattern: Pattern = "persistent",
 ) -> list[Finding]:
-    """Report some shards, if fixing them saves enough; with a slowdown that is a fault.
+    """Report some shards (columns), if fixing them saves enough; with a slowdown that is a fault.
 
-    Without a price they are judged by `at_most`, a share of the job that no saving exceeds.
+    Without a price they are judged by `at_most`, a share of the job that no saving exceeds. `fields` are
+    the words of the sentence, `case` says which of its forms it has.
     """
     is_fault, is_priced = slowdown is not None, price.saving is not None
-    least = MIN_SAVING_TO_REPORT_SERVER_FAULT if is_fault else MIN_SAVING_TO_REPORT_UPGRADE
-    if (at_most if price.saving is None else price.saving) < least:
+    min_saving = MIN_SAVING_TO_REPORT_SERVER_FAULT if is_fault else MIN_SAVING_TO_REPORT_UPGRADE
+    if (at_most if price.saving is None else price.saving) < min_saving:
         return []
     finding = Finding.of(
         _KINDS[kind],

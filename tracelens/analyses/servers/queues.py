@@ -57,20 +57,20 @@ def measure_queues(
 ) -> Queues:
     """Divide the time in which workers' requests are queued.
 
-    `asked` are requests as workers recorded them, `served` as shards did.
+    `asked` has a row for each request as workers recorded it, `served` as shards did.
     """
-    queued = find_server_queues(trace)
-    if queued.is_empty():
+    queued_requests = find_server_queues(trace)
+    if queued_requests.is_empty():
         return NO_QUEUES
-    arrived = served.filter(pl.col("op").is_in(["receive", "aggregate"]))
-    pushes = asked.filter(pl.col("op") == "push").join(arrived, on="request", how="semi")
-    missing_ns, waiting_ns = _measure_queueing(queued, phases).T
-    share = _measure_share_at_work(queued, served)
-    shard = queued["shard"].to_numpy()
+    arrivals = served.filter(pl.col("op").is_in(["receive", "aggregate"]))
+    pushes = asked.filter(pl.col("op") == "push").join(arrivals, on="request", how="semi")
+    before_last_push_ns, after_last_push_ns = _measure_queueing(queued_requests, phases).T
+    busy_share = _measure_busy_share(queued_requests, served)
+    shard = queued_requests["shard"].to_numpy()
     return Queues(
-        at_work_ns=_sum_by_shard(shard, waiting_ns * share),
-        held_ns=_sum_by_shard(shard, waiting_ns * (1 - share)),
-        missing_ns=float(missing_ns.sum()),
+        at_work_ns=_sum_by_shard(shard, after_last_push_ns * busy_share),
+        held_ns=_sum_by_shard(shard, after_last_push_ns * (1 - busy_share)),
+        missing_ns=float(before_last_push_ns.sum()),
         ranks=tuple(pushes["rank"].unique().sort().to_list()),
         alone=_find_last_pushes(pushes),
     )
@@ -81,59 +81,72 @@ def _sum_by_shard(shard: Ints, values_ns: Floats) -> dict[int, float]:
     return {number: ns for number, ns in enumerate(sums_ns) if ns > 0}
 
 
-def _measure_queueing(queued: pl.DataFrame, phases: Phases) -> Floats:
-    """Return the worker's queueing, ns, [request, before and after the last push was sent]."""
-    moments_ns = queued.select("start_ns", "sent_ns", "end_ns").to_numpy()
-    process = queued["process"].to_numpy()
-    queueing_ns = np.zeros((len(moments_ns), 2))
-    for index, worker in enumerate(phases.pieces.processes):
-        rows = slice(*np.searchsorted(process, [worker, worker + 1]))
+def _measure_queueing(requests: pl.DataFrame, phases: Phases) -> Floats:
+    """Return for how long each request's worker was queued, ns, before and after the last push.
+
+    Requests are sorted by process. What is returned is [request, 2]: until `sent_ns`, and since then.
+    """
+    times_ns = requests.select("start_ns", "sent_ns", "end_ns").to_numpy()
+    process = requests["process"].to_numpy()
+    queueing_ns = np.zeros((len(times_ns), 2))
+    for worker, worker_process in enumerate(phases.pieces.processes):
+        rows = slice(*np.searchsorted(process, [worker_process, worker_process + 1]))
         if rows.start < rows.stop:
-            until_ns = phases.pieces.of_worker(index).spent_before(_IS_QUEUE, moments_ns[rows])
-            queueing_ns[rows] = np.diff(until_ns, axis=1)
+            queued_before_ns = phases.pieces.of_worker(worker).spent_before(
+                _IS_QUEUE, times_ns[rows]
+            )
+            queueing_ns[rows] = np.diff(queued_before_ns, axis=1)
     return queueing_ns
 
 
-def _measure_share_at_work(queued: pl.DataFrame, served: pl.DataFrame) -> Floats:
-    """Return for what share of the time after the last push was sent the shard was at work."""
-    sent_ns, end_ns, shard = (queued[name].to_numpy() for name in ("sent_ns", "end_ns", "shard"))
-    share = np.zeros(len(sent_ns))
-    moves_bytes = (pl.col("op") != "receive") | (pl.col("bytes").fill_null(1) > 0)
-    for (number,), work in served.filter(moves_bytes).partition_by("shard", as_dict=True).items():
+def _measure_busy_share(requests: pl.DataFrame, served: pl.DataFrame) -> Floats:
+    """Return for what share of the time from the last push to its end each request's shard works.
+
+    `served` has a row for each service of a shard. What is returned is [request], 0 to 1.
+    """
+    sent_ns, end_ns, shard = (requests[name].to_numpy() for name in ("sent_ns", "end_ns", "shard"))
+    busy_share = np.zeros(len(sent_ns))
+    is_work = (pl.col("op") != "receive") | (pl.col("bytes").fill_null(1) > 0)
+    for (number,), services in served.filter(is_work).partition_by("shard", as_dict=True).items():
         rows = np.flatnonzero(shard == number)
-        busy = Intervals.merge(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
-        worked_ns = busy.passed_before(end_ns[rows]) - busy.passed_before(sent_ns[rows])
-        share[rows] = worked_ns / np.maximum(end_ns[rows] - sent_ns[rows], 1)
-    return np.clip(share, 0.0, 1.0)
+        busy = Intervals.merge(services["start_ns"].to_numpy(), services["end_ns"].to_numpy())
+        busy_ns = busy.passed_before(end_ns[rows]) - busy.passed_before(sent_ns[rows])
+        busy_share[rows] = busy_ns / np.maximum(end_ns[rows] - sent_ns[rows], 1)
+    return np.clip(busy_share, 0.0, 1.0)
 
 
 def _find_last_pushes(pushes: pl.DataFrame) -> pl.DataFrame:
-    """Find the rank that sent last in each step, and how much later (`ALONE_COLUMNS`)."""
-    sent = pl.col("start_ns").max().alias("sent")
-    by_rank = pushes.group_by("step", "rank").agg(sent).sort("sent", "rank")
-    latest = by_rank.group_by("step", maintain_order=True).agg(
+    """Return a row per step with the rank that pushed last, and how much later (`ALONE_COLUMNS`).
+
+    `variance` is what chance gives if each rank is last as often.
+    """
+    last_push = pl.col("start_ns").max().alias("sent")
+    by_rank = pushes.group_by("step", "rank").agg(last_push).sort("sent", "rank")
+    last_ranks = by_rank.group_by("step", maintain_order=True).agg(
         pl.col("rank").last(),
         alone_ns=pl.col("sent").last() - pl.col("sent").slice(-2, 1).first(),
         ranks=pl.len(),
     )
-    fair = 1 / pl.col("ranks")
-    variance = pl.col("alone_ns").cast(pl.Float64) ** 2 * fair * (1 - fair)
-    shared = latest.filter(pl.col("ranks") > 1).with_columns(variance=variance).sort("rank", "step")
-    return shared.select(pl.col(name).cast(kind) for name, kind in ALONE_COLUMNS.items())
+    fair_share = 1 / pl.col("ranks")
+    variance = pl.col("alone_ns").cast(pl.Float64) ** 2 * fair_share * (1 - fair_share)
+    among_several = last_ranks.filter(pl.col("ranks") > 1).with_columns(variance=variance)
+    return among_several.sort("rank", "step").select(
+        pl.col(name).cast(kind) for name, kind in ALONE_COLUMNS.items()
+    )
 
 
 def find_held_requests(
-    exchange: Exchange, held_ns: Mapping[int, float], workers: int
+    exchange: Exchange, held_ns: Mapping[int, float], worker_count: int
 ) -> list[Finding]:
     """Report the shards that hold requests most, if that takes enough of the workers' time.
 
     They do what they did not record, or do not run: a lock, other work, too few cores. Which of these is
     not known, so it is an opportunity, at best as large as the time itself.
     """
-    held = np.array([held_ns.get(shard, 0.0) for shard in exchange.shards])
-    share = held / (workers * exchange.job_ns)
-    columns = np.flatnonzero(share > share.mean() / 2).tolist()
-    saving = float(share[columns].sum())
+    shard_held_ns = np.array([held_ns.get(shard, 0.0) for shard in exchange.shards])
+    held_share = shard_held_ns / (worker_count * exchange.job_ns)  # of workers' time, [shard]
+    columns = np.flatnonzero(held_share > held_share.mean() / 2).tolist()
+    saving = float(held_share[columns].sum())
     is_short = len(exchange.exposed) < MIN_STEPS_TO_JUDGE_HELD_REQUESTS
     if saving < MIN_SAVING_TO_REPORT_HELD_REQUESTS or is_short:
         return []
@@ -152,6 +165,8 @@ def find_held_requests(
             phase="ps",
             saving=saving,
             cost=saving,
-            evidence={"held": dict(zip(map(str, exchange.shards), share.tolist(), strict=True))},
+            evidence={
+                "held": dict(zip(map(str, exchange.shards), held_share.tolist(), strict=True))
+            },
         )
     ]

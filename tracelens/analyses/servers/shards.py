@@ -187,18 +187,23 @@ def _sum_traffic(asked: pl.DataFrame) -> pl.DataFrame:
 
 
 def _add_clues(finding: Finding, trace: Trace, served: pl.DataFrame) -> Finding:
-    """Add what busy processors are at work with, and the sampled code of the shards."""
+    """Add to a finding what busy processors are at work with, and the sampled code of the shards.
+
+    `served` has a row for each service of a shard.
+    """
     culprit = sampled_code.find_in_shards(trace, finding.shards)
     if finding.kind != "ps_cpu_bound":
         return sampled_code.add_code(finding, culprit)
     is_work = pl.col("shard").is_in(finding.shards) & pl.col("op").is_in(PROCESSOR_OPS)
     spent_ns = dict(served.filter(is_work).group_by("op").agg(pl.col("ns").sum()).iter_rows())
-    share = spent_ns.get("apply", 0) / max(sum(spent_ns.values()), 1)
-    mostly = (share, "applying updates") if share > 1 / 2 else (1 - share, "adding up gradients")
+    apply_share = spent_ns.get("apply", 0) / max(sum(spent_ns.values()), 1)
+    main_share, main_work = apply_share, "applying updates"
+    if apply_share <= 1 / 2:
+        main_share, main_work = 1 - apply_share, "adding up gradients"
     detailed = replace(
         finding,
-        sentence=f"{finding.sentence} {fmt.percent(mostly[0])} of that work is {mostly[1]}.",
-        evidence={**finding.evidence, "apply_share": share},
+        sentence=f"{finding.sentence} {fmt.percent(main_share)} of that work is {main_work}.",
+        evidence={**finding.evidence, "apply_share": apply_share},
     )
     return sampled_code.add_code(detailed, culprit)
 
@@ -229,7 +234,7 @@ def _read_requests(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
 
 
 def _add_bounds(loads: pl.DataFrame, exchange: Exchange, bounds: dict[int, Bound]) -> pl.DataFrame:
-    """Add goodputs, how busy shards are, and what binds them, in `SHARD_COLUMNS`."""
+    """Add to loads, a row a shard, goodputs, how busy shards are, and what binds them (by row)."""
     links = exchange.links
     best_goodputs = [max(link.best_rate, link.mean_rate) if link else None for link in links]
     cpu_share, wire_share = map(pl.Series, exchange.busy_shares())
@@ -249,9 +254,13 @@ def _add_bounds(loads: pl.DataFrame, exchange: Exchange, bounds: dict[int, Bound
 def _measure_loads(
     processes: pl.DataFrame, traffic: pl.DataFrame, asked: pl.DataFrame, served: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return a row a shard, the columns of `SHARD_COLUMNS` that say nothing of bounds."""
+    """Return a row a shard, the columns of `SHARD_COLUMNS` that say nothing of bounds.
+
+    `processes` has a row a shard, `traffic` one for each rank, shard and operation, `asked` and `served`
+    one for each request, as workers and as shards recorded it.
+    """
     is_service = pl.col("op").is_in(SERVICE_OPS)
-    queued = (
+    queue_times = (
         served.filter(pl.col("request").is_not_null())
         .group_by("shard", "request")
         .agg(
@@ -260,7 +269,7 @@ def _measure_loads(
         )
         .with_columns(queued=(pl.col("begun") - pl.col("received")).clip(lower_bound=0))
     )
-    windows = asked.group_by("shard", "step", "op").agg(
+    request_times = asked.group_by("shard", "step", "op").agg(
         window=pl.col("end_ns").max() - pl.col("start_ns").min()
     )
     loads = processes.select(pl.coalesce("shard", "rank").alias("shard"), "rank", "host")
@@ -270,8 +279,8 @@ def _measure_loads(
             service_ns=pl.col("ns").filter(is_service).sum(),
             queue_depth=pl.col("queue_depth").mean(),
         ),
-        queued.group_by("shard").agg(queue_ns=pl.col("queued").sum()),
-        windows.group_by("shard").agg(pl.col("window").sum()),
+        queue_times.group_by("shard").agg(queue_ns=pl.col("queued").sum()),
+        request_times.group_by("shard").agg(pl.col("window").sum()),
     ):
         loads = loads.join(sums, on="shard", how="left")
     return (
@@ -285,7 +294,7 @@ def _measure_loads(
 
 
 def _may_hold_up(hottest: dict[str, Any], ratio: float, exchange: Exchange) -> bool:
-    """Return True if a shard with `ratio` times the mean bytes may cost enough of the job.
+    """Return True if the hottest shard, with `ratio` times the mean bytes, may cost enough of the job.
 
     Requests must be queued for it, and its work for its surplus of bytes must be worth a finding, if it
     recorded when it received them.

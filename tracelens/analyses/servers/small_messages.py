@@ -45,15 +45,20 @@ class Messages:
 
     @classmethod
     def from_requests(cls, asked: pl.DataFrame, served: pl.DataFrame) -> Self:
-        """Count workers' requests that move bytes, and measure what they cost the shards."""
-        moving = asked.filter(pl.col("bytes") > 0)
-        rank_steps = max(moving.select("rank", "step").n_unique(), 1)
-        mean_bytes = moving["bytes"].mean()
+        """Count workers' requests that move bytes, and measure what they cost the shards.
+
+        `asked` and `served` have a row for each request, as workers and as shards recorded it.
+        """
+        with_bytes = asked.filter(pl.col("bytes") > 0)
+        rank_steps = max(with_bytes.select("rank", "step").n_unique(), 1)
+        mean_bytes = with_bytes["bytes"].mean()
+        cost_ns, share = _measure_costs(served)
         return cls(
-            moving.height / rank_steps,
-            moving["shard"].n_unique(),
-            float(mean_bytes) if isinstance(mean_bytes, float) else 0.0,
-            *_measure_costs(served),
+            per_step=with_bytes.height / rank_steps,
+            shards=with_bytes["shard"].n_unique(),
+            mean_bytes=float(mean_bytes) if isinstance(mean_bytes, float) else 0.0,
+            cost_ns=cost_ns,
+            share=share,
         )
 
     @property
@@ -64,32 +69,39 @@ class Messages:
 
 
 def _measure_costs(served: pl.DataFrame) -> tuple[float, float]:
-    """Return the cost of a message however few its bytes, ns, and its share of all costs."""
-    latencies_ns, fixed_ns, total_ns = [], 0.0, 0.0
+    """Return the cost of a message however few its bytes, ns, and its share of all costs, 0 to 1.
+
+    `served` has a row for each request, as shards recorded it.
+    """
+    latencies_ns, sum_of_latencies_ns, total_ns = [], 0.0, 0.0
     for op in ("receive", "reply"):
         messages = served.filter(pl.col("op") == op, pl.col("bytes") > 0)
-        spans = (
+        intervals = (
             of_shard.select("start_ns", "end_ns").to_numpy().T
             for of_shard in messages.partition_by("shard", maintain_order=True)
         )
-        link_ns = np.concatenate([np.zeros(0), *(measure_link_time(*span) for span in spans)])
-        model = fit_cost_model(messages["bytes"].to_numpy(), link_ns)
-        latency_ns = model.latency_ns if model and model.latency_interval[0] > 0 else 0.0
+        link_ns = np.concatenate(
+            [np.zeros(0), *(measure_link_time(*interval) for interval in intervals)]
+        )
+        cost_model = fit_cost_model(messages["bytes"].to_numpy(), link_ns)
+        latency_ns = (
+            cost_model.latency_ns if cost_model and cost_model.latency_interval[0] > 0 else 0.0
+        )
         latencies_ns.append(latency_ns)
-        fixed_ns += float(np.minimum(link_ns, latency_ns).sum())
+        sum_of_latencies_ns += float(np.minimum(link_ns, latency_ns).sum())
         total_ns += float(link_ns.sum())
-    return float(np.mean(latencies_ns)), fixed_ns / max(total_ns, 1.0)
+    return float(np.mean(latencies_ns)), sum_of_latencies_ns / max(total_ns, 1.0)
 
 
 def find_small_messages(exchange: Exchange, messages: Messages) -> list[Finding]:
     """Report messages that cost the links more than their bytes do."""
-    is_costly = messages.share >= MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES
+    is_costly = messages.share >= MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES  # of the links' work
     if not is_costly or len(exchange.exposed) < MIN_STEPS_TO_JUDGE_MESSAGES:
         return []
     price = price_edits(exchange.replay, f"messages/{1 / messages.fused:g}")
     if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_MESSAGES:
         return []
-    fused_per_step = messages.per_step * messages.fused
+    fewer_per_step = messages.per_step * messages.fused
     return [
         Finding.of(
             "small_messages",
@@ -98,7 +110,7 @@ def find_small_messages(exchange: Exchange, messages: Messages) -> list[Finding]
                 "size": fmt.size(messages.mean_bytes),
                 "latency": fmt.duration(messages.cost_ns),
                 "share": fmt.percent(messages.share),
-                "messages": fmt.count(max(round(fused_per_step), 1), "message"),
+                "messages": fmt.count(max(round(fewer_per_step), 1), "message"),
             },
             shards=exchange.shards,
             hosts=exchange.hosts_of([*range(len(exchange.shards))]),
@@ -109,7 +121,7 @@ def find_small_messages(exchange: Exchange, messages: Messages) -> list[Finding]
             fix=price.fix,
             evidence={
                 "calls_per_step": messages.per_step,
-                "messages_per_step": fused_per_step,
+                "messages_per_step": fewer_per_step,
                 "mean_bytes": messages.mean_bytes,
                 "latency_ns": messages.cost_ns,
                 "latency_share": messages.share,

@@ -80,15 +80,13 @@ class Exchange:
         goodput: Mapping[int, Goodput],
         replay: WindowedReplay,
     ) -> Exchange:
-        """Put sums by shard and step into matrices; `loads` has a row a shard."""
-        workers = phases.by_step(phases.has_time)
-        is_there = workers > 0
-        steps, shards, nbytes = phases.steps[is_there], loads["shard"], loads["bytes"]
+        """Put sums, a row per shard and step, into matrices; `loads` has a row a shard."""
+        worker_counts = phases.by_step(phases.has_time)
+        has_workers = worker_counts > 0  # [step]
+        steps, shards, nbytes = phases.steps[has_workers], loads["shard"], loads["bytes"]
         known_sums = sums.filter(pl.col("step").is_in(steps))
-        row, column = (
-            np.searchsorted(steps, known_sums["step"]),
-            shards.search_sorted(known_sums["shard"]),
-        )
+        row = np.searchsorted(steps, known_sums["step"])
+        column = shards.search_sorted(known_sums["shard"])
         matrices = np.zeros((len(_TIMES), len(steps), len(shards)))
         matrices[:, row, column] = known_sums.select(_TIMES).to_numpy().T
         times: dict[str, Any] = dict(zip(_TIMES, matrices, strict=True))
@@ -97,7 +95,7 @@ class Exchange:
             shards=tuple(shards.to_list()),
             hosts=tuple(loads["host"].fill_null("").to_list()),
             steps=steps,
-            exposed=exposed_ns[is_there] / workers[is_there],
+            exposed=exposed_ns[has_workers] / worker_counts[has_workers],
             moved=None if nbytes.null_count() else nbytes.to_numpy().astype(np.float64),
             job_ns=job_ns or 1.0,
             links=tuple(map(goodput.get, shards)),
@@ -123,27 +121,36 @@ class Exchange:
 
 
 def served_requests(trace: Trace) -> pl.DataFrame:
-    """Return the requests as the shards recorded them.
+    """Return the requests as the shards recorded them, a row each, by shard, step and begin.
 
     Where a shard does not know steps, a request has that of the worker that made it, and an update
     without a request that of the request before.
     """
-    shards = trace.shards.lazy().select("process", held=pl.coalesce("shard", "rank"))
+    shards = trace.shards.lazy().select("process", own_shard=pl.coalesce("shard", "rank"))
     step = pl.when(pl.col("step") >= 0).then(pl.col("step"))
     requests = trace.requests.lazy().filter(pl.col("kind") == "ps")
-    asked = requests.join(shards, on="process", how="anti").filter(pl.col("request").is_not_null())
-    steps = asked.group_by("request").agg(asked=step.first())
-    unasked = pl.col("request").is_null()
+    of_workers = requests.join(shards, on="process", how="anti")
+    worker_steps = (
+        of_workers.filter(pl.col("request").is_not_null())
+        .group_by("request")
+        .agg(worker_step=step.first())
+    )
+    has_no_request = pl.col("request").is_null()
     return (
         requests.filter(pl.col("end_ns").is_not_null())
         .join(shards, on="process", how="inner")
-        .join(steps, on="request", how="left")
-        .with_columns(pl.coalesce("shard", "held").alias("shard"), known=pl.coalesce(step, "asked"))
-        .with_columns(before=pl.col("known").forward_fill().over("shard", order_by="start_ns"))
+        .join(worker_steps, on="request", how="left")
+        .with_columns(
+            pl.coalesce("shard", "own_shard").alias("shard"),
+            known_step=pl.coalesce(step, "worker_step"),
+        )
+        .with_columns(
+            step_before=pl.col("known_step").forward_fill().over("shard", order_by="start_ns")
+        )
         .select(
             "bytes", "key", "request", "peer", "queue_depth", "start_ns", "end_ns", "shard",
             ns=pl.col("end_ns") - pl.col("start_ns"),
-            step=pl.coalesce("known", pl.when(unasked).then("before"), "step"),
+            step=pl.coalesce("known_step", pl.when(has_no_request).then("step_before"), "step"),
             op=pl.col("op").cast(pl.String),
         )
         .sort(*_GROUP, "start_ns")
@@ -154,15 +161,17 @@ def served_requests(trace: Trace) -> pl.DataFrame:
 def measure_utilisation(
     served: pl.DataFrame, asked: pl.DataFrame, *, is_aligned: bool = True
 ) -> pl.DataFrame:
-    """Sum up what each shard was at work with in each step, ns; `asked` are the workers' requests.
+    """Sum up what each shard was at work with, ns, a row per shard and step.
 
-    `wire` is all work of the link, `received` its work for pushes. Where nothing shows when pushes came,
-    their window is 0.
+    `served` and `asked` have a row for each request, as shards and as workers recorded it. `wire` is all
+    work of the link, `received` its work for pushes. Where nothing shows when pushes came, their window
+    is 0: with clocks that are not aligned, the workers' times do not.
     """
     pushed = asked.filter(pl.col("op") == "push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
-    is_seen = (pl.col("received") > 0).any().over("shard")
-    since_sent_ns = (pl.col("worked_ns") - pl.col("sent_ns")).clip(lower_bound=0)
-    push_window = pl.when(is_seen).then("push_window").when(pl.lit(is_aligned)).then(since_sent_ns)
+    sees_receives = (pl.col("received") > 0).any().over("shard")
+    since_sent = (pl.col("worked_ns") - pl.col("sent_ns")).clip(lower_bound=0)
+    window = pl.when(sees_receives).then("push_window")
+    window = window.when(pl.lit(is_aligned)).then(since_sent)
     by_step = (
         served.group_by(_GROUP)
         .agg(
@@ -172,7 +181,7 @@ def measure_utilisation(
             worked_ns=pl.col("end_ns").filter(_WORK["cpu"]).max(),
         )
         .join(pushed, on=_GROUP, how="left")
-        .with_columns(push_window=push_window)
+        .with_columns(push_window=window)
         .drop("worked_ns", "sent_ns")
         .with_columns(pl.exclude(_GROUP).fill_null(0))
         .sort(_GROUP)
@@ -200,20 +209,23 @@ def _pushes_interleave(served: pl.DataFrame) -> bool:
         .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
         .sort("shard", "start_ns")
     )
-    reached = pl.col("end_ns").cum_max().shift(1).over("shard")
-    begins_early = windows.select(pl.col("start_ns") < reached).to_series()
+    latest_end_before = pl.col("end_ns").cum_max().shift(1).over("shard")
+    begins_early = windows.select(pl.col("start_ns") < latest_end_before).to_series()
     return int(begins_early.sum()) > MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE * windows.height
 
 
 def _scale_to_open(sums: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
-    """Scale the sums of each shard to the time in which it has, or works for, any open request."""
+    """Scale sums, a row per shard and step, to the time in which the shard works for any request.
+
+    Windows are scaled to the time in which it has, or works for, any push or pull.
+    """
     spans = {name: served.filter(is_work).select(_SPAN) for name, is_work in _WORK.items()}
     pushes, pulls = (asked.filter(pl.col("op") == op).select(_SPAN) for op in ("push", "pull"))
     spans["push_window"] = pl.concat([pushes, spans["cpu"]])
     spans["pull_window"] = pl.concat([pulls, served.filter(_IS_REPLY).select(_SPAN)])
     is_any = pl.lit(value=True)
-    for name, part in spans.items():
-        busy = part.sort("start_ns").group_by("shard").agg(busy_ns=_sum_busy_ns(is_any))
+    for name, work in spans.items():
+        busy = work.sort("start_ns").group_by("shard").agg(busy_ns=_sum_busy_ns(is_any))
         scale = pl.col("busy_ns") / pl.col(name).sum().over("shard").clip(lower_bound=1)
         sums = (
             sums.join(busy, on="shard", how="left", maintain_order="left")
@@ -256,11 +268,14 @@ class Goodput:
 
 
 def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> dict[int, Goodput]:
-    """Measure the incoming link of every shard that received enough; `asked` are workers' requests."""
+    """Measure the incoming link of every shard that received enough, by shard.
+
+    `served` and `asked` have a row for each request, as shards and as workers recorded it.
+    """
     incoming = served.filter(pl.col("op") == "receive", pl.col("bytes") > 0)
     goodputs = {}
     for (shard,), pushes in incoming.partition_by("shard", as_dict=True).items():
-        goodput = link = _fit_enough(pushes)
+        goodput = best_link = _fit_enough(pushes)
         messages = pushes
         if goodput is None:
             continue
@@ -268,10 +283,10 @@ def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> 
         is_always_crowded = goodput.counts[0] > max(goodput.crowd / 2, 1)
         if is_always_crowded and asked is not None:
             messages = _find_replies(served.filter(shard=int(shard)), asked)
-            link = _fit_enough(messages)
-            goodput = replace(goodput, reply_rate=link.mean_rate if link else None)
-        error = _measure_error(messages) if link else 0.0
-        goodputs[int(shard)] = replace(goodput, relative_error=error)
+            best_link = _fit_enough(messages)
+            goodput = replace(goodput, reply_rate=best_link.mean_rate if best_link else None)
+        relative_error = _measure_error(messages) if best_link else 0.0
+        goodputs[int(shard)] = replace(goodput, relative_error=relative_error)
     return goodputs
 
 
@@ -280,11 +295,11 @@ def _fit_enough(messages: pl.DataFrame) -> Goodput | None:
 
 
 def _measure_error(messages: pl.DataFrame) -> float:
-    """Return the relative standard error of the best goodput, from parts of the run."""
-    size = messages.height // PARTS_OF_RUN_FOR_ERROR
-    parts = (messages.slice(row * size, size) for row in range(PARTS_OF_RUN_FOR_ERROR))
+    """Return the relative standard error of messages' best goodput, from parts of the run."""
+    count = messages.height // PARTS_OF_RUN_FOR_ERROR
+    parts = (messages.slice(part * count, count) for part in range(PARTS_OF_RUN_FOR_ERROR))
     best_rates = [link.best_rate for part in parts if (link := _fit_goodput(part)) is not None]
-    if size < MIN_MESSAGES_OF_PART or len(best_rates) < 2:
+    if count < MIN_MESSAGES_OF_PART or len(best_rates) < 2:
         return 0.0
     return float(np.std(best_rates, ddof=1) / np.mean(best_rates) / np.sqrt(len(best_rates)))
 
@@ -301,6 +316,7 @@ def _find_replies(served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
 
 
 def _fit_goodput(messages: pl.DataFrame) -> Goodput | None:
+    """Fit a link's goodput, bytes / ns, by how many messages shared it: 1, 2 to 3, 4 to 7 ..."""
     begin_ns, end_ns = messages["start_ns"].to_numpy(), messages["end_ns"].to_numpy()
     nbytes = messages["bytes"].to_numpy().astype(np.float64)
     shares_ns, class_ns = _share_link_time(begin_ns, end_ns)
@@ -309,9 +325,10 @@ def _fit_goodput(messages: pl.DataFrame) -> Goodput | None:
     if link_ns <= 0 or not len(fitted_classes):
         return None
     rates = _solve_without_negatives(shares_ns[:, fitted_classes], nbytes)
-    counts = tuple(int(1 << power) for power in fitted_classes)
-    crowd = float(class_ns @ np.exp2(np.arange(len(class_ns))) / link_ns)
-    return Goodput(counts, tuple(rates.tolist()), float(nbytes.sum() / link_ns), crowd)
+    least_counts = tuple(int(1 << power) for power in fitted_classes)
+    mean_count = float(class_ns @ np.exp2(np.arange(len(class_ns))) / link_ns)
+    mean_rate = float(nbytes.sum() / link_ns)
+    return Goodput(least_counts, tuple(rates.tolist()), mean_rate, crowd=mean_count)
 
 
 def _share_link_time(begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
@@ -319,29 +336,32 @@ def _share_link_time(begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
 
     Class k is of the moments in which 2^k to 2^(k+1) - 1 messages share the link.
     """
-    edges = np.unique(np.concatenate([begin_ns, end_ns]))
-    first_edge, last_edge = np.searchsorted(edges, begin_ns), np.searchsorted(edges, end_ns)
-    change = np.bincount(first_edge, minlength=len(edges)) - np.bincount(
-        last_edge, minlength=len(edges)
-    )
-    count = np.cumsum(change)[:-1]
-    powers = np.floor(np.log2(np.maximum(count, 1))).astype(np.int64)
-    classes = np.arange(int(powers.max(initial=0)) + 1)
-    is_in_class = (powers == classes[:, None]) & (count > 0)
-    lasted_ns = is_in_class * np.diff(edges).astype(np.float64)  # [class, interval of time]
-    until = np.cumsum(np.insert(lasted_ns / np.maximum(count, 1), 0, 0.0, axis=1), axis=1)
-    return (until[:, last_edge] - until[:, first_edge]).T, lasted_ns.sum(axis=1)
+    bounds_ns = np.unique(np.concatenate([begin_ns, end_ns]))
+    begin, end = np.searchsorted(bounds_ns, begin_ns), np.searchsorted(bounds_ns, end_ns)
+    begun_count, ended_count = (np.bincount(at, minlength=len(bounds_ns)) for at in (begin, end))
+    message_count = np.cumsum(begun_count - ended_count)[:-1]  # [interval between bounds]
+    power = np.floor(np.log2(np.maximum(message_count, 1))).astype(np.int64)
+    classes = np.arange(int(power.max(initial=0)) + 1)
+    is_in_class = (power == classes[:, None]) & (message_count > 0)
+    interval_ns = is_in_class * np.diff(bounds_ns).astype(np.float64)  # [class, interval]
+    share_ns = interval_ns / np.maximum(message_count, 1)
+    share_until_ns = np.cumsum(np.insert(share_ns, 0, 0.0, axis=1), axis=1)
+    return (share_until_ns[:, end] - share_until_ns[:, begin]).T, interval_ns.sum(axis=1)
 
 
 def _solve_without_negatives(shares_ns: Floats, nbytes: Floats) -> Floats:
-    """Solve shares_ns @ rates = nbytes without negative rates, by coordinate descent."""
-    scale = 1 / np.maximum(nbytes, 1)  # relative errors: large messages do not decide alone
-    relative = shares_ns * scale[:, None]
-    normal, right = relative.T @ relative, relative.T @ (nbytes * scale)
-    rates = np.full(len(right), float(nbytes.sum() / shares_ns.sum()))
-    rows = np.flatnonzero(np.diag(normal) > 0)
+    """Solve shares_ns @ rates = nbytes without negative rates (bytes / ns), by coordinate descent.
+
+    `shares_ns` is [message, class], `nbytes` [message]; the rates are [class].
+    """
+    weight = 1 / np.maximum(nbytes, 1)  # relative errors: large messages do not decide alone
+    weighted_ns = shares_ns * weight[:, None]
+    normal_matrix, right_side = weighted_ns.T @ weighted_ns, weighted_ns.T @ (nbytes * weight)
+    rates = np.full(len(right_side), float(nbytes.sum() / shares_ns.sum()))
+    classes = np.flatnonzero(np.diag(normal_matrix) > 0)
     for _ in range(ROUNDS_OF_GOODPUT_FIT):
-        for row in rows:
-            residual = right[row] - normal[row] @ rates + normal[row, row] * rates[row]
-            rates[row] = max(residual / normal[row, row], 0.0)
+        for row in classes:
+            diagonal = normal_matrix[row, row]
+            residual = right_side[row] - normal_matrix[row] @ rates + diagonal * rates[row]
+            rates[row] = max(residual / diagonal, 0.0)
     return rates

@@ -64,52 +64,51 @@ class Advice:
 def advise(replay: WindowedReplay, asked: pl.DataFrame, shards: pl.DataFrame) -> Advice:
     """Try the placements, as edits of the replay.
 
-    `asked` are the workers' requests with shards, tensors and bytes; `shards` has a row a shard.
+    `asked` has a row a request of workers, with shards, tensors and bytes; `shards` has a row a shard.
     """
     one_way, rank_steps = _select_one_way(asked)
-    sizes = measure_tensors(one_way, rank_steps)
+    variable_bytes = measure_tensors(one_way, rank_steps)
     by_shard = one_way.group_by("shard").agg(pl.col("bytes").sum() / rank_steps)
-    moved = shards.select("shard").join(by_shard, on="shard", how="left", maintain_order="left")
-    current = [max(round(nbytes), 1) for nbytes in moved["bytes"].fill_null(0).to_list()]
-    total_bytes, mean_bytes, count = sum(current), sum(current) // len(current), len(current)
-    largest_bytes = max(sizes.values(), default=0)
-    names = ADVISED if sizes else ("chunked",)
+    loads_now = shards.select("shard").join(by_shard, on="shard", how="left", maintain_order="left")
+    shard_bytes = [max(round(nbytes), 1) for nbytes in loads_now["bytes"].fill_null(0).to_list()]
+    total_bytes, shard_count = sum(shard_bytes), len(shard_bytes)
+    mean_bytes, largest_bytes = total_bytes // shard_count, max(variable_bytes.values(), default=0)
+    whole_bytes = max(
+        mean_bytes, largest_bytes
+    )  # least on the fullest shard if variables are whole
+    names = ADVISED if variable_bytes else ("chunked",)
     prices = {name: price_edits(replay, f"placement={name}") for name in names}
+    most_bytes, effective_shards = max(shard_bytes), total_bytes / max(shard_bytes)
     rows: list[tuple[str, int, int, float, int, float | None]] = [
-        (
-            "now",
-            max(current),
-            mean_bytes,
-            total_bytes / max(current),
-            max(mean_bytes, largest_bytes),
-            0.0,
-        )
+        ("now", most_bytes, mean_bytes, effective_shards, whole_bytes, 0.0)
     ]
     for name, price in prices.items():
-        most_bytes = max(
-            loads(STRATEGIES[name](list(sizes.values()) or [total_bytes], count), count)
-        )
+        pieces = STRATEGIES[name](list(variable_bytes.values()) or [total_bytes], shard_count)
+        most_bytes = max(loads(pieces, shard_count))
         effective_shards = total_bytes / most_bytes if most_bytes else 1.0
-        least_bytes = mean_bytes if name == "chunked" else max(mean_bytes, largest_bytes)
+        least_bytes = mean_bytes if name == "chunked" else whole_bytes
         rows.append((name, most_bytes, mean_bytes, effective_shards, least_bytes, price.saving))
-    table = pl.DataFrame(rows, schema=PLACEMENT_COLUMNS, orient="row")
-    variable = max(sizes, key=sizes.__getitem__, default=None)
-    sentence, placement = _choose_placement(table, prices, variable, largest_bytes)
-    return Advice(table, variable, largest_bytes or None, sentence, prices[placement])
+    placements = pl.DataFrame(rows, schema=PLACEMENT_COLUMNS, orient="row")
+    variable = max(variable_bytes, key=variable_bytes.__getitem__, default=None)
+    sentence, placement = _choose_placement(placements, prices, variable, largest_bytes)
+    return Advice(placements, variable, largest_bytes or None, sentence, prices[placement])
 
 
 def _choose_placement(
-    table: pl.DataFrame, prices: Mapping[str, EditPrice], variable: str | None, nbytes: int
+    placements: pl.DataFrame, prices: Mapping[str, EditPrice], variable: str | None, nbytes: int
 ) -> tuple[str, str]:
-    """Return a sentence of advice, and the placement that it names last; `variable` is the largest."""
-    most_bytes = dict(table.select("placement", "most_bytes").iter_rows())
+    """Return a sentence of advice, and the placement that it names last.
+
+    `placements` has a row a placement; `variable` is the largest one, of `nbytes`.
+    """
+    most_bytes = dict(placements.select("placement", "most_bytes").iter_rows())
     savings = {name: price.saving for name, price in prices.items() if price.saving is not None}
     if "chunked" not in savings:
         refusal = prices["chunked"].refusal
         return f"What another placement would save is not known: {refusal}.", "chunked"
     if max(savings.values()) <= 0:
         return "Balancing them would save nothing.", "chunked"
-    chunks = (
+    chunks_clause = (
         f"into {fmt.size(CHUNK_BYTES)} chunks across shards would shorten the job by "
         f"{fmt.percent(savings['chunked'])}."
     )
@@ -117,18 +116,23 @@ def _choose_placement(
         savings.keys() - {"chunked"}, key=lambda name: (savings[name], name), default=None
     )
     if variable is None or best_placement is None:
-        return f"Partitioning its variables {chunks}", "chunked"
-    order = {"greedy": "each on the least-loaded shard", "largest_first": "largest first (LPT)"}
-    advice = "Placing variables otherwise would save nothing"
+        return f"Partitioning its variables {chunks_clause}", "chunked"
+    name_in_words = {
+        "greedy": "each on the least-loaded shard",
+        "largest_first": "largest first (LPT)",
+    }
+    clause = "Placing variables otherwise would save nothing"
     if savings[best_placement] > 0:
         percent = fmt.percent(savings[best_placement])
-        advice = f"Placing variables {order[best_placement]} would shorten the job by {percent}"
+        clause = (
+            f"Placing variables {name_in_words[best_placement]} would shorten the job by {percent}"
+        )
     is_balanced = most_bytes[best_placement] < most_bytes["chunked"] * MIN_RATIO_OF_LOADS_IF_SPLIT
     if is_balanced or savings["chunked"] <= savings[best_placement]:
-        return f"{advice}.", best_placement
+        return f"{clause}.", best_placement
     return (
-        f"{advice}; no more is possible while {variable} ({fmt.size(nbytes)}) is whole: partitioning "
-        f"variables {chunks}"
+        f"{clause}; no more is possible while {variable} ({fmt.size(nbytes)}) is whole: partitioning "
+        f"variables {chunks_clause}"
     ), "chunked"
 
 
@@ -148,14 +152,15 @@ def _select_one_way(asked: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     return moving, max(moving.select("rank", "step").n_unique(), 1)
 
 
-def measure_tensors(moving: pl.DataFrame, rank_steps: int) -> Mapping[str, int]:
+def measure_tensors(requests: pl.DataFrame, rank_steps: int) -> Mapping[str, int]:
     """Return the bytes that a worker moves one way in a step, by tensor; empty where one is unknown.
 
-    They are in order of creation, as keys show, or else of first use.
+    `requests` move tensors one way, in so many steps of ranks. Tensors are in order of creation, as keys
+    show, or else of first use.
     """
-    if moving["tensor"].null_count():
+    if requests["tensor"].null_count():
         return {}
-    by_tensor = moving.group_by("tensor").agg(
+    by_tensor = requests.group_by("tensor").agg(
         pl.col("bytes").sum() / rank_steps, pl.col("key").min(), first=pl.col("start_ns").min()
     )
     rows = by_tensor.sort("key", "first", nulls_last=True).select("tensor", "bytes").iter_rows()
@@ -163,8 +168,11 @@ def measure_tensors(moving: pl.DataFrame, rank_steps: int) -> Mapping[str, int]:
 
 
 def list_largest_tensors(asked: pl.DataFrame) -> pl.DataFrame:
-    """Return the largest tensors of each shard, the largest first, in `TENSOR_COLUMNS`."""
-    moving, rank_steps = _select_one_way(asked)
+    """Return the largest tensors of each shard, the largest first, in `TENSOR_COLUMNS`.
+
+    `asked` has a row a request of workers.
+    """
+    one_way, rank_steps = _select_one_way(asked)
     longest = pl.col("ns").arg_max()
     tensors = (
         asked.drop_nulls("tensor")
@@ -176,7 +184,7 @@ def list_largest_tensors(asked: pl.DataFrame) -> pl.DataFrame:
             requests=pl.len(),
         )
     )
-    by_step = moving.group_by("shard", "tensor").agg(step_bytes=pl.col("bytes").sum() / rank_steps)
+    by_step = one_way.group_by("shard", "tensor").agg(step_bytes=pl.col("bytes").sum() / rank_steps)
     share = pl.col("bytes") / pl.col("bytes").sum().over("shard").clip(lower_bound=1)
     return (
         tensors.join(by_step, on=["shard", "tensor"], how="left")

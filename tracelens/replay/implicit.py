@@ -219,10 +219,10 @@ def _ends_vary_with_begins(begin_ns: Ints, end_ns: Ints, clock_ns: float) -> boo
 
     Times are [step, worker]; begins that vary by less than `clock_ns` tell nothing.
     """
-    begin_lateness_ns, end_lateness_ns = (
-        lateness_ns - np.median(lateness_ns, axis=0)
-        for lateness_ns in (ns - ns.mean(axis=1, keepdims=True) for ns in (begin_ns, end_ns))
+    begin_delay_ns, end_delay_ns = (
+        delay_ns - np.median(delay_ns, axis=0)
+        for delay_ns in (ns - ns.mean(axis=1, keepdims=True) for ns in (begin_ns, end_ns))
     )
-    variance = float(np.mean(begin_lateness_ns**2))
-    covariance = float(np.mean(begin_lateness_ns * end_lateness_ns))
+    variance = float(np.mean(begin_delay_ns**2))
+    covariance = float(np.mean(begin_delay_ns * end_delay_ns))
     return variance > clock_ns**2 and covariance > MIN_SLOPE_OF_ENDS_IF_WORKING * variance

@@ -135,45 +135,58 @@ def _price(
     calls: pl.DataFrame,
     steps: Ints,
     ratios: dict[str, Floats],
-    usual: float,
+    usual_ratio: float,
 ) -> TransferPrice:
-    """Price that slow calls take `usual` times what is usual."""
-    shares: dict[Carrier, Floats] = {
-        uid: np.minimum(usual / np.maximum(ratio, 1.0), 1.0) for uid, ratio in ratios.items()
+    """Price that calls of slow steps, a row each, take `usual_ratio` times what is usual.
+
+    `ratios` are how many times as long they take now, by communicator, [step].
+    """
+    time_ratios: dict[Carrier, Floats] = {
+        communicator: np.minimum(usual_ratio / np.maximum(ratio, 1.0), 1.0)
+        for communicator, ratio in ratios.items()
     }
     lost_ns = np.zeros(len(steps))
-    for communicator, share in shares.items():
-        of_communicator = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
-        lost_ns += transfers.measure_wire_time(of_communicator, steps) * (1 - share)
-    return price_faster_calls(replay, TransferFix(steps, shares), lost_ns)
+    for communicator, time_ratio in time_ratios.items():
+        communicator_calls = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
+        lost_ns += transfers.measure_wire_time(communicator_calls, steps) * (1 - time_ratio)
+    return price_faster_calls(replay, TransferFix(steps, time_ratios), lost_ns)
 
 
 def _measure_ratios(
     by_communicator: pl.DataFrame, steps: Ints, slow: _SlowSteps
 ) -> dict[str, Floats]:
-    """Return the calls' time over the usual time, [slow step], by slow communicator."""
+    """Return how many times as long as usual calls take, [slow step], by slow communicator.
+
+    `by_communicator` has a row for each communicator and step, with time and usual time, ns.
+    """
     ratios = {}
-    for (uid,), rows in by_communicator.partition_by("communicator", as_dict=True).items():
+    for (communicator,), by_step in by_communicator.partition_by(
+        "communicator", as_dict=True
+    ).items():
         ratio = np.full(len(steps), np.nan)
-        ratio[np.searchsorted(steps, rows["step"])] = rows["wire_ns"] / rows["usual"]
-        outside, inside = (float(medians(ratio[some], 0)) for some in (~slow.inside, slow.inside))
-        if inside >= MIN_RATIO_OF_SLOW_COMMUNICATOR * outside:
-            ratios[str(uid)] = np.nan_to_num(ratio[slow.inside] / outside, nan=1.0)
+        ratio[np.searchsorted(steps, by_step["step"])] = by_step["wire_ns"] / by_step["usual"]
+        usual_ratio, slow_ratio = (
+            float(medians(ratio[is_chosen], 0)) for is_chosen in (~slow.inside, slow.inside)
+        )
+        if slow_ratio >= MIN_RATIO_OF_SLOW_COMMUNICATOR * usual_ratio:
+            ratios[str(communicator)] = np.nan_to_num(ratio[slow.inside] / usual_ratio, nan=1.0)
     return ratios
 
 
 def _compare_with_usual(calls: pl.DataFrame) -> pl.DataFrame:
-    """Sum the time `wire_ns` and the `usual` time of the calls of each communicator and step, ns.
+    """Sum the time `wire_ns` and the `usual` time of calls, ns: a row per communicator and step.
 
     Calls of a rare size are compared with those of about its size, within a factor of 1.4.
     """
-    alike = ("communicator", "op")
-    is_rare = pl.len().over(*alike, "bytes") < MIN_CALLS_OF_SIZE
-    size = pl.col("bytes").fill_null(-1)
-    rounded = -2 - (pl.col("bytes") + 1).log(2).mul(2).round().cast(pl.Int64)
+    alike_columns = ("communicator", "op")
+    is_rare = pl.len().over(*alike_columns, "bytes") < MIN_CALLS_OF_SIZE
+    size_bytes = pl.col("bytes").fill_null(-1)
+    size_class = -2 - (pl.col("bytes") + 1).log(2).mul(2).round().cast(pl.Int64)
     return (
-        calls.with_columns(size=pl.when(is_rare & (size >= 0)).then(rounded).otherwise(size))
-        .with_columns(usual=pl.col("wire_ns").median().over(*alike, "size"))
+        calls.with_columns(
+            size=pl.when(is_rare & (size_bytes >= 0)).then(size_class).otherwise(size_bytes)
+        )
+        .with_columns(usual=pl.col("wire_ns").median().over(*alike_columns, "size"))
         .filter(pl.col("step") >= 0)
         .group_by(pl.col("communicator").cast(pl.String), "step")
         .agg(pl.col("wire_ns", "usual").sum())
@@ -181,61 +194,64 @@ def _compare_with_usual(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_episodes(ratio: Floats) -> _SlowSteps | None:
-    """Search for episodes; `ratio` is how many times as long as usual transfers take, [step]."""
+    """Search for runs of slow steps; `ratio` is how many times as long as usual transfers take, [step].
+
+    None if there are none, too few other steps, or too many slow steps outside.
+    """
     if len(ratio) < MIN_STEPS_TO_SEARCH_EPISODES + WARM_UP:
         return None
     lowest_ratio, spread = _find_lowest_level(ratio[WARM_UP:])
-    least_rise = max((MIN_RATIO_OF_EPISODE - 1) * lowest_ratio, MIN_Z_SCORE_OF_EPISODE * spread)
-    is_slow = ratio > lowest_ratio + least_rise / 2
+    min_rise = max((MIN_RATIO_OF_EPISODE - 1) * lowest_ratio, MIN_Z_SCORE_OF_EPISODE * spread)
+    is_slow = ratio > lowest_ratio + min_rise / 2
     is_slow[:WARM_UP] = False
     episodes = _join_slow_steps(is_slow)
-    in_episode = mark_runs(episodes, len(ratio))
-    out_of_episode = ~in_episode
-    out_of_episode[:WARM_UP] = False
-    if not episodes or out_of_episode.sum() < MIN_STEPS_OUTSIDE_EPISODES:
+    is_inside = mark_runs(episodes, len(ratio))
+    is_outside = ~is_inside
+    is_outside[:WARM_UP] = False
+    if not episodes or is_outside.sum() < MIN_STEPS_OUTSIDE_EPISODES:
         return None
-    too_many_outside = np.mean(is_slow[out_of_episode]) > 1 - MIN_SHARE_OF_USUAL_STEPS_OUTSIDE
-    if too_many_outside or np.median(ratio[in_episode]) < lowest_ratio + least_rise:
+    slow_ratio = float(np.median(ratio[is_inside]))
+    has_slow_outside = np.mean(is_slow[is_outside]) > 1 - MIN_SHARE_OF_USUAL_STEPS_OUTSIDE
+    if has_slow_outside or slow_ratio < lowest_ratio + min_rise:
         return None
-    usual_ratio = float(np.median(ratio[out_of_episode]))
-    independent_steps = out_of_episode.sum() / CORRELATED_STEPS_OUTSIDE_EPISODES
-    error = (
-        measure_deviation(ratio[out_of_episode] - usual_ratio)
-        / usual_ratio
-        / np.sqrt(independent_steps)
-    )
+    usual_ratio = float(np.median(ratio[is_outside]))
+    independent_steps = is_outside.sum() / CORRELATED_STEPS_OUTSIDE_EPISODES
+    relative_deviation = measure_deviation(ratio[is_outside] - usual_ratio) / usual_ratio
     return _SlowSteps(
-        in_episode, float(np.median(ratio[in_episode])) / usual_ratio, episodes, float(error)
+        inside=is_inside,
+        level=slow_ratio / usual_ratio,
+        episodes=episodes,
+        relative_error=float(relative_deviation / np.sqrt(independent_steps)),
     )
 
 
 def _find_lowest_level(ratio: Floats) -> tuple[float, float]:
-    """Return the lowest level that lasts, and the standard deviation of its steps.
+    """Return the lowest level of the ratio, [step], that lasts, and its steps' standard deviation.
 
     Steps are divided where logarithms differ most (Otsu 1979), and the lower ones again.
     """
-    ordered = np.sort(np.log(ratio))
-    while len(ordered) > MIN_STEPS_OF_LOWEST_LEVEL:
-        count = np.arange(1, len(ordered))
-        sum_below = np.cumsum(ordered)[:-1]
-        difference = sum_below / count - (ordered.sum() - sum_below) / count[::-1]
-        variance_between = count * count[::-1] * difference**2 / len(ordered) ** 2
-        lower = int(variance_between.argmax()) + 1
-        log_ratio = np.median(ordered[lower:]) - np.median(ordered[:lower])
-        is_one_level = log_ratio < np.log(MIN_RATIO_OF_LEVELS) or (
-            variance_between.max() < MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS * np.var(ordered)
+    log_ratio = np.sort(np.log(ratio))
+    while len(log_ratio) > MIN_STEPS_OF_LOWEST_LEVEL:
+        lower_count = np.arange(1, len(log_ratio))  # for each place where steps may be divided
+        upper_count, lower_sum = lower_count[::-1], np.cumsum(log_ratio)[:-1]
+        difference = lower_sum / lower_count - (log_ratio.sum() - lower_sum) / upper_count
+        variance_between = lower_count * upper_count * difference**2 / len(log_ratio) ** 2
+        cut = int(variance_between.argmax()) + 1
+        level_difference = np.median(log_ratio[cut:]) - np.median(log_ratio[:cut])
+        is_one_level = level_difference < np.log(MIN_RATIO_OF_LEVELS) or (
+            variance_between.max() < MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS * np.var(log_ratio)
         )
-        if lower < MIN_STEPS_OF_LOWEST_LEVEL or is_one_level:
+        if cut < MIN_STEPS_OF_LOWEST_LEVEL or is_one_level:
             break
-        ordered = ordered[:lower]
-    ratios = np.exp(ordered)
-    level = float(np.median(ratios))
-    return level, measure_deviation(ratios - level)
+        log_ratio = log_ratio[:cut]
+    lowest_ratios = np.exp(log_ratio)
+    level = float(np.median(lowest_ratios))
+    return level, measure_deviation(lowest_ratios - level)
 
 
 def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
     """Return the first and last row of runs in which nearly all steps are slow, in order."""
-    cost = MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE
+    cost = MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE  # of a step: a run gains with more slow ones
     gains = np.where(is_slow, 1 - cost, -cost)
     episodes: list[tuple[int, int]] = []
     while True:
@@ -247,17 +263,17 @@ def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
 
 
 def _compute_slows_down(phases: Phases, steps: Ints, slow: _SlowSteps) -> bool:
-    """Return True if computation slows down in the same steps."""
+    """Return True if computation slows down in the slow ones of some steps (numbers)."""
     computed = phases.pieces.steps.select("step", ns=phases.sum_time(*USEFUL_KINDS))
     by_step = computed.filter(pl.col("ns") > 0).group_by("step").agg(pl.col("ns").median())
-    inside_ns, outside_ns = (
-        by_step.filter(pl.col("step").is_in(steps[rows]))["ns"].to_numpy()
-        for rows in (slow.inside, ~slow.inside)
+    slow_ns, usual_ns = (
+        by_step.filter(pl.col("step").is_in(steps[is_chosen]))["ns"].to_numpy()
+        for is_chosen in (slow.inside, ~slow.inside)
     )
-    if not len(inside_ns) or not len(outside_ns):
+    if not len(slow_ns) or not len(usual_ns):
         return False
-    growth = np.median(inside_ns) / np.median(outside_ns)
-    return bool(growth - 1 > MAX_SHARE_OF_SLOWDOWN_IN_COMPUTE * (slow.level - 1))
+    ratio = np.median(slow_ns) / np.median(usual_ns)
+    return bool(ratio - 1 > MAX_SHARE_OF_SLOWDOWN_IN_COMPUTE * (slow.level - 1))
 
 
 def _find_ranks(trace: Trace, communicators: Iterable[str]) -> tuple[int, ...]:
@@ -273,5 +289,5 @@ def _describe_steps(steps: Ints, slow: _SlowSteps) -> tuple[str, Pattern]:
     steps_text = fmt.steps(int(slow_steps[0]), int(slow_steps[-1]))
     if len(slow.episodes) > 1:
         return f"{len(slow_steps)} of {steps_text} (in {len(slow.episodes)} episodes)", "sparse"
-    is_lasting = len(slow_steps) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(steps)
-    return steps_text, "persistent" if is_lasting else "transient"
+    lasts = len(slow_steps) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(steps)
+    return steps_text, "persistent" if lasts else "transient"

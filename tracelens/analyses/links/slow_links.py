@@ -118,10 +118,11 @@ def run(facts: Facts) -> Links:
     findings = [f for f in findings if (f.saving or 0.0) >= MIN_SAVING_TO_REPORT_LINK]
     if not findings:
         findings = find_congestion(facts, calls, has_messages=not messages.is_empty())
-    return Links(_table(trace, messages), tuple(findings))
+    return Links(_summarise_links(trace, messages), tuple(findings))
 
 
-def _table(trace: Trace, messages: pl.DataFrame) -> pl.DataFrame:
+def _summarise_links(trace: Trace, messages: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each pair of ranks that sent messages, in `LINK_COLUMNS`."""
     host = trace.workers.select("rank", "host")
     return (
         messages.group_by(_ENDS)
@@ -146,29 +147,31 @@ def _group_by_rank(links: list[_SlowLink]) -> list[list[_SlowLink]]:
     """Put links together that end in the same rank: they are slow for one reason."""
     groups: list[list[_SlowLink]] = []
     for link in _sort_by_loss(links):
-        near = [group for group in groups if any({*link.ends} & {*other.ends} for other in group)]
-        groups = [group for group in groups if group not in near]
-        groups.append([*(other for group in near for other in group), link])
+        touching_groups = [
+            group for group in groups if any({*link.ends} & {*other.ends} for other in group)
+        ]
+        groups = [group for group in groups if group not in touching_groups]
+        groups.append([*(other for group in touching_groups for other in group), link])
     return groups
 
 
 def _report(
     facts: Facts, calls: pl.DataFrame, messages: pl.DataFrame, group: list[_SlowLink]
 ) -> Finding:
-    """Report slow links of one reason; `calls` are collectives."""
+    """Report slow links of one reason; `calls` has a row a collective, `messages` one a message."""
     group = _sort_by_loss(group)
-    main, length_ns = group[0], job_ns(facts.trace)
-    sender, receiver = main.ends
-    steps = int(main.steps[0]), int(main.steps[-1])
+    main_link, length_ns = group[0], job_ns(facts.trace)
+    sender, receiver = main_link.ends
+    steps = int(main_link.steps[0]), int(main_link.steps[-1])
     in_steps = messages.filter(pl.col("step").is_between(*steps))
     on_link = pl.col("sender").eq(sender) & pl.col("receiver").eq(receiver)
-    message_ns, usual_ns = (_median_ns(in_steps.filter(some)) for some in (on_link, ~on_link))
+    message_ns, usual_ns = (_median_ns(in_steps.filter(flags)) for flags in (on_link, ~on_link))
     has_hops = bool(in_steps.filter(on_link)["hop"].any())
     price = _price(facts, calls, group, is_of_collectives=has_hops)
-    shared = set.intersection(*({*link.ends} for link in group))
-    ranks = sorted(shared) if len(group) > 1 and shared else [sender, receiver]
-    hosts = dict(facts.trace.workers.select("rank", "host").iter_rows())
-    slowdown = float(np.median(main.ratio))
+    shared_ranks = set.intersection(*({*link.ends} for link in group))
+    ranks = sorted(shared_ranks) if len(group) > 1 and shared_ranks else [sender, receiver]
+    host_of = dict(facts.trace.workers.select("rank", "host").iter_rows())
+    slowdown = float(np.median(main_link.ratio))
     return Finding.of(
         "slow_link",
         {
@@ -178,14 +181,14 @@ def _report(
             "ratio": f"{slowdown:.1f}",
         },
         ranks=tuple(ranks),
-        hosts=tuple(dict.fromkeys(str(hosts[rank]) for rank in ranks)),
+        hosts=tuple(dict.fromkeys(str(host_of[rank]) for rank in ranks)),
         phase="reduction",
-        pattern=main.pattern,
+        pattern=main_link.pattern,
         steps=steps,
         slowdown=slowdown,
         saving=float(price.saved_ns.sum()) / length_ns,
         interval=price.measure_interval(length_ns),
-        confidence=1 - main.p_value,
+        confidence=1 - main_link.p_value,
         fix=price.fix,
         evidence={
             "sender": sender,
@@ -193,7 +196,7 @@ def _report(
             "message_ns": message_ns,
             "usual_message_ns": usual_ns,
             "slow_links": [list(link.ends) for link in group],
-            "p_value": main.p_value,
+            "p_value": main_link.p_value,
         },
     )
 
@@ -201,23 +204,26 @@ def _report(
 def _price(
     facts: Facts, calls: pl.DataFrame, group: list[_SlowLink], *, is_of_collectives: bool
 ) -> TransferPrice:
-    """Price links whose messages take no longer than others, and the collectives over them."""
-    main = group[0]
-    collectives_ns = transfers.measure_wire_time(calls, main.steps)
+    """Price that messages of slow links take no longer than others.
+
+    If those are hops of collectives, all calls (a row each) get shorter by what the first link loses.
+    """
+    main_link = group[0]
+    collectives_ns = transfers.measure_wire_time(calls, main_link.steps)  # [step]
     if is_of_collectives and collectives_ns.any():
-        share = _measure_share_of_collectives(main, collectives_ns)
-        of_all = dict.fromkeys(calls["communicator"].cast(pl.String).unique(), share)
-        fix = TransferFix(main.steps, of_all)
-        return price_faster_calls(facts.replay, fix, collectives_ns * (1 - share))
+        time_ratio = _measure_share_of_collectives(main_link, collectives_ns)
+        communicators = calls["communicator"].cast(pl.String).unique()
+        fix = TransferFix(main_link.steps, dict.fromkeys(communicators, time_ratio))
+        return price_faster_calls(facts.replay, fix, collectives_ns * (1 - time_ratio))
     steps = np.unique(np.concatenate([link.steps for link in group]))
-    shares: dict[Carrier, Floats] = {}
+    time_ratios: dict[Carrier, Floats] = {}
     lost_ns = np.zeros(len(steps))
     for link in group:
         rows = np.searchsorted(steps, link.steps)
         lost_ns[rows] += link.lost_ns
-        share = shares[link.ends] = np.ones(len(steps))
-        share[rows] = 1 / np.maximum(link.ratio, 1)
-    return price_faster_calls(facts.replay, TransferFix(steps, shares), lost_ns)
+        time_ratio = time_ratios[link.ends] = np.ones(len(steps))
+        time_ratio[rows] = 1 / np.maximum(link.ratio, 1)
+    return price_faster_calls(facts.replay, TransferFix(steps, time_ratios), lost_ns)
 
 
 def _measure_share_of_collectives(link: _SlowLink, collectives_ns: Floats) -> Floats:
@@ -227,11 +233,11 @@ def _measure_share_of_collectives(link: _SlowLink, collectives_ns: Floats) -> Fl
     link's loss is subtracted.
     """
     link_ns = link.lost_ns * link.ratio / np.maximum(link.ratio - 1, ROUNDING_OF_RATIO)
-    share = 1 / np.maximum(link.ratio, 1)
+    time_share = 1 / np.maximum(link.ratio, 1)
     collectives_ns = np.maximum(collectives_ns, 1)
     if np.median(link_ns / collectives_ns) < MIN_SHARE_OF_COLLECTIVES_ON_LINK:
-        share = np.maximum(share, 1 - link.lost_ns / collectives_ns)
-    return share
+        time_share = np.maximum(time_share, 1 - link.lost_ns / collectives_ns)
+    return time_share
 
 
 def _median_ns(messages: pl.DataFrame) -> float:
@@ -240,58 +246,66 @@ def _median_ns(messages: pl.DataFrame) -> float:
 
 
 def _name_links(messages: pl.DataFrame, group: list[_SlowLink], ranks: list[int]) -> str:
+    """Name slow links as the subject of a sentence, by the ranks that they have in common."""
     if len(group) == 1:
         sender, receiver = group[0].ends
         return f"The link from rank {sender} to rank {receiver} is"
     if len(ranks) == 1:
-        of_rank = messages.filter(pl.any_horizontal(pl.col(_ENDS) == ranks[0])).n_unique(_ENDS)
-        return f"{'All' if len(group) == of_rank else len(group)} links of rank {ranks[0]} are"
+        of_rank = messages.filter(pl.any_horizontal(pl.col(_ENDS) == ranks[0]))
+        count = "All" if len(group) == of_rank.n_unique(_ENDS) else len(group)
+        return f"{count} links of rank {ranks[0]} are"
     return f"{len(group)} links around ranks {ranks[0]} and {ranks[-1]} are"
 
 
 def _find_slow_links(facts: Facts, messages: pl.DataFrame) -> list[_SlowLink]:
-    """Search all links: those between hosts, then those inside of them."""
+    """Search all links for slow ones: those between hosts, then those inside of them.
+
+    `messages` has a row each. A link inside of a host is not slow if one of its ranks is.
+    """
     trace = facts.trace
     step_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     if messages.is_empty() or not isinstance(step_ns, float):
         return []
-    host = trace.workers.select("rank", "host")
-    located = messages.join(host, left_on="sender", right_on="rank").join(
-        host, left_on="receiver", right_on="rank", suffix="_of_receiver"
+    hosts = trace.workers.select("rank", "host")
+    with_hosts = messages.join(hosts, left_on="sender", right_on="rank").join(
+        hosts, left_on="receiver", right_on="rank", suffix="_of_receiver"
     )
     is_between_hosts = pl.col("host").ne_missing(pl.col("host_of_receiver"))
-    classes = [located.filter(some) for some in (is_between_hosts, ~is_between_hosts)]
-    tables = [_LinkTimes.from_messages(alike) for alike in classes if not alike.is_empty()]
-    links = [link for table in tables for link in _search(table, step_ns, trace.uncertainty_ns)]
-    hosts = dict(host.iter_rows())
-    between_hosts = [link for link in links if len({hosts[rank] for rank in link.ends}) == 2]
+    parts = [with_hosts.filter(flags) for flags in (is_between_hosts, ~is_between_hosts)]
+    link_times = [_LinkTimes.from_messages(alike) for alike in parts if not alike.is_empty()]
+    links = [link for times in link_times for link in _search(times, step_ns, trace.uncertainty_ns)]
+    host_of = dict(hosts.iter_rows())
+    between_hosts = [link for link in links if len({host_of[rank] for rank in link.ends}) == 2]
     if len(between_hosts) == len(links) or is_busy(facts.core_wait or 0.0):
         return between_hosts
     return [
         link
         for link in links
         if link in between_hosts
-        or not any(_is_slow(rank, link, tables, facts.phases) for rank in link.ends)
+        or not any(_is_slow(rank, link, link_times, facts.phases) for rank in link.ends)
     ]
 
 
-def _search(table: _LinkTimes, step_ns: float, uncertainty_ns: int) -> list[_SlowLink]:
-    """Search links that are alike: each of them, and groups that are a large share of all."""
-    steps, count = table.ratio.shape
-    if steps < MIN_STEPS_TO_JUDGE_LINKS + WARM_UP or count < 2:
+def _search(times: _LinkTimes, step_ns: float, uncertainty_ns: int) -> list[_SlowLink]:
+    """Search links that are alike: each of them, and groups that are a large share of all.
+
+    `step_ns` is the length of a usual step, `uncertainty_ns` that of the clocks.
+    """
+    steps, link_count = times.ratio.shape
+    if steps < MIN_STEPS_TO_JUDGE_LINKS + WARM_UP or link_count < 2:
         return []
-    windows = [_scan_group(table, group, step_ns) for group in _find_groups(table.links)]
-    if count > 2:
-        windows += _scan_links(table, step_ns)
+    windows = [_scan_group(times, group, step_ns) for group in _find_groups(times.links)]
+    if link_count > 2:
+        windows += _scan_links(times, step_ns)
     p_values = np.array([window.p_value for window in windows])
-    is_found = window_scan.find_discoveries(p_values, MAX_ERROR_RATE_OF_LINKS)
+    is_significant = window_scan.find_discoveries(p_values, MAX_ERROR_RATE_OF_LINKS)
     slow_links: dict[tuple[int, int], _SlowLink] = {}
-    for row in np.flatnonzero(is_found).tolist():
+    for row in np.flatnonzero(is_significant).tolist():
         window = windows[row]
         columns = np.flatnonzero(window.group).tolist() if window.mean >= MIN_DELAY_OF_LINK else []
-        links = [_follow(table, window, column, step_ns, uncertainty_ns) for column in columns]
-        for link in links if None not in links else ():
-            assert link is not None
+        links = [_follow(times, window, column, step_ns, uncertainty_ns) for column in columns]
+        of_group = [link for link in links if link is not None]
+        for link in of_group if len(of_group) == len(links) else ():
             slow_links.setdefault(link.ends, link)
     return list(slow_links.values())
 
@@ -316,15 +330,18 @@ class _Window:
 
 
 def _find_groups(links: list[tuple[int, int]]) -> list[Flags]:
-    """Return groups that the median link may be one of: all links of a rank, or of a pair of ranks."""
+    """Return groups, flags of links, that the median link may be one of.
+
+    They are all links of a rank, or of a pair of ranks; a link is its sender and its receiver.
+    """
     ends = np.array(links)
     groups = {(ends == rank).any(axis=1).tobytes() for rank in np.unique(ends)}
     groups |= {np.isin(ends, pair).all(axis=1).tobytes() for pair in ends}
     if len(links) == 2:
-        groups |= {np.array([first, not first]).tobytes() for first in (True, False)}
-    flags = (np.frombuffer(group, np.bool_) for group in sorted(groups))
-    least = MIN_SHARE_OF_LINKS_IN_GROUP * len(links)
-    return [group for group in flags if least < group.sum() < len(links)]
+        groups |= {np.array([is_first, not is_first]).tobytes() for is_first in (True, False)}
+    group_flags = (np.frombuffer(group, np.bool_) for group in sorted(groups))
+    min_count = MIN_SHARE_OF_LINKS_IN_GROUP * len(links)
+    return [flags for flags in group_flags if min_count < flags.sum() < len(links)]
 
 
 def _scan_group(table: _LinkTimes, group: Flags, step_ns: float) -> _Window:
@@ -349,17 +366,17 @@ def _compare_with_step(delays_ns: Floats, step_ns: float) -> Floats:
     return np.minimum(delays_ns / max(step_ns, 1.0), MAX_DELAY_SCANNED)
 
 
-def _is_slow(rank: int, link: _SlowLink, tables: list[_LinkTimes], phases: Phases) -> bool:
+def _is_slow(rank: int, link: _SlowLink, link_times: list[_LinkTimes], phases: Phases) -> bool:
     """Return True if a rank of a link computes longer, or has no other link that could show it."""
-    links = [ends for table in tables for ends in table.links if rank in ends]
-    if links == [link.ends]:
+    links_of_rank = [ends for table in link_times for ends in table.links if rank in ends]
+    if links_of_rank == [link.ends]:
         return True
-    computed_ns = phases.sum_time(*USEFUL_KINDS)
-    is_rank = phases.pieces.steps["rank"].to_numpy() == rank
+    compute_ns = phases.sum_time(*USEFUL_KINDS)  # a number for each step of a rank
+    is_of_rank = phases.pieces.steps["rank"].to_numpy() == rank
     is_in_steps = phases.has_time & np.isin(phases.steps[phases.step_places], link.steps)
-    own_ns, others_ns = computed_ns[is_in_steps & is_rank], computed_ns[is_in_steps & ~is_rank]
-    least_ratio = 1 + MIN_MORE_COMPUTE_IF_RANK_SLOW
-    return bool(len(own_ns) and np.median(own_ns) > least_ratio * np.median(others_ns))
+    own_ns, others_ns = compute_ns[is_in_steps & is_of_rank], compute_ns[is_in_steps & ~is_of_rank]
+    min_ratio = 1 + MIN_MORE_COMPUTE_IF_RANK_SLOW
+    return bool(len(own_ns) and np.median(own_ns) > min_ratio * np.median(others_ns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,6 +396,7 @@ class _LinkTimes:
 
     @classmethod
     def from_messages(cls, messages: pl.DataFrame) -> _LinkTimes:
+        """Sum up the time of messages, a row each, and what they usually take, by step and link."""
         sums = (
             _add_usual_time(messages)
             .group_by("step", *_ENDS)
@@ -386,16 +404,17 @@ class _LinkTimes:
         )
         steps = sums["step"].unique().sort()
         links = sums.select(_ENDS).unique().sort(_ENDS)
-        cells = steps.to_frame().join(links, how="cross")
-        sums = cells.join(sums, on=cells.columns, how="left", maintain_order="left")
-        numbers = sums.select(pl.col("ns", "usual", "messages").fill_null(0).cast(pl.Float64))
-        spent_ns, expected_ns, counts = numbers.to_numpy().T.reshape(3, len(steps), links.height)
-        least = MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP * np.median(counts, axis=1, keepdims=True)
-        is_known = (expected_ns > 0) & (counts >= least)
+        all_cells = steps.to_frame().join(links, how="cross")
+        sums = all_cells.join(sums, on=all_cells.columns, how="left", maintain_order="left")
+        columns = sums.select(pl.col("ns", "usual", "messages").fill_null(0).cast(pl.Float64))
+        matrices = columns.to_numpy().T.reshape(3, len(steps), links.height)
+        spent_ns, expected_ns, counts = matrices  # [step, link]
+        min_count = MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP * np.median(counts, axis=1, keepdims=True)
+        is_known = (expected_ns > 0) & (counts >= min_count)
         ratio = np.where(is_known, spent_ns / np.where(is_known, expected_ns, 1), np.nan)
         expected_ns, ratio = (_fill_unknown(values, is_known) for values in (expected_ns, ratio))
-        rows = steps.to_numpy().astype(np.int64)
-        return cls(rows, list(links.iter_rows()), counts, is_known, expected_ns, ratio)
+        numbers = steps.to_numpy().astype(np.int64)
+        return cls(numbers, list(links.iter_rows()), counts, is_known, expected_ns, ratio)
 
     def measure_delays(self, is_usual: Flags) -> Floats:
         """Return by how much each link takes longer than the median one of usual links, ns."""
@@ -409,57 +428,67 @@ def _add_usual_time(messages: pl.DataFrame) -> pl.DataFrame:
     A message takes no longer than a larger one, and in proportion no longer than a smaller one: so sizes
     that a slow link alone carries are compared, too.
     """
-    nbytes = pl.col("bytes").fill_null(0) + 1
-    sized = messages.with_columns(size=nbytes.log(2).mul(2).round())
-    by_size = sized.group_by("size").agg(pl.col("ns").median(), nbytes=nbytes.median()).sort("size")
-    size = by_size["nbytes"].to_numpy()
-    bounds_ns = by_size["ns"].to_numpy() * np.maximum(size[:, None] / size, 1.0)
-    return sized.join(by_size.select("size", usual=pl.Series(bounds_ns.min(axis=1))), on="size")
+    message_bytes = pl.col("bytes").fill_null(0) + 1
+    with_size = messages.with_columns(size=message_bytes.log(2).mul(2).round())
+    by_size = (
+        with_size.group_by("size")
+        .agg(pl.col("ns").median(), nbytes=message_bytes.median())
+        .sort("size")
+    )
+    size_bytes = by_size["nbytes"].to_numpy()
+    scaled_ns = by_size["ns"].to_numpy() * np.maximum(size_bytes[:, None] / size_bytes, 1.0)
+    return with_size.join(by_size.select("size", usual=pl.Series(scaled_ns.min(axis=1))), on="size")
 
 
 def _fill_unknown(values: Floats, is_known: Flags) -> Floats:
-    """Fill unknown steps of a link with the median of three known ones around the nearest."""
+    """Return values, [step, link], with unknown ones as the median of three known around the nearest."""
     filled = values.copy()
     for link in np.flatnonzero(~is_known.all(axis=0)):
-        rows = np.flatnonzero(is_known[:, link])
-        if len(rows):
-            padded = np.pad(values[rows, link], 1, mode="edge")
-            medians_of_three = np.median([padded[:-2], padded[1:-1], padded[2:]], axis=0)
-            middles = (rows[1:] + rows[:-1]) / 2
-            unknown = np.flatnonzero(~is_known[:, link])
-            filled[unknown, link] = medians_of_three[np.searchsorted(middles, unknown)]
+        known_rows = np.flatnonzero(is_known[:, link])
+        if len(known_rows):
+            padded_values = np.pad(values[known_rows, link], 1, mode="edge")
+            medians_of_three = np.median(
+                [padded_values[:-2], padded_values[1:-1], padded_values[2:]], axis=0
+            )
+            middles = (known_rows[1:] + known_rows[:-1]) / 2
+            unknown_rows = np.flatnonzero(~is_known[:, link])
+            filled[unknown_rows, link] = medians_of_three[np.searchsorted(middles, unknown_rows)]
     return filled
 
 
 def _follow(
-    table: _LinkTimes, window: _Window, link: int, step_ns: float, uncertainty_ns: int
+    times: _LinkTimes, window: _Window, link: int, step_ns: float, uncertainty_ns: int
 ) -> _SlowLink | None:
-    """Follow a link from edge to edge; None if messages lose too little, or less than clocks may err."""
-    delays_ns = table.measure_delays(~window.group)[:, link]
+    """Return the steps in which a link (column) is slow, from a window in which its group is.
+
+    None if messages lose too little, or less than clocks, by `uncertainty_ns`, may err. `step_ns` is the
+    length of a usual step.
+    """
+    delays_ns = times.measure_delays(~window.group)[:, link]
     residual = _compare_with_step(delays_ns, step_ns)
-    shape = fit_course(
+    course = fit_course(
         residual[WARM_UP:],
         window.first - WARM_UP,
         window.last - WARM_UP,
         max_ratio=MAX_DEVIATION_RATIO_IF_LINK_DRIFTS,
     )
-    first_row, last_row = shape.first_row + WARM_UP, shape.last_row + WARM_UP
-    if shape.first_row == 0 and np.median(residual[:WARM_UP]) > shape.level / 2:
+    first_row, last_row = course.first_row + WARM_UP, course.last_row + WARM_UP
+    if course.first_row == 0 and np.median(residual[:WARM_UP]) > course.level / 2:
         first_row = 0
     rows = slice(first_row, last_row + 1)
-    is_known = table.is_known[rows, link]
-    ratio = table.ratio[rows, link] / medians(table.ratio[rows, ~window.group], axis=1)
-    is_slow = medians(ratio[is_known], axis=0) >= MIN_RATIO_OF_SLOW_LINK
+    is_known = times.is_known[rows, link]
+    slow_ratio = times.ratio[rows, link] / medians(times.ratio[rows, ~window.group], axis=1)
+    is_slow = medians(slow_ratio[is_known], axis=0) >= MIN_RATIO_OF_SLOW_LINK
     lost_ns = np.where(is_known, np.maximum(delays_ns[rows], 0), 0.0)
-    loss_of_message_ns = lost_ns.sum() / max(table.messages[rows, link].sum(), 1)
-    is_clear = loss_of_message_ns > CLOCK_UNCERTAINTIES_OF_LOSS * uncertainty_ns
-    if is_known.sum() < MIN_STEPS_OF_SLOW_LINK or not is_slow or not is_clear:
+    loss_of_message_ns = lost_ns.sum() / max(times.messages[rows, link].sum(), 1)
+    exceeds_clocks = loss_of_message_ns > CLOCK_UNCERTAINTIES_OF_LOSS * uncertainty_ns
+    if is_known.sum() < MIN_STEPS_OF_SLOW_LINK or not is_slow or not exceeds_clocks:
         return None
     return _SlowLink(
-        ends=table.links[link],
-        steps=table.steps[rows],
-        ratio=ratio,
+        ends=times.links[link],
+        steps=times.steps[rows],
+        ratio=slow_ratio,
         lost_ns=lost_ns,
-        pattern=shape.pattern,
+        pattern=course.pattern,
         p_value=window.p_value,
     )

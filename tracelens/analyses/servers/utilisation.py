@@ -170,8 +170,8 @@ def measure_utilisation(
     pushed = asked.filter(pl.col("op") == "push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
     sees_receives = (pl.col("received") > 0).any().over("shard")
     since_sent = (pl.col("worked_ns") - pl.col("sent_ns")).clip(lower_bound=0)
-    window = pl.when(sees_receives).then("push_window")
-    window = window.when(pl.lit(is_aligned)).then(since_sent)
+    known_window = pl.when(sees_receives).then("push_window")
+    window = known_window.when(pl.lit(is_aligned)).then(since_sent)
     by_step = (
         served.group_by(_GROUP)
         .agg(

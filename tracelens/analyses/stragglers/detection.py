@@ -52,7 +52,7 @@ SPREAD_OF_RANKS_WITHOUT_BASELINE: Final = 0.003
 # ranks: a delay that migrates is not searched for among fewer [calibrate]
 MIN_RANKS_FOR_MIGRATING_TEST: Final = 3
 # steps: a delay that migrates stays at each rank for as many in a row [calibrate; one decision in
-# find_migrating, _edges]
+# find_migrating, _divide_into_stretches]
 MIN_STEPS_OF_STRETCH: Final = 5
 # of a step: stretches of equal ranks differ by this standard deviation or more [calibrate]
 MIN_SPREAD_OF_STRETCHES: Final = 0.003
@@ -112,20 +112,21 @@ def find_episodes(times: ComputeTime) -> list[Episode]:
     """Find every delay of a single rank, and a delay that migrates."""
     if not times.phases or not times.settled.any():
         return []
-    series = [_measure_residuals(times, phase_ns) for phase_ns in times.own]
+    # Of each phase, and last of all of them: [step, rank] as shares of a step.
+    residuals = [_measure_residuals(times, phase_ns) for phase_ns in times.own]
     if len(times.phases) > 1:
-        series.append(_measure_residuals(times, times.total))
-    migrating = find_migrating(times, series[-1], series[: len(times.phases)])
+        residuals.append(_measure_residuals(times, times.total))
+    migrating = find_migrating(times, residuals[-1], residuals[: len(times.phases)])
     if migrating:
-        for residuals in series:
-            residuals[migrating.delay_ns > 0] = 0.0
-    settled = [residuals[times.settled_rows] for residuals in series]
-    evidence = find_evidence(settled, np.flatnonzero(times.settled))
+        for residual in residuals:
+            residual[migrating.delay_ns > 0] = 0.0
+    settled_residuals = [residual[times.settled_rows] for residual in residuals]
+    evidence = find_evidence(settled_residuals, np.flatnonzero(times.settled))
     episodes = [migrating] if migrating else []
     for rank in sorted({item.rank for item in evidence}):
-        of_rank = [item for item in evidence if item.rank == rank]
-        unexplained = np.stack([residuals[:, rank] for residuals in series])
-        episodes += _RankDelays(times, unexplained, rank).explain(of_rank)
+        rank_evidence = [item for item in evidence if item.rank == rank]
+        unexplained = np.stack([residual[:, rank] for residual in residuals])
+        episodes += _RankDelays(times, unexplained, rank).explain(rank_evidence)
     return episodes
 
 
@@ -154,20 +155,20 @@ class _RankDelays:
         return np.flatnonzero(self.times.settled)
 
     def explain(self, evidence: list[Evidence]) -> list[Episode]:
-        """Follow the delays that there is evidence for, the greatest first."""
+        """Follow the delays that there is evidence for, the greatest first; return their episodes."""
         residuals_before = self.unexplained[:, self.rows].copy()
         episodes = []
         while evidence:
-            greatest = max(evidence, key=self._explained_squares)
+            greatest = max(evidence, key=self._measure_explained_squares)
             of_one_delay = [
                 item
                 for item in evidence
-                if _overlap(greatest.rows, item.rows) >= MIN_OVERLAP_OF_ONE_DELAY
+                if _measure_overlap(greatest.rows, item.rows) >= MIN_OVERLAP_OF_ONE_DELAY
             ]
-            followed = self._follow(of_one_delay)
+            episode_and_level = self._follow(of_one_delay)
             evidence = [item for item in evidence if item is not greatest]
-            if followed is not None:
-                episode, level = followed
+            if episode_and_level is not None:
+                episode, level = episode_and_level
                 episodes.append(episode)
                 evidence = [
                     item
@@ -181,12 +182,12 @@ class _RankDelays:
 
         A delay is measured from the rank's own lower level, which may be clearly above its peers'.
         """
-        lasting = [episode for episode in episodes if episode.pattern != "sparse"]
-        if not lasting:
+        lasting_episodes = [episode for episode in episodes if episode.pattern != "sparse"]
+        if not lasting_episodes:
             return episodes
-        longest = max(lasting, key=lambda episode: len(episode.rows))
-        phases = [self.times.phases.index(name) for name in longest.phases]
-        residual = self.unexplained[phases].sum(axis=0)[self.rows]
+        longest = max(lasting_episodes, key=lambda episode: len(episode.rows))
+        phase_rows = [self.times.phases.index(name) for name in longest.phases]
+        residual = self.unexplained[phase_rows].sum(axis=0)[self.rows]  # share of a step, [step]
         level = float(np.median(residual))
         is_slower = level >= window_scan.min_effect(len(self.times.ranks))
         if not is_slower or np.mean(residual > level / 2) < MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL:
@@ -196,109 +197,125 @@ class _RankDelays:
         persistent = replace(longest, delay_ns=delay_ns, pattern="persistent")
         return [persistent if episode is longest else episode for episode in episodes]
 
-    def _explained_squares(self, item: Evidence) -> float:
+    def _measure_explained_squares(self, item: Evidence) -> float:
         """Return the part of the sum of squares that a delay explains."""
         residual = self.unexplained[item.series, self.rows]
-        return float((residual**2).sum()) - _best_course(residual, [item]).cost
+        return float((residual**2).sum()) - _find_best_course(residual, [item]).cost
 
     def _is_unexplained(
         self, item: Evidence, residuals_before: Floats, episode: Episode, level: float
     ) -> bool:
-        """Return True if an episode leaves a good part of the evidence.
+        """Return True if an episode leaves a good part of an item of evidence.
 
-        In the steps of the episode it must also be as great as the episode's `level`, a share of a step.
+        In the steps of the episode it must also be as great as the episode's `level`, a share of a step,
+        as are the residuals, [series, step].
         """
         median_before = np.median(residuals_before[item.series, item.rows])
-        median = np.median(self.unexplained[item.series, self.rows[item.rows]])
-        is_same = _overlap(self.rows[item.rows], episode.rows) >= MIN_OVERLAP_WITH_EPISODE
-        return bool(median >= max(MIN_SHARE_OF_DELAY_LEFT * median_before, level * is_same))
+        median_left = np.median(self.unexplained[item.series, self.rows[item.rows]])
+        overlap = _measure_overlap(self.rows[item.rows], episode.rows)
+        least_level = level if overlap >= MIN_OVERLAP_WITH_EPISODE else 0.0
+        return bool(median_left >= max(MIN_SHARE_OF_DELAY_LEFT * median_before, least_level))
 
     def _follow(self, evidence: list[Evidence]) -> tuple[Episode, float] | None:
-        """Follow a delay through all steps, in its phases, and take it away; also return its level."""
-        residuals = self.unexplained[:, self.rows]
-        count = len(self.times.phases)
-        certain = sorted({item.series for item in evidence if item.series < count})
-        course = _best_course(residuals[-1], evidence)
-        if len(certain) == 1:
-            of_phase = _best_course(residuals[certain[0]], evidence)
-            if of_phase.effect.sum() >= MIN_SHARE_OF_DELAY_IN_ONE_PHASE * course.effect.sum():
-                course = of_phase
-        heights = _clear_heights(residuals[:count], course, certain)
-        phases = [int(phase) for phase in np.argsort(heights)[::-1] if heights[phase] > 0]
-        if heights.sum() < MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES * course.level:
-            phases = [int(np.argmax(_measure_heights(residuals[:count], course)))]
-        elif sorted(phases) != certain:
-            course = _best_course(residuals[phases].sum(axis=0), evidence)
+        """Follow a delay through all steps, in its phases, and take it away from what is unexplained.
+
+        Return its episode and level (a share of a step); None if it is no delay as in its evidence.
+        """
+        residuals = self.unexplained[:, self.rows]  # [series, step], as shares of a step
+        phase_count = len(self.times.phases)
+        phase_residuals = residuals[:phase_count]
+        certain_phases = sorted({item.series for item in evidence if item.series < phase_count})
+        course = _find_best_course(residuals[-1], evidence)
+        if len(certain_phases) == 1:
+            phase_course = _find_best_course(residuals[certain_phases[0]], evidence)
+            total_effect, phase_effect = course.effect.sum(), phase_course.effect.sum()
+            if phase_effect >= MIN_SHARE_OF_DELAY_IN_ONE_PHASE * total_effect:
+                course = phase_course
+        increases = _find_clear_increases(phase_residuals, course, certain_phases)
+        phases = [int(phase) for phase in np.argsort(increases)[::-1] if increases[phase] > 0]
+        if increases.sum() < MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES * course.level:
+            phases = [int(np.argmax(_measure_increases(phase_residuals, course)))]
+        elif sorted(phases) != certain_phases:
+            course = _find_best_course(residuals[phases].sum(axis=0), evidence)
         delay = self._extend(course, self.unexplained[phases, : self.rows[0]].sum(axis=0))
-        steps = int(np.count_nonzero(delay))
-        if course.level <= 0 or not self._lasts_as_seen(course, evidence, steps):
+        late_steps = int(np.count_nonzero(delay))
+        if course.level <= 0 or not self._lasts_as_seen(course, evidence, late_steps):
             return None
         if course.stalls:
-            stalled = np.maximum(residuals[phases].sum(axis=0), 0.0)
-            delay[self.rows] = np.where(course.is_upper, stalled, 0.0)
+            stalls = np.maximum(residuals[phases].sum(axis=0), 0.0)
+            delay[self.rows] = np.where(course.is_upper, stalls, 0.0)
             self.unexplained[:, delay > 0] = 0.0
         else:
-            heights = np.maximum(_measure_heights(residuals[:count], course), 0.0)
-            shares = heights / max(heights.sum(), course.level)
-            self.unexplained[:count] -= delay * shares[:, None]
-            self.unexplained[count:] -= delay
+            increases = np.maximum(_measure_increases(phase_residuals, course), 0.0)
+            phase_shares = increases / max(increases.sum(), course.level)
+            self.unexplained[:phase_count] -= delay * phase_shares[:, None]
+            self.unexplained[phase_count:] -= delay
         return self._build_episode(course, evidence, phases, delay), course.level
 
-    def _lasts_as_seen(self, course: Course, evidence: list[Evidence], steps: int) -> bool:
-        """Return True if a delay of `steps` is of stalls, or lasts, as its evidence says."""
+    def _lasts_as_seen(self, course: Course, evidence: list[Evidence], late_steps: int) -> bool:
+        """Return True if a delay of so many steps is of stalls, or lasts, as its evidence says."""
         if course.stalls:
             return any(item.stalls for item in evidence)
-        least_steps = MIN_STEPS_OF_LASTING_DELAY
+        min_steps = MIN_STEPS_OF_LASTING_DELAY
         if len(self.times.ranks) == 2:
-            least_steps = window_scan.min_window_of_pair(len(self.rows))
-        return steps >= least_steps and not all(item.stalls for item in evidence)
+            min_steps = window_scan.min_window_of_pair(len(self.rows))
+        return late_steps >= min_steps and not all(item.stalls for item in evidence)
 
-    def _extend(self, course: Course, warm_up: Floats) -> Floats:
+    def _extend(self, course: Course, warm_up_residuals: Floats) -> Floats:
         """Return the delay of all steps, [step], also of those in a run that are not compared.
 
-        A run that begins with the first settled step includes the warm-up if that is as slow.
+        A run that begins with the first settled step includes the warm-up, whose residuals are given, if
+        that is as slow. All are shares of a step.
         """
         delay = np.zeros(len(self.times.steps))
         delay[self.rows] = course.effect
         if course.pattern == "drifting" or course.stalls:
             return delay
-        for first, last in course.runs:
-            delay[self.rows[first] : self.rows[last] + 1] = course.level
-        if course.first_row == 0 and len(warm_up) and np.median(warm_up) > course.level / 2:
+        for first_row, last_row in course.runs:
+            delay[self.rows[first_row] : self.rows[last_row] + 1] = course.level
+        if (
+            course.first_row == 0
+            and len(warm_up_residuals)
+            and np.median(warm_up_residuals) > course.level / 2
+        ):
             delay[: self.rows[0]] = course.level
         return delay
 
     def _build_episode(
-        self, course: Course, evidence: list[Evidence], phases: list[int], delay: Floats
+        self, course: Course, evidence: list[Evidence], phase_rows: list[int], delay: Floats
     ) -> Episode:
+        """Build the episode of a delay, [step] as shares of a step, in some phases (rows)."""
         delay_ns = np.zeros(self.times.total.shape)
         delay_ns[:, self.rank] = delay * self.times.step_ns
-        names = [self.times.phases[phase] for phase in phases]
+        phase_names = [self.times.phases[phase] for phase in phase_rows]
         return Episode(
             ranks=(self.rank,),
-            phase=names[0],
+            phase=phase_names[0],
             delay_ns=delay_ns,
             pattern="sparse" if course.stalls else course.pattern,
             p_value=min(item.p_value for item in evidence),
             relative_error=0.0 if course.stalls else max(item.relative_error for item in evidence),
             period=_find_period(np.flatnonzero(delay)) if course.stalls else None,
-            more_phases=tuple(names[1:]),
+            more_phases=tuple(phase_names[1:]),
         )
 
 
-def _overlap(rows: Indices, other_rows: Indices) -> float:
+def _measure_overlap(rows: Indices, other_rows: Indices) -> float:
     """Return the share of the shorter of two sets of rows that is in both."""
     return len(np.intersect1d(rows, other_rows)) / min(len(rows), len(other_rows))
 
 
-def _best_course(residual: Floats, evidence: list[Evidence]) -> Course:
-    """Follow a delay from the steps of each evidence of it; return the course that explains most."""
-    course_fits = []
+def _find_best_course(residual: Floats, evidence: list[Evidence]) -> Course:
+    """Follow a delay from the steps of each item of evidence; return the course that explains most.
+
+    The residual is what a rank takes beyond its peers, [step], as shares of a step.
+    """
+    courses = []
     for item in evidence:
-        inside = np.zeros(len(residual), np.bool_)
-        inside[item.rows] = True
-        course_fits.append(fit_courses(residual, inside, scattered=item.stalls))
-    return min(course_fits, key=lambda course: course.cost)
+        is_inside = np.zeros(len(residual), np.bool_)
+        is_inside[item.rows] = True
+        courses.append(fit_courses(residual, is_inside, scattered=item.stalls))
+    return min(courses, key=lambda course: course.cost)
 
 
 def _find_period(rows: Indices) -> int | None:
@@ -310,7 +327,7 @@ def _find_period(rows: Indices) -> int | None:
     return period if period > 2 and regular >= MIN_SHARE_OF_GAPS_WITH_PERIOD else None
 
 
-def _measure_heights(residuals: Floats, course: Course) -> Floats:
+def _measure_increases(residuals: Floats, course: Course) -> Floats:
     """Measure by how much each phase is longer where a rank is late, [phase] as shares of a step."""
     inside = course.is_upper
     upper = (np.mean if course.stalls else np.median)(residuals[:, inside], axis=1)
@@ -323,62 +340,74 @@ def _has_baseline(inside: Flags) -> bool:
     return bool(np.mean(~inside) >= MIN_SHARE_OF_STEPS_FOR_BASELINE)
 
 
-def _clear_heights(residuals: Floats, course: Course, certain: list[int]) -> Floats:
-    """Return the heights of phases, 0 where one is not clearly longer; `certain` phases always are."""
-    heights = _measure_heights(residuals, course)
+def _find_clear_increases(residuals: Floats, course: Course, certain: list[int]) -> Floats:
+    """Return the increases of phases, 0 where one is not clearly longer; `certain` phases always are."""
+    increases = _measure_increases(residuals, course)
     errors = np.array([_least_clear_delay(residual, course.is_upper) for residual in residuals])
-    is_clear = (heights > errors) | np.isin(np.arange(len(residuals)), certain)
-    return np.where(is_clear, np.maximum(heights, 0.0), 0.0)
+    is_clear = (increases > errors) | np.isin(np.arange(len(residuals)), certain)
+    return np.where(is_clear, np.maximum(increases, 0.0), 0.0)
 
 
-def _least_clear_delay(residual: Floats, inside: Flags) -> float:
-    """Return the delay, as a share of a step, that a phase must exceed to be clearly longer."""
+def _least_clear_delay(residual: Floats, is_inside: Flags) -> float:
+    """Return the delay, as a share of a step, that a phase must exceed to be clearly longer.
+
+    `residual` is what a rank takes for it beyond its peers, [step], `is_inside` flags the late steps.
+    """
     edges = block_edges(len(residual))
     noise = measure_deviation(np.diff(block_medians(residual[:, None], edges)[:, 0])) / np.sqrt(2)
     steps_of_block = len(residual) / (len(edges) - 1)
-    steps, has_baseline = np.count_nonzero(inside), _has_baseline(inside)
-    per_step = 1 / steps + (1 / (len(residual) - steps) if has_baseline else 0.0)
+    late_steps, has_baseline = np.count_nonzero(is_inside), _has_baseline(is_inside)
+    inverse_steps = 1 / late_steps + (1 / (len(residual) - late_steps) if has_baseline else 0.0)
     spread = 0.0 if has_baseline else SPREAD_OF_RANKS_WITHOUT_BASELINE
     return (
         MIN_Z_SCORE_OF_LONGER_PHASE
         * math.sqrt(math.pi / 2)  # a median's standard error, as a multiple of a mean's
-        * float(np.sqrt(noise**2 * steps_of_block * per_step + spread**2))
+        * float(np.sqrt(noise**2 * steps_of_block * inverse_steps + spread**2))
     )
 
 
 def find_migrating(
     times: ComputeTime, residuals: Floats, residuals_of_phases: list[Floats]
 ) -> Episode | None:
-    """Search all phases together for a delay that migrates; both are [step, rank], shares of a step."""
+    """Search all phases together for a delay that migrates: some rank is late, each time another one.
+
+    `residuals` is what ranks take beyond their peers, [step, rank] as shares of a step, in all phases.
+    """
     rows = np.flatnonzero(times.settled)
-    settled = residuals[times.settled_rows]
-    if settled.shape[1] < MIN_RANKS_FOR_MIGRATING_TEST or len(rows) < 2 * MIN_STEPS_OF_STRETCH:
+    settled_residuals = residuals[times.settled_rows]
+    if (
+        settled_residuals.shape[1] < MIN_RANKS_FOR_MIGRATING_TEST
+        or len(rows) < 2 * MIN_STEPS_OF_STRETCH
+    ):
         return None
-    stretches = block_medians(settled, _edges(len(settled)))
-    is_there = stretches != 0
-    deviations = (stretches - medians(stretches, axis=0))[is_there]
+    stretches = block_medians(
+        settled_residuals, _divide_into_stretches(len(settled_residuals))
+    )  # [stretch, rank]
+    deviations = (stretches - medians(stretches, axis=0))[stretches != 0]
     spread = max(measure_deviation(deviations) if deviations.size else 0.0, MIN_SPREAD_OF_STRETCHES)
     # Nearly always some rank is late: of many, noise has dozens as late as a short delay.
-    latest = stretches.max(axis=1)
-    clear = latest[latest > max(MIN_MIGRATING_DELAY, MIN_Z_SCORE_OF_STRETCH * spread)]
-    if not clear.size:
+    longest_delays = stretches.max(axis=1)
+    clear_delays = longest_delays[
+        longest_delays > max(MIN_MIGRATING_DELAY, MIN_Z_SCORE_OF_STRETCH * spread)
+    ]
+    if not clear_delays.size:
         return None
-    level = float(np.median(clear))
+    level = float(np.median(clear_delays))
     for _ in range(ROUNDS_OF_MIGRATING_LEVEL):
-        gains = np.minimum(settled, level + spread) - level / 2
+        gains = np.minimum(settled_residuals, level + spread) - level / 2
         is_late = find_best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)
         if not _migrates(is_late):
             return None
-        level = float(np.median(settled[is_late]))
+        level = float(np.median(settled_residuals[is_late]))
     p_value = float(student_tail(level / spread, FREEDOM_OF_STRETCHES)) * stretches.size
     if p_value > MAX_P_VALUE_OF_MIGRATING_DELAY:
         return None
     delay_ns = np.zeros_like(residuals)
     delay_ns[rows] = is_late * level * times.step_ns
-    growth = [float(of_phase[rows][is_late].mean()) for of_phase in residuals_of_phases]
+    phase_delays = [float(of_phase[rows][is_late].mean()) for of_phase in residuals_of_phases]
     return Episode(
         ranks=tuple(np.flatnonzero(is_late.any(axis=0)).tolist()),
-        phase=times.phases[int(np.argmax(growth))],
+        phase=times.phases[int(np.argmax(phase_delays))],
         delay_ns=delay_ns,
         pattern="migrating",
         p_value=p_value,
@@ -386,16 +415,16 @@ def find_migrating(
 
 
 def _migrates(is_late: Flags) -> bool:
-    """Return True if in most steps some rank is late, one alone, and each time another one."""
-    counts, has_late_rank = is_late.sum(axis=0), is_late.any(axis=1)
+    """Return True if in most steps some rank is late, [step, rank], one alone, and another each time."""
+    late_steps, has_late_rank = is_late.sum(axis=0), is_late.any(axis=1)
     return bool(
-        np.count_nonzero(counts) >= MIN_RANKS_VISITED
+        np.count_nonzero(late_steps) >= MIN_RANKS_VISITED
         and has_late_rank.mean() >= MIN_SHARE_OF_STEPS_WITH_LATE_RANK
-        and counts.max() <= MAX_SHARE_OF_STRETCHES_OF_ONE_RANK * counts.sum()
+        and late_steps.max() <= MAX_SHARE_OF_STRETCHES_OF_ONE_RANK * late_steps.sum()
         and np.mean(is_late[has_late_rank].sum(axis=1) == 1) >= MIN_SHARE_OF_LATE_STEPS_OF_ONE_RANK
     )
 
 
-def _edges(steps: int) -> Ints:
+def _divide_into_stretches(steps: int) -> Ints:
     """Return the begins of the shortest stretches of a delay that migrates, and the end."""
     return np.append(np.arange(0, steps - MIN_STEPS_OF_STRETCH, MIN_STEPS_OF_STRETCH), steps)

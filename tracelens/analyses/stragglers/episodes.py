@@ -51,39 +51,40 @@ _NOT_LASTING: Final = ("sparse", "migrating")
 
 
 def group_episodes(times: ComputeTime, episodes: list[Episode]) -> list[Episode]:
-    """Join episodes that are likely of one cause."""
-    hosts = find_slow_hosts(times)
+    """Join episodes that are likely of one cause: of a slow host, or of several ranks at once."""
+    host_episodes = find_slow_hosts(times)
     migrating = [episode for episode in episodes if episode.pattern == "migrating"]
-    on_own_account = [
+    unexplained = [
         episode
         for episode in episodes
-        if episode.pattern != "migrating" and not _is_explained_by_host(episode, hosts)
+        if episode.pattern != "migrating" and not _is_explained_by_host(episode, host_episodes)
     ]
-    return [*migrating, *_join_simultaneous([*hosts, *on_own_account])]
+    return [*migrating, *_join_simultaneous([*host_episodes, *unexplained])]
 
 
 def _join_simultaneous(episodes: list[Episode]) -> list[Episode]:
     """Join ranks that are late in a common phase and the same steps: only together are they felt."""
-    groups: list[Episode] = []
+    joined: list[Episode] = []
     for episode in episodes:
-        for index, group in enumerate(groups):
-            if _have_one_cause(group, episode):
-                groups[index] = _join(group, episode)
+        for index, earlier in enumerate(joined):
+            if _have_one_cause(earlier, episode):
+                joined[index] = _join(earlier, episode)
                 break
         else:
-            groups.append(episode)
-    return groups
+            joined.append(episode)
+    return joined
 
 
-def _join(group: Episode, episode: Episode) -> Episode:
-    more_phases = dict.fromkeys((*group.more_phases, *episode.phases))
+def _join(first: Episode, other: Episode) -> Episode:
+    """Join two episodes of one cause into one of both's ranks and phases, as certain as the less so."""
+    more_phases = dict.fromkeys((*first.more_phases, *other.phases))
     return replace(
-        group,
-        ranks=tuple(sorted({*group.ranks, *episode.ranks})),
-        delay_ns=group.delay_ns + episode.delay_ns,
-        p_value=max(group.p_value, episode.p_value),
-        relative_error=max(group.relative_error, episode.relative_error),
-        more_phases=tuple(name for name in more_phases if name != group.phase),
+        first,
+        ranks=tuple(sorted({*first.ranks, *other.ranks})),
+        delay_ns=first.delay_ns + other.delay_ns,
+        p_value=max(first.p_value, other.p_value),
+        relative_error=max(first.relative_error, other.relative_error),
+        more_phases=tuple(name for name in more_phases if name != first.phase),
     )
 
 
@@ -106,19 +107,20 @@ def group_ranks_by_host(hosts: tuple[str, ...]) -> dict[str, list[int]]:
 
 
 def find_slow_hosts(times: ComputeTime) -> list[Episode]:
-    """Find every host that is late as a whole for a while, with its late ranks."""
-    members = [*group_ranks_by_host(times.hosts).values()]
-    least_ranks = max(float(np.median([len(ranks) for ranks in members])) if members else 0.0, 2)
-    members = [ranks for ranks in members if len(ranks) >= least_ranks]
-    if len(members) < MIN_HOSTS_TO_COMPARE:
+    """Return an episode for every host that is late as a whole for a while, with its late ranks."""
+    ranks_of_hosts = [*group_ranks_by_host(times.hosts).values()]
+    rank_counts = [len(ranks) for ranks in ranks_of_hosts]
+    min_count = max(float(np.median(rank_counts)) if rank_counts else 0.0, 2)
+    large_hosts = [ranks for ranks in ranks_of_hosts if len(ranks) >= min_count]
+    if len(large_hosts) < MIN_HOSTS_TO_COMPARE:
         return []
-    slow_hosts = [
-        _find_slow_ranks(times, episode, members[episode.ranks[0]])
-        for episode in detection.find_episodes(_present_hosts_as_ranks(times, members))
-        if episode.pattern not in _NOT_LASTING
-        and episode.p_value * len(members) <= MAX_P_VALUE_OF_SLOW_HOST
+    episodes = [
+        _find_slow_ranks(times, host_episode, large_hosts[host_episode.ranks[0]])
+        for host_episode in detection.find_episodes(_present_hosts_as_ranks(times, large_hosts))
+        if host_episode.pattern not in _NOT_LASTING
+        and host_episode.p_value * len(large_hosts) <= MAX_P_VALUE_OF_SLOW_HOST
     ]
-    return [host for host in slow_hosts if host is not None]
+    return [episode for episode in episodes if episode is not None]
 
 
 def _is_explained_by_host(episode: Episode, hosts: list[Episode]) -> bool:
@@ -145,48 +147,56 @@ def _present_hosts_as_ranks(times: ComputeTime, members: list[list[int]]) -> Com
 
 
 def _find_slow_ranks(times: ComputeTime, host: Episode, ranks: list[int]) -> Episode | None:
-    """Return the episode of a host's slow ranks, with what each loses; None if only some are slow."""
-    levels, error = _measure_levels(times, host, ranks)
+    """Return the episode of a host's slow ranks, with what each loses; None if only some are slow.
+
+    `host` is the episode of the host as one rank, `ranks` are its ranks (columns).
+    """
+    levels, error = _measure_levels(times, host, ranks)  # shares of a step, [rank]
     upper_median = float(np.sort(levels)[len(levels) // 2])
     is_slow = np.asarray(levels > max(MIN_SHARE_OF_DELAY_OF_HOST * upper_median, 0.0))
     if is_slow.mean() < MIN_SHARE_OF_SLOW_RANKS_OF_HOST:
         return None
-    level_of_host = host.mean_delay_ns / times.step_ns
+    host_level = host.mean_delay_ns / times.step_ns
     deviations = levels[is_slow] - levels[is_slow].mean()
     # Errors make ranks differ, too: only the rest of the variance is theirs.
-    shrinkage = 1 - error**2 / float(np.mean(deviations**2)) if deviations.any() else 0.0
-    factors = np.maximum(1 + max(shrinkage, 0.0) * deviations / level_of_host, 0.0)
-    slow_ranks = [rank for rank, slow in zip(ranks, is_slow, strict=True) if slow]
+    share_of_ranks = 1 - error**2 / float(np.mean(deviations**2)) if deviations.any() else 0.0
+    factors = np.maximum(1 + max(share_of_ranks, 0.0) * deviations / host_level, 0.0)
+    slow_ranks = np.array(ranks)[is_slow].tolist()
     delay_ns = np.zeros(times.total.shape)
     delay_ns[:, slow_ranks] = host.delay_ns.max(axis=1)[:, None] * factors
     return replace(host, ranks=tuple(slow_ranks), delay_ns=delay_ns)
 
 
 def _measure_levels(times: ComputeTime, host: Episode, ranks: list[int]) -> tuple[Floats, float]:
-    """Return the loss of each rank in a host's late steps, as a share of the step, and its error."""
+    """Return the loss of each rank in a host's late steps, as a share of a step, and its error.
+
+    `host` is the episode of the host as one rank, `ranks` are its ranks (columns).
+    """
     rows = np.flatnonzero(times.settled)
-    phases = [times.phases.index(name) for name in host.phases]
-    residuals = measure_peer_residuals(times.own[phases].sum(axis=0), times.step_ns)[rows][:, ranks]
-    in_episode = (rows >= host.rows[0]) & (rows <= host.rows[-1])
-    blocks = block_levels(residuals[in_episode], block_edges(int(in_episode.sum())))
+    phase_rows = [times.phases.index(name) for name in host.phases]
+    phases_ns = times.own[phase_rows].sum(axis=0)  # of the host's late phases, [step, rank]
+    residuals = measure_peer_residuals(phases_ns, times.step_ns)[rows][:, ranks]
+    is_inside = (rows >= host.rows[0]) & (rows <= host.rows[-1])
+    blocks = block_levels(residuals[is_inside], block_edges(int(is_inside.sum())))
     levels = blocks.mean(axis=0)
-    if np.count_nonzero(~in_episode) >= MIN_SHARE_OF_STEPS_WITHOUT_DELAY * len(rows):
-        levels = levels - np.median(residuals[~in_episode], axis=0)
+    if np.count_nonzero(~is_inside) >= MIN_SHARE_OF_STEPS_WITHOUT_DELAY * len(rows):
+        levels = levels - np.median(residuals[~is_inside], axis=0)
     return levels, float(np.sqrt(Noise.from_blocks(blocks).variance(len(blocks))))
 
 
 def against_unaffected_ranks(times: ComputeTime, episodes: list[Episode]) -> list[Episode]:
-    """Add to delays what the median hides, since late ranks are part of it."""
+    """Add to delays by how much late ranks raise their step's median, with which ranks are compared."""
     is_late = np.zeros(times.total.shape, np.bool_)
     for episode in episodes:
         is_late |= episode.delay_ns > 0
     if len(times.ranks) < 3 or not is_late.any() or is_late.all(axis=1).any():
         return episodes
-    rows = np.asarray(is_late.any(axis=1))
-    total_ns = times.total[rows]
-    in_time_ns = medians(np.where(is_late[rows], np.nan, total_ns), axis=1)
-    hidden_ns = np.zeros(len(rows))
-    hidden_ns[rows] = np.nan_to_num(medians(total_ns, axis=1) - in_time_ns, nan=0.0)
+    has_late_rank = np.asarray(is_late.any(axis=1))
+    total_ns = times.total[has_late_rank]
+    in_time_median_ns = medians(np.where(is_late[has_late_rank], np.nan, total_ns), axis=1)
+    hidden_ns = np.zeros(len(has_late_rank))  # [step]
+    raised_ns = medians(total_ns, axis=1) - in_time_median_ns
+    hidden_ns[has_late_rank] = np.nan_to_num(raised_ns, nan=0.0)
     corrected = []
     for episode in episodes:
         mean_hidden_ns = float(hidden_ns[episode.rows].mean())
@@ -202,26 +212,29 @@ def price_episodes(
 
     Without a `replay` ranks are taken to meet in each step.
     """
-    levelled = times.levelled
-    episodes = group_episodes(levelled, detection.find_episodes(levelled))
-    episodes = against_unaffected_ranks(levelled, episodes)
+    levelled_times = times.levelled
+    episodes = group_episodes(levelled_times, detection.find_episodes(levelled_times))
+    episodes = against_unaffected_ranks(levelled_times, episodes)
     give_back()  # what each phase's search left is as large as what pricing takes
-    priced = [(episode, _price(times, episode, job_ns, replay)) for episode in episodes]
-    return [pair for pair in priced if pair[1].saving >= _least_saving(times, pair[0])]
+    prices = ((episode, _price(times, episode, job_ns, replay)) for episode in episodes)
+    return [
+        (episode, price)
+        for episode, price in prices
+        if price.saving >= _find_min_saving(times, episode)
+    ]
 
 
 def _price(
     times: ComputeTime, episode: Episode, job_ns: float, replay: WindowedReplay | None
 ) -> Price:
+    """Price an episode, in a job of `job_ns`, by the replay, or as if ranks met in each step."""
     if times.work_left_to_others(episode.ranks):
         return _price_pace(times, episode)
     # What follows the meeting of a step delays the meeting of the next one.
     follows_meeting = {*episode.phases} <= {*AFTER_MEETING}
-    total = times.between_synchronizations if follows_meeting else times.total
-    fix = build_fix(times, episode)
-    return price_delay(
-        times, fix, job_ns, replay, total=total, relative_error=episode.relative_error
-    )
+    total_ns = times.between_synchronizations if follows_meeting else times.total
+    fix, error = build_fix(times, episode), episode.relative_error
+    return price_delay(times, fix, job_ns, replay, total=total_ns, relative_error=error)
 
 
 def spread_by_work(spent_ns: Floats, delay_ns: Floats) -> Floats:
@@ -230,21 +243,23 @@ def spread_by_work(spent_ns: Floats, delay_ns: Floats) -> Floats:
     All are [step, rank]; `spent_ns` is the time of the late phases, and `delay_ns` the usual loss.
     """
     spent_ns, is_late = np.nan_to_num(spent_ns, nan=0.0), delay_ns > 0
-    fixed_ns = np.where(is_late, spent_ns - delay_ns, np.nan)
-    ranks = np.flatnonzero(is_late.any(axis=0))
-    usual_ns = np.maximum(medians(fixed_ns[:, ranks], axis=0), 0.0)
-    slowed_ns = np.maximum(usual_ns + delay_ns[:, ranks], 1.0)
+    without_delay_ns = np.where(is_late, spent_ns - delay_ns, np.nan)
+    late_ranks = np.flatnonzero(is_late.any(axis=0))
+    usual_ns = np.maximum(medians(without_delay_ns[:, late_ranks], axis=0), 0.0)  # [late rank]
+    slowed_ns = np.maximum(usual_ns + delay_ns[:, late_ranks], 1.0)
     spread_ns = np.zeros_like(delay_ns)
-    spread_ns[:, ranks] = spent_ns[:, ranks] * delay_ns[:, ranks] / slowed_ns
+    spread_ns[:, late_ranks] = spent_ns[:, late_ranks] * delay_ns[:, late_ranks] / slowed_ns
     return spread_ns
 
 
 def _price_pace(times: ComputeTime, episode: Episode) -> Price:
     """Price ranks that take work at their own pace: what they do less of, others have to do."""
-    steps = times.steps_done
+    step_counts = times.steps_done  # [rank]
     peers = times.peers_of(episode.ranks)
-    fewer = sum(max(float(np.median(steps[peers])) - steps[rank], 0.0) for rank in episode.ranks)
-    saving = fewer / (float(steps[[*peers, *episode.ranks]].sum()) + fewer)
+    usual_count = float(np.median(step_counts[peers]))
+    fewer_steps = sum(max(usual_count - step_counts[rank], 0.0) for rank in episode.ranks)
+    all_steps = float(step_counts[[*peers, *episode.ranks]].sum())
+    saving = fewer_steps / (all_steps + fewer_steps)
     low, high = (saving * (1 + sign * TWO_SIDED * episode.relative_error) for sign in (-1, 1))
     return Price(saving, (max(low, 0.0), min(high, 1.0)), cost=0.0, waiting=0)
 
@@ -261,7 +276,7 @@ def build_fix(times: ComputeTime, episode: Episode) -> WorkFix:
     return WorkFix(times.steps, ((episode.phases, delay_ns),))
 
 
-def _least_saving(times: ComputeTime, episode: Episode) -> float:
+def _find_min_saving(times: ComputeTime, episode: Episode) -> float:
     if len(times.ranks) <= 2:
         return MIN_SAVING_OF_PAIR
     least_loss_ns = LEAST_LOSS * times.length.shape[0] * times.step_ns

@@ -78,14 +78,17 @@ def find_evidence(residuals: list[Floats], steps: Indices) -> list[Evidence]:
     max_p_value = MAX_P_VALUE_OF_STALLS / 2 / len(residuals)
     stalls = [
         replace(item, series=series)
-        for series, values in enumerate(residuals)
-        for item in find_stalls(values, steps, max_p_value, residuals[-1] != 0)
+        for series, residual in enumerate(residuals)
+        for item in find_stalls(residual, steps, max_p_value, residuals[-1] != 0)
     ]
     return [*_find_windows(residuals), *stalls]
 
 
 def _find_windows(residuals: list[Floats]) -> list[Evidence]:
-    """Find windows of steps in which ranks are late, in a phase or in all of them together."""
+    """Find windows of steps in which ranks are late, in a phase or in all of them together.
+
+    `residuals` are by series, [step, rank] as shares of a step.
+    """
     judge = _judge_many_ranks if residuals[0].shape[1] > 2 else _judge_pair
     scans, p_values, is_late = judge(residuals)
     return [
@@ -106,15 +109,14 @@ def _judge_many_ranks(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flag
     Late ranks are no peers: all are judged again without these, as long as a majority is left (step
     down: Marcus, Peritz & Gabriel 1976).
     """
-    judged = _judge_by_peers(residuals, np.zeros(residuals[0].shape[1], np.bool_))
-    late_ranks = np.asarray(judged[2].any(axis=0))
-    while _is_worth_repeating(late_ranks):
-        judged = _judge_by_peers(residuals, late_ranks)
-        more_late_ranks = np.asarray(late_ranks | judged[2].any(axis=0))
-        if (more_late_ranks == late_ranks).all():
-            break
+    late_ranks = np.zeros(residuals[0].shape[1], np.bool_)  # known ones, flags
+    while True:
+        scans, p_values, is_late = _judge_by_peers(residuals, late_ranks)
+        more_late_ranks = np.asarray(late_ranks | is_late.any(axis=0))
+        is_final = (more_late_ranks == late_ranks).all()
+        if is_final or not _is_worth_repeating(more_late_ranks):
+            return scans, p_values, is_late
         late_ranks = more_late_ranks
-    return judged
 
 
 def _is_worth_repeating(late_ranks: Flags) -> bool:
@@ -125,14 +127,18 @@ def _is_worth_repeating(late_ranks: Flags) -> bool:
 
 
 def _judge_by_peers(residuals: list[Floats], late_ranks: Flags) -> tuple[list[Scan], Floats, Flags]:
-    """Judge every rank by those that are not known to be late, as `_judge_many_ranks` does."""
-    scans = [window_scan.scan_ranks(values, late_ranks) for values in residuals]
+    """Judge every rank by those that are not known to be late, flags by rank.
+
+    `residuals` are by series, [step, rank] as shares of a step. Return the scan of each series, p-values
+    and late flags, both [series, rank].
+    """
+    scans = [window_scan.scan_ranks(residual, late_ranks) for residual in residuals]
     phases = len(scans) - 1  # half of the chance is for all of them together, the last series
-    searches = np.array([[2.0 * phases]] * phases + [[2.0]]) if phases else np.ones((1, 1))
-    p_values = np.minimum(np.stack([scan.p for scan in scans]) * searches, 1.0)
-    means = np.stack([scan.mean for scan in scans])
-    is_large = means >= window_scan.min_effect(means.shape[1])
-    least_p_values = np.where(is_large, p_values, 1.0).min(axis=0)
+    search_counts = np.array([[2.0 * phases]] * phases + [[2.0]]) if phases else np.ones((1, 1))
+    p_values = np.minimum(np.stack([scan.p for scan in scans]) * search_counts, 1.0)
+    mean_delays = np.stack([scan.mean for scan in scans])
+    is_large = mean_delays >= window_scan.min_effect(mean_delays.shape[1])
+    least_p_values = np.where(is_large, p_values, 1.0).min(axis=0)  # [rank]
     is_late = window_scan.find_discoveries(least_p_values, MAX_P_VALUE_AMONG_MANY_RANKS)
     max_p_value = least_p_values[is_late].max(initial=0.0)
     return scans, p_values, is_large & is_late & (p_values <= max_p_value)
@@ -157,50 +163,61 @@ def find_stalls(
     is_active = residuals != 0 if is_active is None else is_active
     deviations = residuals - medians(residuals, axis=0)
     sigma = float(np.quantile(deviations[is_active], _ONE_SIGMA)) if is_active.any() else 0.0
-    length = max(MIN_LENGTH_OF_STALL, MIN_Z_SCORE_OF_STALL * sigma)
-    least_likely: dict[int, Evidence] = {}
-    while (stalled := residuals > length).sum(axis=0).max() > MAX_STALLS_BY_CHANCE:
-        for item in _judge_stalls(stalled, steps, max_p_value, length):
-            if item.p_value < least_likely.setdefault(item.rank, item).p_value:
-                least_likely[item.rank] = item
-        length *= 2
-    return [item for _, item in sorted(least_likely.items()) if item.p_value < max_p_value]
+    length_of_stall = max(MIN_LENGTH_OF_STALL, MIN_Z_SCORE_OF_STALL * sigma)
+    least_likely_by_rank: dict[int, Evidence] = {}
+    while (has_stall := residuals > length_of_stall).sum(axis=0).max() > MAX_STALLS_BY_CHANCE:
+        for item in _judge_stalls(has_stall, steps, max_p_value, length_of_stall):
+            if item.p_value < least_likely_by_rank.setdefault(item.rank, item).p_value:
+                least_likely_by_rank[item.rank] = item
+        length_of_stall *= 2
+    return [item for _, item in sorted(least_likely_by_rank.items()) if item.p_value < max_p_value]
 
 
 def _judge_stalls(
     stalled: Flags, numbers: Indices, max_p_value: float, length: float
 ) -> Iterator[Evidence]:
-    """Judge every rank by when it stalled, [step, rank], for `length` of a step or longer."""
+    """Judge every rank by when it stalled, [step, rank], for `length` of a step or longer.
+
+    `numbers` are those of the steps. Yield evidence of the ranks with more stalls than a few.
+    """
     steps, ranks = stalled.shape
     is_begin = _mark_begins(stalled)
-    counts = is_begin.sum(axis=0)
-    usual_counts = _usual_counts(counts)
+    stall_counts = is_begin.sum(axis=0)  # [rank]
+    usual_counts = _find_usual_counts(stall_counts)
     is_scattered = stalled.sum(axis=0) < steps / 2
-    is_often = (counts > np.maximum(MAX_STALLS_BY_CHANCE, usual_counts)) & is_scattered
-    p_values = _judge_counts(counts, usual_counts, steps, is_often, length)
-    for rank in np.flatnonzero(counts > MAX_STALLS_BY_CHANCE).tolist():
+    is_often = (stall_counts > np.maximum(MAX_STALLS_BY_CHANCE, usual_counts)) & is_scattered
+    p_values = _judge_counts(stall_counts, usual_counts, steps, is_often, length)
+    for rank in np.flatnonzero(stall_counts > MAX_STALLS_BY_CHANCE).tolist():
         rows, begins = np.flatnonzero(stalled[:, rank]), np.flatnonzero(is_begin[:, rank])
         p_value = _judge_period(float(p_values[rank]), numbers[begins]) if is_often[rank] else 1.0
         if p_value * ranks >= max_p_value:
-            peers = float(np.delete(counts, rank).mean())
-            rows, p_value = _find_dense_stretch(rows, begins, (peers + 1) / (steps + 1), steps)
+            peers_count = float(np.delete(stall_counts, rank).mean())
+            usual_rate = (peers_count + 1) / (steps + 1)
+            rows, p_value = _find_dense_stretch(rows, begins, usual_rate, steps)
         yield Evidence(rank, rows, p_value * ranks, stalls=True)
 
 
 def _judge_period(p_value: float, begins: Indices) -> float:
-    """Join the p-value of a number of stalls with that of their period (Fisher 1932)."""
+    """Join the p-value of a number of stalls with that of their period (Fisher 1932).
+
+    `begins` are the numbers of the steps in which stalls begin.
+    """
     gaps = np.diff(begins)
     period = max(float(np.median(gaps)), 1.0)
     steps_off = np.abs(gaps - np.rint(gaps / period) * period)
-    kept = [np.count_nonzero(steps_off <= off) for off in _STEPS_OFF_PERIOD]
-    rates = [min((2 * off + 1) / period, 1.0) for off in _STEPS_OFF_PERIOD]
-    tails = binomial_tail(np.array(kept) - 1, len(gaps) - 1, rates)
-    product = p_value * (len(_STEPS_OFF_PERIOD) * float(tails.min()))
+    # For each allowed deviation: the gaps that keep the period, and their share by chance.
+    counts = [np.count_nonzero(steps_off <= allowed) for allowed in _STEPS_OFF_PERIOD]
+    rates = [min((2 * allowed + 1) / period, 1.0) for allowed in _STEPS_OFF_PERIOD]
+    p_values = binomial_tail(np.array(counts) - 1, len(gaps) - 1, rates)
+    product = p_value * (len(_STEPS_OFF_PERIOD) * float(p_values.min()))
     return min(2 * product * (1 - math.log(product)), p_value) if product > 0 else p_value
 
 
 def _mark_begins(stalled: Flags) -> Flags:
-    """Keep stalls that are four steps or more apart: one disturbance may last longer than a step."""
+    """Flag stalls, [step, rank], that begin four steps or more after the last one that was flagged.
+
+    One disturbance may last longer than a step.
+    """
     is_begin = np.zeros_like(stalled)
     last_row = np.full(stalled.shape[1], -MIN_STEPS_BETWEEN_STALLS)
     for row in np.flatnonzero(stalled.any(axis=1)):
@@ -214,14 +231,16 @@ def _find_dense_stretch(
 ) -> tuple[Ints, float]:
     """Return the rows of stalls in the stretch where a rank stalls most strikingly, and their p-value.
 
-    For each number of stalls the shortest stretch that holds them is tried, at the rate per step of the
-    peers or of the rank at other times. Chernoff's bound says quickly which is the most striking.
+    `rows` are those of a rank's stalls, `begins` where one begins, among `steps` in all. For each number
+    of stalls the shortest stretch that holds them is tried, at the rate per step of the peers or of the
+    rank at other times. Chernoff's bound says quickly which is the most striking.
     """
     counts = np.arange(MAX_STALLS_BY_CHANCE + 1, len(begins) + 1)
     if not len(counts):
         return rows[:0], 1.0
+    # For each number of stalls: how many steps they are apart, by the first one of them.
     stretches = [begins[count - 1 :] - begins[: len(begins) - count + 1] for count in counts]
-    lengths = np.array([of_count.min() for of_count in stretches])
+    lengths = np.array([steps_apart.min() for steps_apart in stretches])
     rates = np.maximum((len(begins) - counts + 1) / np.maximum(steps - lengths, 1), usual_rate)
     bounds = _bound_tail(counts - 1, lengths, rates) * rates * steps * len(begins)
     densest = int(np.argmin(bounds))
@@ -234,9 +253,9 @@ def _find_dense_stretch(
         return rows[:0], 1.0
     count = int(np.count_nonzero((rows >= first_row) & (rows <= first_row + length)))
     dense_rate = count / (length + 2)  # never certain
-    gains = np.full(int(rows[-1]) + 1, np.log((1 - dense_rate) / (1 - rate)))
-    gains[rows] = np.log(dense_rate / rate)
-    begin, end = find_greatest_run(gains)
+    log_likelihood_gains = np.full(int(rows[-1]) + 1, np.log((1 - dense_rate) / (1 - rate)))
+    log_likelihood_gains[rows] = np.log(dense_rate / rate)
+    begin, end = find_greatest_run(log_likelihood_gains)
     return rows[(rows >= begin) & (rows <= end)], p_value
 
 
@@ -248,7 +267,7 @@ def _bound_tail(counts: Ints, trials: Ints, rates: Floats) -> Floats:
     return np.where(shares > rates, np.exp(-trials * divergence), 1.0)
 
 
-def _usual_counts(counts: Ints) -> Floats:
+def _find_usual_counts(counts: Ints) -> Floats:
     """Return for each rank how many stalls are usual: its peers' upper quartile, [rank]."""
     ordered = np.sort(counts)
     index = np.ceil(QUANTILE_OF_USUAL_STALLS * (len(counts) - 2)).astype(int)
@@ -264,19 +283,27 @@ def _judge_counts(
 
     They must be too many for the usual rate, and too large a share of all stalls of this rank and its
     peers, since that rate is itself known from few of them. Equal ranks lose little time to stalls, so
-    stalls of a `length` are rare (Markov): with an exponential prior of the rate, that counts as further
-    peers without a stall (negative binomial).
+    stalls of a `length`, a share of a step, are rare (Markov): with an exponential prior of the rate,
+    that counts as further peers without a stall (negative binomial).
     """
     p_values = np.ones(len(counts))
     if not is_often.any():
         return p_values
-    peers, own_counts, usual_counts = len(counts) - 1, counts[is_often], usual_counts[is_often]
-    limits = usual_counts + MAX_STALLS_COUNTED_BEYOND_USUAL
-    sums = {limit: np.minimum(counts, limit).sum() for limit in set(limits.tolist())}
-    of_peers = np.array([sums[limit] for limit in limits.tolist()]) - np.minimum(own_counts, limits)
+    peer_count, own_counts, usual_counts = len(counts) - 1, counts[is_often], usual_counts[is_often]
+    max_counts = usual_counts + MAX_STALLS_COUNTED_BEYOND_USUAL
+    sum_by_max_count = {
+        max_count: np.minimum(counts, max_count).sum() for max_count in set(max_counts.tolist())
+    }
+    peers_stalls = np.array(
+        [sum_by_max_count[max_count] for max_count in max_counts.tolist()]
+    ) - np.minimum(own_counts, max_counts)
     silent_peers = length / (LOSS_OF_EQUAL_RANKS_TO_STALLS * steps)
-    rates = np.maximum(usual_counts / steps, (of_peers + 1) / ((peers + silent_peers) * steps + 2))
+    rates = np.maximum(
+        usual_counts / steps, (peers_stalls + 1) / ((peer_count + silent_peers) * steps + 2)
+    )
     by_rate = binomial_tail(own_counts, steps, rates)
-    by_share = binomial_tail(own_counts, own_counts + of_peers, 1 / (1 + peers + silent_peers))
+    by_share = binomial_tail(
+        own_counts, own_counts + peers_stalls, 1 / (1 + peer_count + silent_peers)
+    )
     p_values[is_often] = np.maximum(by_rate, by_share)
     return p_values

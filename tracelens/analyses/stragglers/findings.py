@@ -87,15 +87,15 @@ class Stragglers(DisplayMixin):
 def run(facts: Facts) -> Stragglers:
     """Find late ranks and price them."""
     trace, times = facts.trace, facts.compute_time
-    statement = _explain_too_little(times, restricted=trace.choice.steps is not None)
-    if statement:
-        return Stragglers(statement=statement)
+    reason = _explain_too_little(times, restricted=trace.choice.steps is not None)
+    if reason:
+        return Stragglers(statement=reason)
     length_ns = job_ns(trace)
     priced = price_episodes(times, length_ns, facts.replay)
-    staying = [episode for episode, _ in priced if episode.pattern != "migrating"]
-    late = {rank for episode in staying for rank in episode.ranks}
-    others = len(times.ranks) - len(late)
-    is_majority = len(times.ranks) > 2 and len(late) > MAX_LATE_RANKS_PER_OTHER * others
+    unmoving_episodes = [episode for episode, _ in priced if episode.pattern != "migrating"]
+    late_ranks = {rank for episode in unmoving_episodes for rank in episode.ranks}
+    other_count = len(times.ranks) - len(late_ranks)
+    is_majority = len(times.ranks) > 2 and len(late_ranks) > MAX_LATE_RANKS_PER_OTHER * other_count
     workload = measure_workload(facts.phases, times) if priced else {}
     findings = [
         _report(trace, _examine(facts, episode, price, workload, is_majority=is_majority))
@@ -104,70 +104,76 @@ def run(facts: Facts) -> Stragglers:
     ]
     if times.server is not None:  # a slow rank makes fewer of the server's tasks
         return Stragglers(tuple(findings))
-    explaining = [episode for episode, _ in priced if episode.pattern != "sparse"]
-    turns = find_turns(times, length_ns, facts, _find_explained(explaining, trace, times))
+    explaining_episodes = [episode for episode, _ in priced if episode.pattern != "sparse"]
+    turns = find_turns(times, length_ns, facts, _find_explained(explaining_episodes, trace, times))
     return Stragglers(tuple(_join_turns(findings, turns)))
 
 
 def _join_turns(findings: list[Finding], turns: list[Finding]) -> Iterator[Finding]:
-    """Yield all findings, without stalls that turns report as well, and turns of known ranks."""
+    """Yield all findings, without stalls that turns report as well, and turns of known ranks.
+
+    `turns` are findings of delays at different times.
+    """
     phases_in_turns = {turn.phase for turn in turns if turn.pattern == "migrating"}
     stragglers = [f for f in findings if f.pattern != "sparse" or f.phase not in phases_in_turns]
-    reported = {(finding.phase, rank) for finding in stragglers for rank in finding.ranks}
+    known_pairs = {(finding.phase, rank) for finding in stragglers for rank in finding.ranks}
     yield from stragglers
     for turn in turns:
-        is_known = all((turn.phase, rank) in reported for rank in turn.ranks)
+        is_known = all((turn.phase, rank) in known_pairs for rank in turn.ranks)
         if turn.pattern == "migrating" or not is_known:
             yield turn
 
 
 def _find_explained(episodes: list[Episode], trace: Trace, times: ComputeTime) -> dict[str, Flags]:
-    """Return the steps in which stragglers are delayed, or a clock jumped, by phase, [step, rank]."""
+    """Return flags, [step, rank], by phase: is a straggler delayed, or did a clock jump nearby?"""
     explained = {phase: np.zeros(times.total.shape, np.bool_) for phase in times.phases}
     for episode in episodes:
         for phase in episode.phases:
             explained[phase] |= episode.delay_ns > 0
     for host in trace.alignment.hosts:
-        columns = np.flatnonzero(np.array(times.hosts) == host.host)
+        ranks = np.flatnonzero(np.array(times.hosts) == host.host)
         for jump_ns in host.jumps:
-            step = trace.steps.filter(pl.col("start_ns") <= jump_ns)["step"].max()
-            rows = np.abs(times.steps - (step if isinstance(step, int) else times.steps[0])) <= 1
+            last_step = trace.steps.filter(pl.col("start_ns") <= jump_ns)["step"].max()
+            step = last_step if isinstance(last_step, int) else times.steps[0]
+            is_near = np.abs(times.steps - step) <= 1
             for is_explained in explained.values():
-                is_explained[np.ix_(rows, columns)] = True
+                is_explained[np.ix_(is_near, ranks)] = True
     return explained
 
 
 def _explain_too_little(times: ComputeTime, *, restricted: bool) -> str | None:
     """Explain why detection is impossible, or None. `restricted`: the user selected steps."""
     if len(times.ranks) < 2:
-        ranks = len(times.ranks) or "No"
-        return f"{ranks} worker rank: straggler tests compare ranks, so none was made."
+        count_text = len(times.ranks) or "No"
+        return f"{count_text} worker rank: straggler tests compare ranks, so none was made."
     advice = ". Choose more with --steps or --time" if restricted else ""
     if len(times.steps) < MIN_STEPS_FOR_STRAGGLER_TEST:
         hint = advice or ". Mark steps with tl.step(i)"
-        steps = fmt.count(len(times.steps), "step")
-        return f"Only {steps} found; straggler tests need {MIN_STEPS_FOR_STRAGGLER_TEST}{hint}."
-    least_steps = MIN_STEPS_FOR_STRAGGLER_TEST - WARM_UP
-    settled = int(np.count_nonzero(times.settled))
-    if settled < least_steps:
+        steps_text = fmt.count(len(times.steps), "step")
         return (
-            f"Only {settled} of {len(times.steps)} steps can be compared: not the first "
+            f"Only {steps_text} found; straggler tests need {MIN_STEPS_FOR_STRAGGLER_TEST}{hint}."
+        )
+    min_steps = MIN_STEPS_FOR_STRAGGLER_TEST - WARM_UP
+    settled_steps = int(np.count_nonzero(times.settled))
+    if settled_steps < min_steps:
+        return (
+            f"Only {settled_steps} of {len(times.steps)} steps can be compared: not the first "
             f"{WARM_UP}, nor those in which all ranks take far longer than usual "
-            f"or half are not there; straggler tests need {least_steps}{advice}."
+            f"or half are not there; straggler tests need {min_steps}{advice}."
         )
     return None
 
 
 def _delays_others(facts: Facts, episode: Episode, *, lost_ns: float) -> bool:
-    """Return True unless peers waited clearly too little for `lost_ns`, the least that is lost.
+    """Return True unless peers waited clearly too little for `lost_ns`, what the job loses at least.
 
     Noise makes peers wait, too. An update is felt in the step after. Not judged without communication,
     within the clocks' uncertainty, and of a delay that migrates.
     """
     trace, times = facts.trace, facts.compute_time
     rows = np.union1d(episode.rows, np.minimum(episode.rows + 1, len(times.steps) - 1))
-    clear_ns = MIN_LOSS_IN_CLOCK_UNCERTAINTIES * trace.uncertainty_ns * len(rows)
-    is_unclear = episode.pattern == "migrating" or lost_ns < clear_ns
+    min_clear_ns = MIN_LOSS_IN_CLOCK_UNCERTAINTIES * trace.uncertainty_ns * len(rows)
+    is_unclear = episode.pattern == "migrating" or lost_ns < min_clear_ns
     if is_unclear or times.work_left_to_others(episode.ranks):
         return True
     ranks = tuple(times.ranks[rank] for rank in episode.ranks)
@@ -178,24 +184,27 @@ def _delays_others(facts: Facts, episode: Episode, *, lost_ns: float) -> bool:
         extra_ns = _measure_extra_waits(caused_ns, ranks, peers)
         if extra_ns >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns:
             return True
-    blocked = measure_blocking(select_complete_calls(trace, times.steps[rows]), ranks)
-    if blocked is None:
+    wait_and_error_ns = measure_blocking(select_complete_calls(trace, times.steps[rows]), ranks)
+    if wait_and_error_ns is None:
         return not messages.height
-    wait_ns, error_ns = blocked
+    wait_ns, error_ns = wait_and_error_ns
     return wait_ns + Z_SCORE_OF_WAIT_AT_CALLS * error_ns >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns
 
 
 def _measure_extra_waits(
     caused_ns: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ...]
 ) -> float:
-    """Return by how much longer others waited for ranks alone in messages than for a peer, at most."""
-    of_ranks_ns = sum(caused_ns.get(rank, 0) for rank in ranks)
-    of_peers_ns = np.array([caused_ns.get(rank, 0) for rank in peers], np.float64)
-    if not len(of_peers_ns):
-        return float(of_ranks_ns)
-    usual_ns = float(np.median(of_peers_ns))
-    margin_ns = Z_SCORE_OF_WAIT_FOR_MESSAGES * measure_deviation(of_peers_ns - usual_ns)
-    return of_ranks_ns - len(ranks) * usual_ns + margin_ns
+    """Return by how much longer others waited for ranks alone in messages than for a peer, ns, at most.
+
+    `caused_ns` is for how long others waited for each rank.
+    """
+    waits_for_ranks_ns = sum(caused_ns.get(rank, 0) for rank in ranks)
+    waits_for_peers_ns = np.array([caused_ns.get(rank, 0) for rank in peers], np.float64)
+    if not len(waits_for_peers_ns):
+        return float(waits_for_ranks_ns)
+    usual_ns = float(np.median(waits_for_peers_ns))
+    margin_ns = Z_SCORE_OF_WAIT_FOR_MESSAGES * measure_deviation(waits_for_peers_ns - usual_ns)
+    return waits_for_ranks_ns - len(ranks) * usual_ns + margin_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,14 +236,15 @@ class _Straggler:
         """The hosts all of whose ranks are late; a delay that migrates visits them only by chance."""
         if self.episode.pattern == "migrating":
             return ()
-        members = group_ranks_by_host(self.times.hosts)
-        is_whole = all(
-            len(members[host]) > 1
-            and len({*members[host]} & {*self.episode.ranks})
-            >= MIN_SHARE_OF_LATE_RANKS_OF_HOST * len(members[host])
-            for host in self.hosts
+        ranks_of_host = group_ranks_by_host(self.times.hosts)
+        late_hosts = [ranks_of_host[host] for host in self.hosts]
+        are_whole = all(
+            len(ranks) > 1
+            and len({*ranks} & {*self.episode.ranks})
+            >= MIN_SHARE_OF_LATE_RANKS_OF_HOST * len(ranks)
+            for ranks in late_hosts
         )
-        return self.hosts if is_whole and len(members) > len(self.hosts) else ()
+        return self.hosts if are_whole and len(ranks_of_host) > len(self.hosts) else ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -264,8 +274,9 @@ def _examine(
     trace, phases, times = facts.trace, facts.phases, facts.compute_time
     phase, rows = episode.phase, episode.rows
     peer_columns, steps = times.compared_with(episode.ranks), times.steps[rows]
-    ranks, peers = (
-        tuple(times.ranks[rank] for rank in group) for group in (episode.ranks, peer_columns)
+    ranks, peers = (  # their numbers
+        tuple(times.ranks[column] for column in columns)
+        for columns in (episode.ranks, peer_columns)
     )
     phase_ns, peers_phase_ns = _compare_phase(times, episode)
     return _Straggler(
@@ -286,7 +297,7 @@ def _examine(
 
 
 def _compare_phase(times: ComputeTime, episode: Episode) -> tuple[float | None, float | None]:
-    """Return the time of the latest rank and of its median peer in the phase, ns a step."""
+    """Return the time of the latest rank and of its median peer in the phase, ns a step; else None."""
     phase_ns = times.own[times.phases.index(episode.phase)][episode.rows]
     peers_ns = phase_ns[:, times.peers_of(episode.ranks)]
     if not peers_ns.size or np.isnan(peers_ns).all():
@@ -296,11 +307,12 @@ def _compare_phase(times: ComputeTime, episode: Episode) -> tuple[float | None, 
 
 
 def _report(trace: Trace, straggler: _Straggler) -> Finding:
+    """Report a straggler or slow host; what may be chance, or is usual, is an opportunity."""
     times, episode, price = straggler.times, straggler.episode, straggler.price
     kind = "slow_host" if straggler.whole_hosts else _KINDS.get(episode.phase, "straggler")
     is_small = len(times.ranks) == 2 and straggler.share_of_step < MIN_DELAY_OF_PAIR_IF_FAULT
-    is_chance = straggler.core_wait is not None and straggler.core_wait.is_common
-    is_opportunity = is_small or is_chance or episode.phase == "checkpoint"
+    may_be_chance = straggler.core_wait is not None and straggler.core_wait.is_common
+    is_opportunity = is_small or may_be_chance or episode.phase == "checkpoint"
     sections, culprit = straggler.sections, straggler.culprit
     slowdown = None
     if straggler.phase_ns is not None and straggler.peers_phase_ns:
@@ -386,8 +398,8 @@ def _fill_sentence(straggler: _Straggler) -> dict[str, str]:
         "absorbed": _describe_absorbed(straggler.price),
     }
     if times.parted:  # ranks were left out as asked
-        pronoun = "it" if len(straggler.ranks) == 1 else "them"
-        fields["waiting"] = f"who waits for {pronoun} is not known"
+        object_pronoun = "it" if len(straggler.ranks) == 1 else "them"
+        fields["waiting"] = f"who waits for {object_pronoun} is not known"
         fields["saving"] = f"at most {fmt.percent(straggler.price.interval[1], 1)}"
     return fields
 
@@ -415,19 +427,19 @@ def _describe_course(straggler: _Straggler) -> str:
     episode, is_plural = straggler.episode, straggler.is_plural
     steps = len(episode.rows)
     if episode.pattern == "sparse":
-        often = f"every {episode.period} steps" if episode.period else f"in {steps} steps"
+        how_often = f"every {episode.period} steps" if episode.period else f"in {steps} steps"
         phases = fmt.series([fmt.phase(name) for name in episode.phases])
-        return f"{'stall' if is_plural else 'stalls'} in {phases} {often}"
+        return f"{'stall' if is_plural else 'stalls'} in {phases} {how_often}"
     if straggler.whole_hosts:
         predicate = "are slow" if is_plural else "is slow"
     else:
         predicate = "are stragglers" if is_plural else "is a straggler"
-    course = {
+    course_clause = {
         "migrating": ", one after the other",
         "intermittent": f", on and off ({steps} steps)",
         "drifting": ", with growing delay",
     }.get(episode.pattern, "")
-    return f"{predicate} in {fmt.phase(episode.phase)}{course}"
+    return f"{predicate} in {fmt.phase(episode.phase)}{course_clause}"
 
 
 def _describe_waiting(straggler: _Straggler) -> str:

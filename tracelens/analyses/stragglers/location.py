@@ -52,13 +52,13 @@ class Sections:
 
     @property
     def main_names(self) -> tuple[tuple[str, ...], float]:
-        """The few sections that hold nearly all of the delay, not of the usual time; their share."""
+        """The names of a few sections that hold nearly all of the delay, not of the usual time; its share."""
         max_usual_ns = MAX_SHARE_OF_USUAL_TIME_IN_SECTIONS * float(self.rows["usual"].sum())
         for count in range(1, MAX_SECTIONS_NAMED + 1):
-            top = self.rows.head(count)
-            share, usual_ns = float(self._shares[:count].sum()), float(top["usual"].sum())
+            top_sections = self.rows.head(count)
+            share, usual_ns = float(self._shares[:count].sum()), float(top_sections["usual"].sum())
             if share >= MIN_SHARE_OF_DELAY_IN_SECTIONS and usual_ns <= max_usual_ns:
-                names = top["name"].drop_nulls().cast(pl.String).to_list()
+                names = top_sections["name"].drop_nulls().cast(pl.String).to_list()
                 return (tuple(names), min(share, 1.0)) if len(names) == count else ((), 0.0)
         return (), 0.0
 
@@ -88,20 +88,24 @@ class Sections:
 def compare_sections(
     phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], phase: str, steps: Ints
 ) -> Sections | None:
-    """Compare the late ranks' spans within a phase with their peers'; None if they are not longer."""
+    """Compare the late ranks' spans within a phase with their peers'; None if they are not longer.
+
+    `steps` are the numbers of the late steps.
+    """
     spans = phases.pieces.sum_by_name(phase, steps).filter(pl.col("rank").is_in([*ranks, *peers]))
     is_late = pl.col("rank").is_in(list(ranks))
-    late_ranks, all_ranks = spans.select(
+    late_count, rank_count = spans.select(
         late=pl.col("rank").filter(is_late).n_unique(), all=pl.col("rank").n_unique()
     ).row(0)
-    if not late_ranks or late_ranks == all_ranks:
+    if not late_count or late_count == rank_count:
         return None
-    usual_ns = pl.col("ns").filter(~is_late).sum() / (all_ranks - late_ranks) / len(steps)
-    late_ns = pl.col("ns").filter(is_late).sum() / late_ranks / len(steps)
-    rows = spans.group_by("name").agg(extra=late_ns - usual_ns, usual=usual_ns)
-    if rows["extra"].sum() <= 0:
+    usual_ns = pl.col("ns").filter(~is_late).sum() / (rank_count - late_count) / len(steps)
+    late_ns = pl.col("ns").filter(is_late).sum() / late_count / len(steps)
+    sections = spans.group_by("name").agg(extra=late_ns - usual_ns, usual=usual_ns)
+    if sections["extra"].sum() <= 0:
         return None
-    return Sections(rows.sort("extra", pl.col("name").cast(pl.String), descending=[True, False]))
+    name = pl.col("name").cast(pl.String)
+    return Sections(sections.sort("extra", name, descending=[True, False]))
 
 
 @dataclass(frozen=True)
@@ -136,11 +140,11 @@ def find_gap(
 ) -> Gap | None:
     """Find the gap between spans in which ranks spend most beyond their peers; None if nowhere.
 
-    Without peers it is where most of that time lies.
+    Without peers it is where most of that time lies. `steps` are the numbers of the late steps.
     """
-    gaps = list(_measure_gaps(phases, steps))
-    late_ns, usual_ns = (
-        np.mean([gaps_ns for rank, gaps_ns in gaps if rank in group] or [np.zeros(())], axis=0)
+    gaps_of_ranks = list(_measure_gaps(phases, steps))
+    late_ns, usual_ns = (  # of the mean rank, [category before, after]
+        np.mean([ns for rank, ns in gaps_of_ranks if rank in group] or [np.zeros(())], axis=0)
         for group in (ranks, peers)
     )
     extra_ns = np.asarray(late_ns - usual_ns)
@@ -154,19 +158,19 @@ def find_gap(
 def _measure_gaps(phases: Phases, steps: Ints) -> Iterator[tuple[int, Floats]]:
     """Yield each rank, and its time without a span in some steps, ns, [before, after] by category."""
     count = len(CATEGORIES)
-    is_chosen = np.isin(phases.pieces.steps["step"].to_numpy(), steps)
+    is_step_chosen = np.isin(phases.pieces.steps["step"].to_numpy(), steps)
     for rank, pieces in zip(phases.pieces.ranks, phases.pieces, strict=True):
         category = np.where(_IS_COMMUNICATION[pieces.category], TRANSFER, pieces.category)
-        changes = np.flatnonzero(np.diff(category, prepend=NOTHING))  # one piece of what goes on
-        begins_ns = pieces.bounds[changes]
-        rows = np.flatnonzero(category[changes] == UNINSTRUMENTED)
-        rows = rows[(rows > 0) & (rows < len(changes) - 1)]
-        rows = rows[is_chosen[pieces.step[changes[rows]] + pieces.offset]]
-        category_before = category[changes[rows - 1]]
-        category_two_before = category[changes[np.maximum(rows - 2, 0)]]
+        # Neighbouring pieces of one category are one stretch.
+        first_pieces = np.flatnonzero(np.diff(category, prepend=NOTHING))
+        begins_ns, category = pieces.bounds[first_pieces], category[first_pieces]
+        gaps = np.flatnonzero(category == UNINSTRUMENTED)
+        gaps = gaps[(gaps > 0) & (gaps < len(first_pieces) - 1)]
+        gaps = gaps[is_step_chosen[pieces.step[first_pieces[gaps]] + pieces.offset]]
+        category_before, category_two_before = category[gaps - 1], category[np.maximum(gaps - 2, 0)]
         # A wait for what was in flight already separates nothing.
         is_wait = (category_before == TRANSFER) & (category_two_before != UNINSTRUMENTED)
         category_before = np.where(is_wait, category_two_before, category_before).astype(np.intp)
-        cells = category_before * count + category[changes[rows + 1]]
-        gaps_ns = np.bincount(cells, begins_ns[rows + 1] - begins_ns[rows], minlength=count**2)
+        cells = category_before * count + category[gaps + 1]
+        gaps_ns = np.bincount(cells, begins_ns[gaps + 1] - begins_ns[gaps], minlength=count**2)
         yield rank, np.asarray(gaps_ns.reshape(count, count), np.float64)

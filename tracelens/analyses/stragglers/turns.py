@@ -69,12 +69,12 @@ def find_turns(
 ) -> list[Finding]:
     """Report each phase in which ranks are delayed in single steps, and others wait.
 
-    No delay counts where ranks are `explained` as stragglers in a phase, [step, rank].
+    No delay counts where ranks are stragglers, as `explained` flags by phase, [step, rank].
     """
-    levelled = times.levelled
-    has_more_work = find_proportional_delays(levelled)
+    levelled_times = times.levelled
+    has_more_work = find_proportional_delays(levelled_times)
     findings = []
-    for phase, phase_ns in zip(times.phases, levelled.own, strict=True):
+    for phase, phase_ns in zip(times.phases, levelled_times.own, strict=True):
         spent_ns = np.nan_to_num(phase_ns, nan=0.0)
         delay_ns = spent_ns if phase == "gc" else _find_delays(spent_ns, times.step_ns)
         if phase in COMPUTING:  # more work explains what a rank takes beyond its own usual time
@@ -88,16 +88,18 @@ def find_turns(
 
 
 def _find_delays(spent_ns: Floats, step_ns: float) -> Floats:
-    """Return by how much longer each rank took in the steps in which it is late, [step, rank]."""
+    """Return by how much longer each rank took where it is late, else 0, ns, [step, rank].
+
+    `spent_ns` is what ranks took for a phase, [step, rank]; a usual step takes `step_ns`.
+    """
     extra_ns = spent_ns - lower_medians(spent_ns)[:, None]
-    noise_ns = (
-        measure_deviation(np.diff(extra_ns, axis=0)) / np.sqrt(2) if len(extra_ns) > 1 else 0.0
-    )
-    least_ns = max(MIN_LENGTH_OF_DELAY * step_ns, MIN_Z_SCORE_OF_DELAY * noise_ns)
+    changes_ns = np.diff(extra_ns, axis=0)  # from step to step
+    noise_ns = measure_deviation(changes_ns) / np.sqrt(2) if len(changes_ns) else 0.0
+    min_delay_ns = max(MIN_LENGTH_OF_DELAY * step_ns, MIN_Z_SCORE_OF_DELAY * noise_ns)
     # How equal ranks differ throughout is no delay; what is clearly more belongs to it.
-    usual_ns = np.quantile(extra_ns, QUANTILE_OF_STEPS_IN_TIME, axis=0)
-    extra_ns -= np.where(usual_ns > least_ns, 0.0, usual_ns)
-    return np.where(extra_ns > least_ns, extra_ns, 0.0)
+    usual_extra_ns = np.quantile(extra_ns, QUANTILE_OF_STEPS_IN_TIME, axis=0)
+    extra_ns -= np.where(usual_extra_ns > min_delay_ns, 0.0, usual_extra_ns)
+    return np.where(extra_ns > min_delay_ns, extra_ns, 0.0)
 
 
 def _is_of_few_ranks(delay_ns: Floats) -> bool:
@@ -167,13 +169,13 @@ def _report(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding
     is_awaited = price.waiting or price.communicating or times.parted
     if not is_awaited or price.saving < delays.least_saving:
         return []
-    sentences, clues = _find_clues(facts, delays)
+    clue_sentences, clue_evidence = _find_clues(facts, delays)
     return [
         Finding.of(
             _KINDS.get(phase, "straggler"),
             _fill_sentence(delays),
             case="at once" if delays.is_at_once else "in turn",
-            more=sentences,
+            more=clue_sentences,
             category=_categorize(delays, price.saving, facts),
             saving=price.saving,
             interval=price.interval,
@@ -183,7 +185,8 @@ def _report(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding
             phase=phase,
             pattern="sparse" if delays.is_at_once else "migrating",
             steps=(int(steps[0]), int(steps[-1])),
-            evidence={"extra_ns": round(delays.length_ns), "steps_late": len(steps)} | clues,
+            evidence={"extra_ns": round(delays.length_ns), "steps_late": len(steps)}
+            | clue_evidence,
         )
     ]
 
@@ -205,7 +208,7 @@ def _fill_sentence(delays: _Delays) -> dict[str, str]:
 
 
 def _find_clues(facts: Facts | None, delays: _Delays) -> tuple[list[str], dict[str, Any]]:
-    """Compare ranks with their peers in the late steps: sentences on where, and their evidence."""
+    """Compare ranks with their peers in the late steps; return sentences on the cause, and evidence."""
     if facts is None:
         return [], {}
     phases, ranks, steps = facts.phases, delays.ranks, delays.steps
@@ -230,14 +233,17 @@ def _find_clues(facts: Facts | None, delays: _Delays) -> tuple[list[str], dict[s
 def _categorize(
     delays: _Delays, saving: float, facts: Facts | None
 ) -> Literal["fault", "opportunity"]:
-    """Return "fault" unless ranks wait for cores, or are late in turn by no more than noise."""
-    least_saving = MIN_SAVING_OF_TURNS_IF_FAULT
+    """Return "fault" unless ranks wait for cores, or are late in turn by no more than noise.
+
+    `saving` is what the job would be shorter by without the delays, a share of it.
+    """
+    min_saving = MIN_SAVING_OF_TURNS_IF_FAULT
     if delays.phase == "gc":
-        least_saving = MIN_SAVING_OF_PAUSES_IF_FAULT
+        min_saving = MIN_SAVING_OF_PAUSES_IF_FAULT
     elif delays.phase != "data":
         core_wait = facts.core_wait if facts else None
         is_long = delays.length_ns >= MIN_LENGTH_OF_PAUSE * delays.times.step_ns
-        is_chance = not (delays.is_at_once or is_long)
-        if delays.phase == "checkpoint" or is_chance or is_busy(core_wait or 0.0):
+        may_be_chance = not (delays.is_at_once or is_long)
+        if delays.phase == "checkpoint" or may_be_chance or is_busy(core_wait or 0.0):
             return "opportunity"
-    return "fault" if saving >= least_saving else "opportunity"
+    return "fault" if saving >= min_saving else "opportunity"

@@ -49,57 +49,61 @@ def run(facts: Facts) -> Accumulation:
     begins_ns, updates = _find_passes(facts.trace)
     if calls.is_empty() or updates < MIN_UPDATES_TO_JUDGE:
         return Accumulation()
-    passes = len(begins_ns) / updates
-    counts = np.diff(np.searchsorted(np.sort(calls["ready_ns"].to_numpy()), begins_ns))
-    calls_per_pass = int(np.median(counts)) if len(counts) else 0
+    passes_per_update = len(begins_ns) / updates
+    pass_counts = np.diff(np.searchsorted(np.sort(calls["ready_ns"].to_numpy()), begins_ns))
+    calls_per_pass = int(np.median(pass_counts)) if len(pass_counts) else 0
     is_regular = (
-        calls_per_pass >= 1 and np.mean(counts == calls_per_pass) >= MIN_SHARE_OF_PASSES_ALIKE
+        calls_per_pass >= 1 and np.mean(pass_counts == calls_per_pass) >= MIN_SHARE_OF_PASSES_ALIKE
     )
-    if passes < MIN_PASSES_PER_UPDATE or not is_regular:
+    if passes_per_update < MIN_PASSES_PER_UPDATE or not is_regular:
         return Accumulation()
-    return Accumulation(_report(facts, calls, calls_per_pass, passes))
+    return Accumulation(_report(facts, calls, calls_per_pass, passes_per_update))
 
 
 def _find_passes(trace: Trace) -> tuple[Ints, int]:
-    """Return when the first worker began passes of backprop, ns, and how many updates it made."""
+    """Return when the first worker began each pass of backprop, ns, and how many updates it made."""
     workers = trace.workers.sort("rank")
     if workers.is_empty() or workers["training_thread"][0] is None:
         return np.zeros(0, np.int64), 0
-    columns = trace.source.columns(int(workers["process"][0]), _COLUMNS)
-    kind = columns.word_column("kind")
-    is_training = columns.number("thread") == workers["training_thread"][0]
-    rows = np.flatnonzero(columns.is_span & is_training & kind.is_in(_TRAINING))
-    rows = rows[columns.number("step")[rows] >= 0]
-    codes, start_ns = kind.take(rows).translated(_CODES, -1), columns.number("start_ns")[rows]
+    span_columns = trace.source.columns(int(workers["process"][0]), _COLUMNS)
+    kind = span_columns.word_column("kind")
+    is_training = span_columns.number("thread") == workers["training_thread"][0]
+    rows = np.flatnonzero(span_columns.is_span & is_training & kind.is_in(_TRAINING))
+    rows = rows[span_columns.number("step")[rows] >= 0]
+    codes, start_ns = kind.take(rows).translated(_CODES, -1), span_columns.number("start_ns")[rows]
     spans = pl.DataFrame({"kind": codes, "start_ns": start_ns}).sort("start_ns")
-    turns = spans.filter(pl.col("kind") != pl.col("kind").shift(1, fill_value=-1))
-    begins_ns = turns.filter(kind=_CODES["backprop"])["start_ns"].to_numpy()
-    return begins_ns, turns.filter(kind=_CODES["update"]).height
+    first_spans = spans.filter(pl.col("kind") != pl.col("kind").shift(1, fill_value=-1))
+    begins_ns = first_spans.filter(kind=_CODES["backprop"])["start_ns"].to_numpy()
+    return begins_ns, first_spans.filter(kind=_CODES["update"]).height
 
 
 def _report(
-    facts: Facts, calls: pl.DataFrame, calls_per_pass: int, passes: float
+    facts: Facts, calls: pl.DataFrame, calls_per_pass: int, passes_per_update: float
 ) -> tuple[Finding, ...]:
-    """Price that only the last of several passes of each update is reduced."""
+    """Report what it saves if only the last of several passes for each update is reduced.
+
+    `calls` has a row each; `passes_per_update` are those for each update.
+    """
     length_ns = max(job_ns(facts.trace), 1)
     by_step = calls.group_by("step").agg(pl.col("wire_ns").sum()).sort("step")
     steps = by_step["step"].to_numpy().astype(np.int64)
-    share = 1 / passes
+    time_ratio = 1 / passes_per_update
     communicators = calls["communicator"].cast(pl.String).unique().to_list()
-    fix = TransferFix(steps, dict.fromkeys(communicators, np.full(len(steps), share)))
-    price = price_faster_calls(facts.replay, fix, by_step["wire_ns"].to_numpy() * (1 - share))
+    fix = TransferFix(steps, dict.fromkeys(communicators, np.full(len(steps), time_ratio)))
+    lost_ns = by_step["wire_ns"].to_numpy() * (1 - time_ratio)
+    price = price_faster_calls(facts.replay, fix, lost_ns)
     saving = float(price.saved_ns.sum()) / length_ns
     if saving < MIN_SAVING_OF_FEWER_REDUCTIONS:
         return ()
     return (
         Finding.of(
             "repeated_reductions",
-            {"calls": fmt.count(calls_per_pass, "call"), "passes": f"{passes:.3g}"},
+            {"calls": fmt.count(calls_per_pass, "call"), "passes": f"{passes_per_update:.3g}"},
             saving=saving,
             interval=price.measure_interval(length_ns),
             fix=price.fix,
             phase="reduction",
             pattern="persistent",
-            evidence={"passes_per_update": passes, "calls_per_pass": calls_per_pass},
+            evidence={"passes_per_update": passes_per_update, "calls_per_pass": calls_per_pass},
         ),
     )

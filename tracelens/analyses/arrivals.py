@@ -104,35 +104,38 @@ class Arrivals(DisplayMixin):
 
 def run(facts: Facts) -> Arrivals:
     """Measure the calls to which all their ranks arrived, on clocks that are tied together."""
-    trace, ranks = facts.trace, facts.trace.workers.height
+    trace, rank_count = facts.trace, facts.trace.workers.height
     unclear_ns = CLOCK_UNCERTAINTIES_OF_SKEW * trace.uncertainty_ns
     blocks = (block for grid in trace.calls for block in _measure(grid, unclear_ns))
     calls, by_step, by_rank = map(pl.concat, zip(_NOTHING, *blocks, strict=True))
     # The clocks cannot separate what is closer: such ranks count as having arrived together.
-    clear = calls.with_columns(
+    clear_calls = calls.with_columns(
         pl.when(pl.col(name) > unclear_ns).then(name).otherwise(0)
         for name in ("skew_ns", "alone_ns")
     )
     messages = facts.awaited_messages
-    alone = pl.concat([clear.select(messages.columns), messages])
-    caused = measure_caused_waits(alone, facts.phases)
-    examples = ("step", "first_ns", "over_ns", "last_rank")
+    arrivals = pl.concat([clear_calls.select(messages.columns), messages])
+    caused_waits = measure_caused_waits(arrivals, facts.phases)
+    kept_columns = ("step", "first_ns", "over_ns", "last_rank")
     return Arrivals(
-        by_step=_summarise_steps(by_step, clear, ranks),
-        last=_count_last(by_rank, clear, sum_by_rank(caused)),
-        spread=log_histogram([calls], "skew_ns", "op", examples),
-        alone=_sum_alone(alone, caused, ranks),
+        by_step=_summarise_steps(by_step, clear_calls, rank_count),
+        last=_count_last(by_rank, clear_calls, sum_by_rank(caused_waits)),
+        spread=log_histogram([calls], "skew_ns", "op", kept_columns),
+        alone=_sum_alone(arrivals, caused_waits, rank_count),
     )
 
 
-def _sum_alone(calls: pl.DataFrame, caused: pl.DataFrame, ranks: int) -> pl.DataFrame:
-    """Sum the waits for each rank alone by step, from `caused` waits of `calls` (`ALONE_COLUMNS`)."""
-    fair = 1 / max(ranks, 1)
-    square = pl.col("alone_ns").cast(pl.Float64) ** 2
+def _sum_alone(calls: pl.DataFrame, caused_waits: pl.DataFrame, rank_count: int) -> pl.DataFrame:
+    """Sum the waits for each rank alone by step, in `ALONE_COLUMNS`.
+
+    `calls` has a row for each last arrival, `caused_waits` one for each wait that it caused.
+    """
+    fair_share = 1 / max(rank_count, 1)
+    squared_ns = pl.col("alone_ns").cast(pl.Float64) ** 2
     by_chance = calls.group_by("step", rank="last_rank").agg(
-        variance=(square * fair * (1 - fair)).sum()
+        variance=(squared_ns * fair_share * (1 - fair_share)).sum()
     )
-    by_step = caused.group_by("rank", "step").agg(pl.col("alone_ns").sum())
+    by_step = caused_waits.group_by("rank", "step").agg(pl.col("alone_ns").sum())
     table = by_chance.join(by_step, on=("rank", "step"), how="left").sort("rank", "step")
     return table.select(
         pl.col(name).cast(kind).fill_null(0.0) for name, kind in ALONE_COLUMNS.items()
@@ -142,38 +145,39 @@ def _sum_alone(calls: pl.DataFrame, caused: pl.DataFrame, ranks: int) -> pl.Data
 def _measure(
     grid: CallGrid, unclear_ns: int
 ) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
-    """Yield complete calls, some at a time, with waits that clocks can show, else transfers.
+    """Yield complete calls, some at a time, a row each, and their sums by step and by rank.
 
-    Each comes with their sums by step and by rank.
+    Time in a call is a wait until the last arrival, else transfer; waits of `unclear_ns` or less, which
+    clocks cannot show, are transfer.
     """
-    is_over = grid.took_part & (grid.end_ns != FOREVER)
+    has_left_any = grid.took_part & (grid.end_ns != FOREVER)  # [call, process]
     is_complete = (grid.arrived == grid.expected) & (grid.expected > 1)
-    rows = np.flatnonzero(is_complete & (grid.last_ns != NEVER) & is_over.any(axis=1))
+    rows = np.flatnonzero(is_complete & (grid.last_ns != NEVER) & has_left_any.any(axis=1))
     for block_rows, block in grid.take(rows).blocks():
-        is_left = is_over[rows[block_rows]]
+        has_left = has_left_any[rows[block_rows]]
         wait_ns = block.wait_ns()
-        wait_ns[(wait_ns <= unclear_ns) | ~is_left] = 0
-        transfer_ns = np.where(is_left, block.end_ns - block.start_ns - wait_ns, 0)
+        wait_ns[(wait_ns <= unclear_ns) | ~has_left] = 0
+        transfer_ns = np.where(has_left, block.end_ns - block.start_ns - wait_ns, 0)
         yield (
-            _describe_calls(block, is_left),
-            _sum_by_step(block.step, is_left, wait_ns, transfer_ns),
-            _sum_by_rank(block, is_left, wait_ns, transfer_ns),
+            _describe_calls(block, has_left),
+            _sum_by_step(block.step, has_left, wait_ns, transfer_ns),
+            _sum_by_rank(block, has_left, wait_ns, transfer_ns),
         )
 
 
-def _describe_calls(grid: CallGrid, is_left: Flags) -> pl.DataFrame:
+def _describe_calls(grid: CallGrid, has_left: Flags) -> pl.DataFrame:
     """Return a row a call, in `_CALL_COLUMNS`, of the ranks that left it, [call, process]."""
-    arrived_ns = np.where(is_left, grid.start_ns, NEVER)
+    arrived_ns = np.where(has_left, grid.start_ns, NEVER)
     last_ns = arrived_ns.max(axis=1)
-    first_ns = np.where(is_left, grid.start_ns, FOREVER).min(axis=1)
-    cells = np.arange(grid.height), is_left.argmax(axis=1)
+    first_ns = np.where(has_left, grid.start_ns, FOREVER).min(axis=1)
+    one_rank_each = np.arange(grid.height), has_left.argmax(axis=1)
     columns = {
         "communicator": pl.Series([grid.uid]).new_from_index(0, grid.height),
         "seq": grid.seq,
-        "op": pl.Series(COLLECTIVES).gather(grid.op[cells]),
-        "step": grid.step[cells],
+        "op": pl.Series(COLLECTIVES).gather(grid.op[one_rank_each]),
+        "step": grid.step[one_rank_each],
         "first_ns": first_ns,
-        "over_ns": np.where(is_left, grid.end_ns, NEVER).max(axis=1),
+        "over_ns": np.where(has_left, grid.end_ns, NEVER).max(axis=1),
         "skew_ns": last_ns - first_ns,
         "alone_ns": alone_ns(arrived_ns),
         "last_ns": last_ns,
@@ -182,66 +186,72 @@ def _describe_calls(grid: CallGrid, is_left: Flags) -> pl.DataFrame:
     return pl.DataFrame(columns, schema=_CALL_COLUMNS)
 
 
-def _summarise_steps(sums: pl.DataFrame, calls: pl.DataFrame, ranks: int) -> pl.DataFrame:
-    greatest = pl.col("skew_ns").arg_max()
+def _summarise_steps(sums: pl.DataFrame, calls: pl.DataFrame, rank_count: int) -> pl.DataFrame:
+    """Return skew and the mean rank's waits by step, in `STEP_COLUMNS`; `sums` are waits by step."""
+    greatest_skew = pl.col("skew_ns").arg_max()
     skews = calls.group_by("step").agg(
-        pl.col("last_rank", "first_ns", "over_ns").get(greatest),
+        pl.col("last_rank", "first_ns", "over_ns").get(greatest_skew),
         calls=pl.len(),
         skew_max_ns=pl.col("skew_ns").max(),
         skew_ns=pl.col("skew_ns").median(),
     )
-    means = sums.group_by("step").agg(pl.col("wait_ns", "transfer_ns").sum() / ranks)
-    table = skews.filter(pl.col("step") >= 0).join(means, on="step", how="left").sort("step")
-    return table.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
+    means = sums.group_by("step").agg(pl.col("wait_ns", "transfer_ns").sum() / rank_count)
+    by_step = skews.filter(pl.col("step") >= 0).join(means, on="step", how="left").sort("step")
+    return by_step.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
 
 
-def _sum_by_step(step: Int32s, is_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
+def _sum_by_step(step: Int32s, has_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
     """Sum up waits and transfers, [call, process], by the step that each rank was in."""
     if is_uniform(step):
         columns = (step[:, 0], wait_ns.sum(axis=1), transfer_ns.sum(axis=1))
     else:
-        columns = (step[is_left], wait_ns[is_left], transfer_ns[is_left])
+        columns = (step[has_left], wait_ns[has_left], transfer_ns[has_left])
     return pl.DataFrame(dict(zip(_SUM_COLUMNS, columns, strict=True)), schema=_SUM_COLUMNS)
 
 
-def _sum_by_rank(grid: CallGrid, is_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
+def _sum_by_rank(grid: CallGrid, has_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
     """Sum up waits, transfers and calls of each rank, and how often it is last by chance."""
-    fair = 1 / grid.expected
-    if is_uniform(grid.step) and is_left.all():
-        steps = [np.unique(grid.step[:, 0])] * len(grid.ranks)
+    fair_share = 1 / grid.expected
+    if is_uniform(grid.step) and has_left.all():
+        steps_of_ranks = [np.unique(grid.step[:, 0])] * len(grid.ranks)
     else:
-        by_rank = zip(grid.step.T, is_left.T, strict=True)
-        steps = [np.unique(step[is_own]) for step, is_own in by_rank]
+        ranks = zip(grid.step.T, has_left.T, strict=True)
+        steps_of_ranks = [
+            np.unique(rank_steps[has_rank_left]) for rank_steps, has_rank_left in ranks
+        ]
     columns = {
         "rank": grid.ranks,
         "wait_ns": wait_ns.sum(axis=0),
         "transfer_ns": transfer_ns.sum(axis=0),
-        "calls": is_left.sum(axis=0),
-        "expected": fair @ is_left,
-        "variance": (fair * (1 - fair)) @ is_left,
-        "step": pl.Series(steps, dtype=_RANK_COLUMNS["step"]),
+        "calls": has_left.sum(axis=0),
+        "expected": fair_share @ has_left,
+        "variance": (fair_share * (1 - fair_share)) @ has_left,
+        "step": pl.Series(steps_of_ranks, dtype=_RANK_COLUMNS["step"]),
     }
     return pl.DataFrame(columns, schema=_RANK_COLUMNS)
 
 
 def _count_last(ranks: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.DataFrame:
-    """Count how often ranks arrived last, and by chance would have, and the wait that they caused."""
+    """Count how often ranks arrived last, and by chance would have, and the wait that they caused.
+
+    `ranks` has sums of some calls for each rank, `calls` a row a call, `caused` a row a rank.
+    """
     by_rank = (
         ranks.filter(pl.col("calls") > 0)
         .group_by("rank")
         .agg(pl.exclude("step").sum(), steps=pl.col("step").explode().n_unique())
     )
-    longest = pl.col("alone_ns").arg_max()
+    longest_wait = pl.col("alone_ns").arg_max()
     last_calls = calls.group_by(rank="last_rank").agg(
-        pl.col("first_ns", "over_ns").get(longest), last=pl.len()
+        pl.col("first_ns", "over_ns").get(longest_wait), last=pl.len()
     )
     z_score = NormalDist().inv_cdf(1 - MAX_P_VALUE_IF_LAST_BY_CHANCE / max(by_rank.height, 1))
     margin = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * z_score
-    table = (
+    last_counts = (
         by_rank.join(caused, on="rank", how="full", coalesce=True)
         .join(last_calls, on="rank", how="left")
         .with_columns(pl.exclude("rank", "first_ns", "over_ns").fill_null(0))
         .with_columns(chance=pl.min_horizontal(pl.col("expected") + margin, "calls"))
         .sort("rank")
     )
-    return table.select(pl.col(name).cast(kind) for name, kind in LAST_COLUMNS.items())
+    return last_counts.select(pl.col(name).cast(kind) for name, kind in LAST_COLUMNS.items())

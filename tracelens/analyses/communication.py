@@ -97,37 +97,41 @@ class Communication(DisplayMixin):
 def run(facts: Facts) -> Communication:
     """Measure the collectives of all communicators."""
     costs = facts.call_costs
-    classes = _summarise(_add_bandwidths(costs.sized))
+    size_classes = _summarise(_add_bandwidths(costs.sized))
     return Communication(
         calls=facts.calls,
-        bandwidths=classes.select(
+        bandwidths=size_classes.select(
             pl.col(name).cast(kind) for name, kind in BANDWIDTH_COLUMNS.items()
         ),
-        slowest=classes.select(*_BY, ready_ns="slowest_ready_ns", wire_ns="slowest_wire_ns"),
-        lines=_table(costs.fitted, costs.latency_shares),
+        slowest=size_classes.select(*_BY, ready_ns="slowest_ready_ns", wire_ns="slowest_wire_ns"),
+        lines=_list_lines(costs.fitted, costs.latency_shares),
         choices=call_costs.find_fastest(costs.fitted),
         findings=tuple(_find_small_messages(facts)),
     )
 
 
 def _add_bandwidths(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add the size class, `from_bytes`, and bandwidths, bytes / ns, to calls."""
-    kinds = calls.select("op", "ranks").iter_rows()
-    factors = pl.Series([transfers.bus_factor(op, ranks) for op, ranks in kinds], dtype=pl.Float64)
+    """Add the size class, `from_bytes`, and bandwidths, bytes / ns, to calls, a row each."""
+    ops_and_ranks = calls.select("op", "ranks").iter_rows()
+    bus_factors = pl.Series(
+        [transfers.bus_factor(op, ranks) for op, ranks in ops_and_ranks], dtype=pl.Float64
+    )
     power = (pl.col("bytes").log(RATIO_OF_SIZE_CLASSES) + ROUNDING_OF_SIZE_CLASSES).floor()
     bandwidth = pl.col("bytes") / pl.col("wire_ns")
     return calls.with_columns(
         from_bytes=(RATIO_OF_SIZE_CLASSES**power).round().cast(pl.Int64),
         algorithm_bandwidth=bandwidth,
-        bus_bandwidth=bandwidth * factors,
+        bus_bandwidth=bandwidth * bus_factors,
     )
 
 
 def _summarise(calls: pl.DataFrame) -> pl.DataFrame:
-    """Summarise calls by operation, number of ranks and size, with the slowest call of each class."""
+    """Summarise calls, a row each, by operation, ranks and size class, each with its slowest call."""
     best_bandwidth = pl.col("bus_bandwidth").quantile(QUANTILE_OF_BEST_BANDWIDTH)
     slowest = pl.col("algorithm_bandwidth").arg_min()
-    of_best = (pl.col("bus_bandwidth") / pl.col("best").max().over("ranks")).clip(upper_bound=1.0)
+    share_of_best = (pl.col("bus_bandwidth") / pl.col("best").max().over("ranks")).clip(
+        upper_bound=1.0
+    )
     return (
         calls.group_by(_BY)
         .agg(
@@ -136,21 +140,23 @@ def _summarise(calls: pl.DataFrame) -> pl.DataFrame:
             calls=pl.len().cast(pl.Int64),
             best=pl.when(pl.len() >= MIN_CALLS_FOR_BEST_BANDWIDTH).then(best_bandwidth),
         )
-        .with_columns(of_best=of_best)
+        .with_columns(of_best=share_of_best)
         .sort("ranks", "op", "algorithm", "from_bytes")
     )
 
 
-def _table(lines: Costs, latency_shares: Mapping[CallKind, float]) -> pl.DataFrame:
+def _list_lines(lines: Costs, latency_shares: Mapping[CallKind, float]) -> pl.DataFrame:
+    """Return a row for each fitted line of costs, in `LINE_COLUMNS`."""
     rows = []
     for (op, ranks, algorithm), line in lines.items():
-        factor = transfers.bus_factor(op, ranks)
-        paces = (line.ns_per_byte, *line.ns_per_byte_interval[::-1])
-        bandwidths = [factor / ns if ns > 0 else None for ns in paces]
+        bus_factor = transfers.bus_factor(op, ranks)
+        low_pace, high_pace = line.ns_per_byte_interval
+        paces = (line.ns_per_byte, high_pace, low_pace)  # ns per byte
+        bandwidths = [bus_factor / pace if pace > 0 else None for pace in paces]
         nbytes = line.half_bandwidth_bytes if np.isfinite(line.half_bandwidth_bytes) else None
-        latency_ns = (line.latency_ns, *line.latency_interval)
-        share = latency_shares[op, ranks, algorithm]
-        rows.append((op, ranks, algorithm, *latency_ns, *bandwidths, nbytes, share, line.deviation))
+        latencies_ns = (line.latency_ns, *line.latency_interval)
+        line_numbers = nbytes, latency_shares[op, ranks, algorithm], line.deviation
+        rows.append((op, ranks, algorithm, *latencies_ns, *bandwidths, *line_numbers))
     return pl.DataFrame(rows, schema=LINE_COLUMNS, orient="row").sort("op", "ranks", "algorithm")
 
 
@@ -160,32 +166,35 @@ def _find_small_messages(facts: Facts) -> list[Finding]:
     if not length_ns:
         return []
     findings, costs = [], facts.call_costs
-    least_ns = MIN_SAVING_TO_REPORT_SMALL_MESSAGES * length_ns
+    min_saving_ns = MIN_SAVING_TO_REPORT_SMALL_MESSAGES * length_ns
     for calls in costs.sized.partition_by("communicator", "op", "algorithm", maintain_order=True):
         communicator, op = calls["communicator"][0], str(calls["op"][0])
-        line = costs.costs.get((op, calls["ranks"][0], calls["algorithm"][0]))
-        if line is None or line.latency_interval[0] <= 0 or calls["step"].min() == -1:
+        cost_line = costs.costs.get((op, calls["ranks"][0], calls["algorithm"][0]))
+        if cost_line is None or cost_line.latency_interval[0] <= 0 or calls["step"].min() == -1:
             continue
         # Joined, all calls of a step but one cost less by a latency.
-        if line.latency_ns * (calls.height - calls["step"].n_unique()) < least_ns:
+        if cost_line.latency_ns * (calls.height - calls["step"].n_unique()) < min_saving_ns:
             continue
-        alike = costs.sized.filter(communicator=communicator, op=op)
-        has_one_algorithm = alike["algorithm"].n_unique() == 1
-        joined = price_joined_calls(
+        all_calls = costs.sized.filter(communicator=communicator, op=op)
+        has_one_algorithm = all_calls["algorithm"].n_unique() == 1
+        joined_calls = price_joined_calls(
             facts.replay,
             str(communicator),
             op,
-            _through_usual_call(line, calls),
-            least_ns=least_ns,
+            _through_usual_call(cost_line, calls),
+            least_ns=min_saving_ns,
             steps=None if has_one_algorithm else calls["step"].unique().sort().to_numpy(),
         )
-        if joined:
-            findings.append(_report(facts, calls, line, joined))
+        if joined_calls:
+            findings.append(_report(facts, calls, cost_line, joined_calls))
     return findings
 
 
 def _through_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
-    """Return a line whose bytes take what calls take beyond the latency, where that is a bound."""
+    """Return a cost line whose bytes take what calls take beyond the latency, where that is a bound.
+
+    `calls` has a row each.
+    """
     if line.ns_per_byte > 0:
         return line
     wire_ns, nbytes = (float(np.median(calls[name].to_numpy())) for name in ("wire_ns", "bytes"))
@@ -197,11 +206,14 @@ def _through_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
 def _measure_interval(
     joined: JoinedCalls, line: CostModel, saving: float, length_ns: int
 ) -> tuple[float, float]:
-    """Join the doubt about single steps with that about the latency, as shares of the job."""
+    """Return the 95 % interval of a saving, both shares of the job of `length_ns`.
+
+    It joins the doubt about single steps with that about the latency.
+    """
     bounds = bootstrap_interval(joined.saved_ns, length_ns)
     lower_error, upper_error = (
-        np.hypot(bound - saving, (latency / line.latency_ns - 1) * saving)
-        for bound, latency in zip(bounds, line.latency_interval, strict=True)
+        np.hypot(bound - saving, (latency_ns / line.latency_ns - 1) * saving)
+        for bound, latency_ns in zip(bounds, line.latency_interval, strict=True)
     )
     low, high = joined.replay.identity.widen(
         (saving - float(lower_error), saving + float(upper_error))
@@ -210,10 +222,10 @@ def _measure_interval(
 
 
 def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCalls) -> Finding:
-    """Report that some calls of one kind are worth joining."""
-    length_ns, pickled = job_ns(facts.trace), find_pickled_calls(facts.calls)
+    """Report that some calls of one kind, a row each, are worth joining; `line` is what they cost."""
+    length_ns, pickled_calls = job_ns(facts.trace), find_pickled_calls(facts.calls)
     op, saving = str(calls["op"][0]), float(joined.saved_ns.sum()) / length_ns
-    share = facts.call_costs.latency_shares[op, calls["ranks"][0], calls["algorithm"][0]]
+    latency_share = facts.call_costs.latency_shares[op, calls["ranks"][0], calls["algorithm"][0]]
     mean_bytes = float(calls["bytes"].to_numpy().mean())
     return Finding.of(
         "small_messages",
@@ -221,7 +233,7 @@ def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCa
             "calls": fmt.count(joined.calls, op),
             "size": fmt.size(mean_bytes),
             "latency": fmt.duration(line.latency_ns),
-            "share": fmt.percent(share),
+            "share": fmt.percent(latency_share),
             "messages": fmt.count(joined.messages, "message"),
         },
         phase="reduction",
@@ -229,7 +241,7 @@ def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCa
         saving=saving,
         interval=_measure_interval(joined, line, saving, length_ns),
         fix=joined.fix,
-        more=[pickled.sentence] if pickled else [],
+        more=[pickled_calls.sentence] if pickled_calls else [],
         evidence={
             "op": op,
             "calls_per_step": joined.calls,
@@ -237,8 +249,8 @@ def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCa
             "bucket_bytes": joined.fix.nbytes,
             "mean_bytes": mean_bytes,
             "latency_ns": line.latency_ns,
-            "latency_share": share,
+            "latency_share": latency_share,
             "half_bandwidth_bytes": line.half_bandwidth_bytes,
-            "pickled": asdict(pickled) if pickled else None,
+            "pickled": asdict(pickled_calls) if pickled_calls else None,
         },
     )

@@ -91,12 +91,12 @@ def run(facts: Facts) -> CriticalPath:
     path = pl.DataFrame(schema=PATH_COLUMNS) if trace.parted else walk_path(Lanes(trace, phases))
     pieces = _cut_path(path, phases.pieces)
     segments = path_segments(pieces, phases.pieces)
-    models = facts.replay.build_graphs()
+    graphs = facts.replay.build_graphs()
     step_ns = trace.steps.select(_LENGTH_NS.median()).item()
     return CriticalPath(
         path=path,
         shares=_sum_shares(path, pieces, trace),
-        slack=measure_slack(models, step_ns if isinstance(step_ns, float) else 0.0),
+        slack=measure_slack(graphs, step_ns if isinstance(step_ns, float) else 0.0),
         cells=path_cells(segments),
         longest=segments.top_k(MAX_LONGEST_PIECES, by=_LENGTH_NS).sort(_LENGTH_NS, descending=True),
         stretches=path_stretches(path),
@@ -104,48 +104,65 @@ def run(facts: Facts) -> CriticalPath:
 
 
 def _cut_path(path: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
-    """Return the pieces on the path, clipped to it, with codes of `category` and `name`."""
+    """Return a row for each piece on the path, clipped to it, with codes of `category` and `name`.
+
+    `path` has a row for each interval of it on one process.
+    """
     path = path.sort("process", maintain_order=True)
     process, begins_ns, ends_ns = path.select("process", "start_ns", "end_ns").to_numpy().T
-    cut: list[tuple[Ints, ...]] = [(np.zeros(0, np.int64),) * 5]
-    for index, owner in enumerate(pieces.processes):
-        rows = slice(*np.searchsorted(process, (owner, owner + 1)).tolist())
-        if rows.start < rows.stop and len((worker := pieces.of_worker(index)).step):
-            cut.append(_clip_pieces(worker, begins_ns[rows], ends_ns[rows]))
-    step_row, *columns = (np.concatenate(arrays) for arrays in zip(*cut, strict=True))
+    clipped_columns: list[tuple[Ints, ...]] = [(np.zeros(0, np.int64),) * 5]
+    for worker, worker_process in enumerate(pieces.processes):
+        rows = slice(*np.searchsorted(process, (worker_process, worker_process + 1)).tolist())
+        if rows.start < rows.stop and len((own_pieces := pieces.of_worker(worker)).step):
+            clipped_columns.append(_clip_pieces(own_pieces, begins_ns[rows], ends_ns[rows]))
+    step_row, *columns = map(np.concatenate, zip(*clipped_columns, strict=True))
     clipped = pl.DataFrame(columns, schema=("category", "name", "start_ns", "end_ns"))
     return clipped.hstack(pieces.steps.select("process", "rank", "step")[step_row])
 
 
 def _clip_pieces(pieces: WorkerPieces, begins_ns: Ints, ends_ns: Ints) -> tuple[Ints, ...]:
-    """Return the pieces of one process on the path, clipped: row, category, name, start, end."""
+    """Return the pieces of a process within the path's intervals on it, clipped to these.
+
+    As columns: the row of the step in `Segments.steps`, codes of category and name, begin and end, ns.
+    """
     piece, interval = _find_overlaps(pieces.bounds, begins_ns, ends_ns)
     start_ns = np.maximum(pieces.bounds[piece], begins_ns[interval])
     end_ns = np.minimum(pieces.bounds[piece + 1], ends_ns[interval])
-    lasts = end_ns > start_ns
-    columns = (values[piece[lasts]].astype(np.int64) for values in (pieces.category, pieces.name))
-    row = pieces.step[piece[lasts]].astype(np.int64) + pieces.offset
-    return row, *columns, start_ns[lasts], end_ns[lasts]
+    has_length = end_ns > start_ns
+    piece = piece[has_length]
+    codes = (column[piece].astype(np.int64) for column in (pieces.category, pieces.name))
+    step_row = pieces.step[piece].astype(np.int64) + pieces.offset
+    return step_row, *codes, start_ns[has_length], end_ns[has_length]
 
 
 def _find_overlaps(bounds_ns: Ints, begins_ns: Ints, ends_ns: Ints) -> tuple[Ints, Ints]:
-    """Return every pair (piece, interval) that touches, as two arrays of indices."""
+    """Return every pair (piece, interval) that touches, as two arrays of indices.
+
+    `bounds_ns` are begins of pieces, and the end of the last; the others are those of intervals.
+    """
     last_piece = len(bounds_ns) - 2
     first_piece = np.clip(np.searchsorted(bounds_ns, begins_ns, side="right") - 1, 0, last_piece)
     end_piece = np.clip(np.searchsorted(bounds_ns, ends_ns), 1, last_piece + 1)
-    count = np.maximum(end_piece - first_piece, 0)
-    interval = np.repeat(np.arange(len(begins_ns)), count)
-    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return first_piece[interval] + offset, interval
+    pair_count = np.maximum(end_piece - first_piece, 0)
+    interval = np.repeat(np.arange(len(begins_ns)), pair_count)
+    pieces_after = np.arange(pair_count.sum()) - np.repeat(
+        np.cumsum(pair_count) - pair_count, pair_count
+    )
+    return first_piece[interval] + pieces_after, interval
 
 
 def _sum_shares(path: pl.DataFrame, path_pieces: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add the path up by rank and category, without the time of steps that were left out as asked."""
+    """Add the path up by rank and category, in `SHARE_COLUMNS`, without steps that were left out.
+
+    `path` has a row for each interval on a process, `path_pieces` one for each piece of that.
+    """
     length_ns, ns = job_ns(trace), pl.col("ns")
-    spent = path_pieces.select("process", "category", ns=_LENGTH_NS)
-    left_out = [(process, UNINSTRUMENTED, -ns) for process, ns in _measure_left_out(trace, path)]
+    spent_ns = path_pieces.select("process", "category", ns=_LENGTH_NS)
+    left_out_rows = [
+        (process, UNINSTRUMENTED, -ns) for process, ns in _measure_left_out(trace, path)
+    ]
     sums = (
-        pl.concat([spent, pl.DataFrame(left_out, schema=spent.schema, orient="row")])
+        pl.concat([spent_ns, pl.DataFrame(left_out_rows, schema=spent_ns.schema, orient="row")])
         .group_by("process", "category")
         .agg(ns.sum())
         .filter(ns != 0)
@@ -155,8 +172,8 @@ def _sum_shares(path: pl.DataFrame, path_pieces: pl.DataFrame, trace: Trace) -> 
     )
     outside_ns = length_ns - int(sums["ns"].sum())
     if outside_ns > 0 and not path.is_empty():
-        outside = (path["process"][-1], "outside", outside_ns)
-        sums.extend(pl.DataFrame([outside], schema=sums.schema, orient="row"))
+        outside_row = (path["process"][-1], "outside", outside_ns)
+        sums.extend(pl.DataFrame([outside_row], schema=sums.schema, orient="row"))
     return (
         sums.join(trace.workers.select("process", "rank"), on="process", how="left")
         .with_columns(share=ns / pl.lit(max(length_ns, 1)))
@@ -167,20 +184,23 @@ def _sum_shares(path: pl.DataFrame, path_pieces: pl.DataFrame, trace: Trace) -> 
 
 def _measure_left_out(trace: Trace, path: pl.DataFrame) -> Iterator[tuple[int, int]]:
     """Yield how much of each process's part of the path is between steps that were kept, ns."""
-    gaps = trace.steps.with_columns(apart=after_steps(trace.steps)).filter(pl.col("apart") > 0)
-    for (process,), of_process in gaps.partition_by("process", as_dict=True).items():
-        begins_ns = of_process["end_ns"].to_numpy()
-        ends_ns = begins_ns + of_process["apart"].to_numpy()
-        on_path = path.filter(process=process)
-        until_ns, since_ns = (
-            covered_before(begins_ns, ends_ns, on_path[name].to_numpy())
+    steps = trace.steps.with_columns(gap_ns=after_steps(trace.steps)).filter(pl.col("gap_ns") > 0)
+    for (process,), own_steps in steps.partition_by("process", as_dict=True).items():
+        begins_ns = own_steps["end_ns"].to_numpy()
+        ends_ns = begins_ns + own_steps["gap_ns"].to_numpy()
+        intervals = path.filter(process=process)
+        gaps_until_end_ns, gaps_until_start_ns = (
+            covered_before(begins_ns, ends_ns, intervals[name].to_numpy())
             for name in ("end_ns", "start_ns")
         )
-        yield process, round(float((until_ns - since_ns).sum()))
+        yield process, round(float((gaps_until_end_ns - gaps_until_start_ns).sum()))
 
 
 def path_segments(path_pieces: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
-    """Join neighbours of a rank, step and category; in order of time, in `PATH_SEGMENT_COLUMNS`."""
+    """Join the path's pieces, a row each, that are neighbours of a rank, step and category.
+
+    They are in order of time, in `PATH_SEGMENT_COLUMNS`.
+    """
     segments = (
         path_pieces.sort("start_ns", maintain_order=True)
         .group_by(segment=pl.struct(_CELL).rle_id(), maintain_order=True)
@@ -200,15 +220,18 @@ def path_segments(path_pieces: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
 
 
 def path_cells(segments: pl.DataFrame) -> pl.DataFrame:
-    """Add the path up by step, rank and category, in `CELL_COLUMNS`."""
+    """Add the path's segments, a row each, up by step, rank and category, in `CELL_COLUMNS`.
+
+    Of a long run, some neighbouring steps are added up in one.
+    """
     steps = segments["step"].unique().sort()
-    block = -(-max(steps.len(), 1) // MAX_STEPS_OF_CELLS)
-    first_steps = steps.gather_every(block)
-    index = first_steps.search_sorted(segments["step"], side="right") - 1
-    sizes = np.diff([*range(0, steps.len(), block), steps.len()])
+    block_size = -(-max(steps.len(), 1) // MAX_STEPS_OF_CELLS)
+    first_steps = steps.gather_every(block_size)
+    block = first_steps.search_sorted(segments["step"], side="right") - 1
+    sizes = np.diff([*range(0, steps.len(), block_size), steps.len()])
     blocks = pl.DataFrame({"step": first_steps, "steps": pl.Series(sizes, dtype=pl.Int32)})
     return (
-        segments.with_columns(step=first_steps.gather(index), ns=_LENGTH_NS)
+        segments.with_columns(step=first_steps.gather(block), ns=_LENGTH_NS)
         .group_by(*_CELL)
         .agg(pl.col("ns").sum())
         .join(blocks, on="step")
@@ -227,28 +250,31 @@ def path_stretches(path: pl.DataFrame) -> pl.DataFrame:
 
 
 def stretches_within(
-    stretches: pl.DataFrame, start_ns: int, end_ns: int, most: int
+    stretches: pl.DataFrame, start_ns: int, end_ns: int, max_count: int
 ) -> pl.DataFrame:
-    """Return the stretches within an interval in order of time, joined to `most` at most."""
-    inside = stretches.filter(pl.col("end_ns") > start_ns, pl.col("start_ns") < end_ns)
-    cut = inside.with_columns(
+    """Return the stretches within an interval in order of time, joined to `max_count` at most."""
+    overlapping = stretches.filter(pl.col("end_ns") > start_ns, pl.col("start_ns") < end_ns)
+    clipped = overlapping.with_columns(
         pl.col("start_ns").clip(lower_bound=pl.lit(start_ns)),
         pl.col("end_ns").clip(upper_bound=pl.lit(end_ns)),
     )
-    return cut if cut.height <= most else _divide_into_bins(cut, most)
+    return clipped if clipped.height <= max_count else _divide_into_bins(clipped, max_count)
 
 
-def _divide_into_bins(stretches: pl.DataFrame, bins: int) -> pl.DataFrame:
-    """Let the process with most of the path represent each of some equal parts of time."""
+def _divide_into_bins(stretches: pl.DataFrame, bin_count: int) -> pl.DataFrame:
+    """Let the process with most of the path represent each of `bin_count` equal parts of its time.
+
+    `stretches` has a row for each interval of the path on one process, as what is returned.
+    """
     starts_ns, end_ns = stretches["start_ns"].to_numpy(), int(stretches["end_ns"][-1])
-    edges_ns = np.linspace(starts_ns[0], end_ns, bins + 1).round().astype(np.int64)
+    edges_ns = np.linspace(starts_ns[0], end_ns, bin_count + 1).round().astype(np.int64)
     bounds_ns = np.union1d(starts_ns, edges_ns)
     bin_index, stretch = (
         np.searchsorted(begins_ns, bounds_ns[:-1], side="right") - 1
         for begins_ns in (edges_ns, starts_ns)
     )
     process = stretches["process"].to_numpy()[stretch]
-    begins = (
+    main_processes = (
         pl.DataFrame({"bin": bin_index, "process": process, "ns": np.diff(bounds_ns)})
         .group_by("bin", "process")
         .agg(pl.col("ns").sum())
@@ -259,7 +285,7 @@ def _divide_into_bins(stretches: pl.DataFrame, bins: int) -> pl.DataFrame:
     # Neighbours on the same process are one stretch.
     has_changed = pl.col("process") != pl.col("process").shift()
     return (
-        begins.filter(has_changed.fill_null(value=True))
+        main_processes.filter(has_changed.fill_null(value=True))
         .with_columns(end_ns=pl.col("start_ns").shift(-1).fill_null(end_ns))
         .select(pl.col(name).cast(kind) for name, kind in PATH_COLUMNS.items())
     )

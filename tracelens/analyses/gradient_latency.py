@@ -87,8 +87,10 @@ def run(facts: Facts) -> GradientLatency:
     ranks = facts.trace.workers.select("process", "rank")
     first_ready = pl.col("ready").min().over("process", "step", "of")
     medians = pl.col("ready_ns", *STAGES, "whole_ns").median().round()
-    longest = pl.col("rank", "step").get(pl.col("whole_ns").fill_null(-1).arg_max())
-    table = (
+    rank_and_step_of_longest = pl.col("rank", "step").get(
+        pl.col("whole_ns").fill_null(-1).arg_max()
+    )
+    chains = (
         _follow_gradients(facts.trace, facts.phases)
         .join(ranks, on="process", how="left", maintain_order="left")
         .with_columns(
@@ -98,41 +100,43 @@ def run(facts: Facts) -> GradientLatency:
         .group_by("of", "number")
         .agg(
             medians,
-            longest,
+            rank_and_step_of_longest,
             chains=pl.len(),
             whole_p90_ns=pl.col("whole_ns").quantile(0.9).round(),
         )
         .select(pl.col(name).cast(kind) for name, kind in SHOWN_COLUMNS.items())
         .sort("of", "number")
     )
-    return GradientLatency(table)
+    return GradientLatency(chains)
 
 
 def _follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return one row a rank, step and bucket or shard: `of`, `number`, `ready` and the stages, ns."""
     buckets = _follow_buckets(trace, phases.updates.updates, find_follow_interval(trace))
-    used = pl.when(pl.col("used").is_not_null()).then(pl.max_horizontal("used", "back"))
+    first_use = pl.when(pl.col("used").is_not_null()).then(pl.max_horizontal("used", "back"))
     return (
         pl.concat((buckets, _follow_pushes(trace)), how="vertical_relaxed")
         .join(phases.updates.used, on=_STEP, how="left")
-        .with_columns(until_use_ns=used - pl.col("updated"))
+        .with_columns(until_use_ns=first_use - pl.col("updated"))
         .with_columns(pl.when(pl.col(name) >= 0).then(name) for name in STAGES)
         .drop("used", "updated", "back")
     )
 
 
 def _follow_buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
-    """Follow the buckets of one in `every` steps."""
-    numbered = updates.filter(pl.col("bucket").is_not_null())
-    of_step = updates.group_by(_STEP).agg(begin=pl.col("begin").min(), end=pl.col("end").max())
+    """Follow the buckets of one in `every` steps: a row for each rank, step and bucket.
+
+    `updates` has a row for each update of weights; where none names a bucket, it is that of the step.
+    """
+    bucket_updates = updates.filter(pl.col("bucket").is_not_null())
     calls = pl.concat([_NO_CALLS, *(_list_calls(grid, every) for grid in trace.calls)])
-    by_process = calls.sort("process", maintain_order=True)
-    joined = (
-        by_process.join(numbered, on=[*_STEP, "bucket"], how="left")
-        if numbered.height
-        else by_process.join(of_step, on=_STEP, how="left")
-    )
-    return joined.select(*_measure_stages("bucket"), back=None)
+    calls = calls.sort("process", maintain_order=True)
+    if bucket_updates.height:
+        with_updates = calls.join(bucket_updates, on=[*_STEP, "bucket"], how="left")
+    else:
+        step_updates = updates.group_by(_STEP).agg(pl.col("begin").min(), pl.col("end").max())
+        with_updates = calls.join(step_updates, on=_STEP, how="left")
+    return with_updates.select(*_measure_stages("bucket"), back=None)
 
 
 def _measure_stages(of: str) -> list[pl.Expr]:
@@ -152,7 +156,7 @@ def _measure_stages(of: str) -> list[pl.Expr]:
 
 
 def _list_calls(grid: CallGrid, every: int) -> pl.DataFrame:
-    """Return when buckets of some steps were ready, begun and done; by process and call."""
+    """Return a row per process and call of one in `every` steps: when it was ready, begun and done."""
     some_calls = grid.take(np.flatnonzero((distinct(grid.step) % every == 0).any(axis=1)))
     is_known = (
         some_calls.took_part
@@ -168,14 +172,14 @@ def _list_calls(grid: CallGrid, every: int) -> pl.DataFrame:
     begun_ns = np.maximum(some_calls.last_ns[row], start_ns)
     # The wire is free when the call before of the process is over, if that is before this one is.
     is_after = (column[1:] == column[:-1]) & (end_ns[:-1] < end_ns[1:])
-    after = np.flatnonzero(is_after) + 1
-    begun_ns[after] = np.maximum(begun_ns[after], end_ns[after - 1])
+    rows_after = np.flatnonzero(is_after) + 1
+    begun_ns[rows_after] = np.maximum(begun_ns[rows_after], end_ns[rows_after - 1])
     columns = (some_calls.processes[column], step, bucket, start_ns, begun_ns, end_ns)
     return pl.DataFrame(dict(zip(_NO_CALLS.columns, columns, strict=True))).cast(_NO_CALLS.schema)
 
 
 def _follow_pushes(trace: Trace) -> pl.DataFrame:
-    """Follow what is pushed to servers; times of workers and shards are on one clock."""
+    """Follow pushes to servers, a row each; times of workers and shards are on one clock."""
     op = pl.col("op").cast(pl.String)
     spans = (
         trace.requests.lazy()
@@ -187,34 +191,38 @@ def _follow_pushes(trace: Trace) -> pl.DataFrame:
         ready="start_ns",
         number=pl.col("start_ns").rank("ordinal").over("process", "shard", "step", "key"),
     )
-    served = spans.filter(op == "aggregate").select("request", begun="start_ns", done="end_ns")
+    gradient_sums = spans.filter(op == "aggregate").select(
+        "request", begun="start_ns", done="end_ns"
+    )
     return (
-        _add_updates(pushes.join(served, on="request", how="inner"), spans.filter(op == "apply"))
+        _add_updates(
+            pushes.join(gradient_sums, on="request", how="inner"), spans.filter(op == "apply")
+        )
         .pipe(_add_return, spans.filter(op == "reply"), worker_requests.filter(op == "pull"))
         .select(*_measure_stages("shard"), "back")
         .collect()
     )
 
 
-def _add_updates(pushes: pl.LazyFrame, applied: pl.LazyFrame) -> pl.LazyFrame:
-    """Add `begin` and `end` of the update that each push went into."""
+def _add_updates(pushes: pl.LazyFrame, updates: pl.LazyFrame) -> pl.LazyFrame:
+    """Add `begin` and `end` of the update that each push (a row) went into, from rows of updates."""
     begin_ns, end_ns = pl.col("start_ns").min(), pl.col("end_ns").max()
     has_request = pl.col("request").is_not_null()
-    by_request = applied.filter(has_request).group_by("request").agg(begin=begin_ns, end=end_ns)
-    of_same_push = (
+    by_request = updates.filter(has_request).group_by("request").agg(begin=begin_ns, end=end_ns)
+    by_push = (
         by_request.join(pushes.select("request", *_SAME_PUSH), on="request", how="inner")
         .group_by(_SAME_PUSH)
         .agg(other_begin=pl.col("begin").min(), other_end=pl.col("end").min())
     )
-    of_step = (
-        applied.filter(~has_request)
+    by_step = (
+        updates.filter(~has_request)
         .group_by("shard", "step")
         .agg(step_begin=begin_ns, step_end=end_ns)
     )
     return (
         pushes.join(by_request, on="request", how="left")
-        .join(of_same_push, on=_SAME_PUSH, how="left")
-        .join(of_step, on=["shard", "step"], how="left")
+        .join(by_push, on=_SAME_PUSH, how="left")
+        .join(by_step, on=["shard", "step"], how="left")
         .with_columns(
             pl.coalesce(name, f"other_{name}", f"step_{name}").alias(name)
             for name in ("begin", "end")
@@ -223,14 +231,17 @@ def _add_updates(pushes: pl.LazyFrame, applied: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _add_return(pushes: pl.LazyFrame, replies: pl.LazyFrame, pulls: pl.LazyFrame) -> pl.LazyFrame:
-    """Add when the worker had the new weights: with the push's own reply, or with the next pull."""
-    answered = replies.select("request", answered=True).unique("request")
-    pulled = pulls.select("process", "shard", "key", pulled="end_ns").sort("pulled")
+    """Add to pushes when the worker had the new weights: with its own reply, or with the next pull.
+
+    All have a row for each push, reply or pull.
+    """
+    answered_requests = replies.select("request", answered=True).unique("request")
+    next_pulls = pulls.select("process", "shard", "key", pulled="end_ns").sort("pulled")
     return (
-        pushes.join(answered, on="request", how="left")
+        pushes.join(answered_requests, on="request", how="left")
         .sort("end")
         .join_asof(
-            pulled,
+            next_pulls,
             left_on="end",
             right_on="pulled",
             by=["process", "shard", "key"],

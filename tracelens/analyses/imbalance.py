@@ -71,31 +71,38 @@ class Imbalance(DisplayMixin):
 
 def run(facts: Facts) -> Imbalance:
     """Measure how uneven compute time is."""
-    times = facts.compute_time
-    total_ns = times.total
+    compute_time = facts.compute_time
+    total_ns = compute_time.total
     # Steps that all ranks took, with any compute time at all.
-    rows = np.asarray(times.settled & ~np.isnan(total_ns).any(axis=1) & total_ns.any(axis=1))
-    total_ns = total_ns[rows]
+    is_compared = np.asarray(
+        compute_time.settled & ~np.isnan(total_ns).any(axis=1) & total_ns.any(axis=1)
+    )
+    total_ns = total_ns[is_compared]
     if total_ns.size == 0:
         return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, ())
     mean_ns = total_ns.mean(axis=0)
-    slowest = np.bincount(total_ns.argmax(axis=1), minlength=len(mean_ns)) / len(total_ns)
+    slowest_share = np.bincount(total_ns.argmax(axis=1), minlength=len(mean_ns)) / len(total_ns)
     over_mean = mean_ns / mean_ns.mean() - 1
     table = pl.DataFrame(
-        {"rank": times.ranks, "own_ns": mean_ns, "over_mean": over_mean, "last": slowest},
+        {
+            "rank": compute_time.ranks,
+            "own_ns": mean_ns,
+            "over_mean": over_mean,
+            "last": slowest_share,
+        },
         schema=RANK_COLUMNS,
     )
     lasting = float(mean_ns.max() / mean_ns.mean() - 1)
     per_step = float((total_ns.max(axis=1) / total_ns.mean(axis=1) - 1).mean())
     is_varying = lasting < per_step / 2
-    findings = _report_varying_work(facts, rows, slowest) if is_varying else []
+    findings = _report_varying_work(facts, is_compared, slowest_share) if is_varying else []
     return Imbalance(table, lasting, per_step, tuple(findings))
 
 
-def _report_varying_work(facts: Facts, rows: Flags, slowest: Floats) -> list[Finding]:
+def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> list[Finding]:
     """Report work that is uneven in every step, but each time on another rank.
 
-    `rows` are the steps that are judged, `slowest` is the share of them in which each rank is so.
+    `rows` flags the steps that are judged; in a share of them, `slowest_share`, each rank is slowest.
     """
     times = facts.compute_time
     total_ns = times.total[rows]
@@ -104,12 +111,12 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest: Floats) -> list[Fin
         return []
     step_ns, median_ns = max(times.step_ns, 1.0), np.median(total_ns, axis=1)
     usual_ns = lower_medians(total_ns) if ranks == 2 else median_ns
-    residual = float((total_ns.max(axis=1) - usual_ns).mean()) / step_ns
-    shares = slowest[slowest > 0]
+    residual = float((total_ns.max(axis=1) - usual_ns).mean()) / step_ns  # share of a step
+    shares = slowest_share[slowest_share > 0]
     entropy = float(-(shares * np.log(shares)).sum()) + (len(shares) - 1) / (2 * steps)
-    entropy = min(entropy / float(np.log(min(ranks, steps))), 1.0)
-    width = measure_deviation(total_ns - median_ns[:, None]) / step_ns
-    is_shared = entropy > MIN_ENTROPY_OF_SLOWEST_RANK and width > MIN_WIDTH_OF_RANKS
+    entropy = min(entropy / float(np.log(min(ranks, steps))), 1.0)  # share of the highest
+    relative_width = measure_deviation(total_ns - median_ns[:, None]) / step_ns
+    is_shared = entropy > MIN_ENTROPY_OF_SLOWEST_RANK and relative_width > MIN_WIDTH_OF_RANKS
     if residual <= MIN_RESIDUAL_OF_SLOWEST_RANK or not is_shared:
         return []
     less_ns = np.zeros(times.total.shape)
@@ -118,11 +125,11 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest: Floats) -> list[Fin
     price = price_less_work(facts.replay, fix, job_ns(facts.trace), times.total)
     if price.saving < MIN_SAVING_OF_BALANCE:
         return []
-    reason = explain_by_workload(measure_workload(facts.phases, times), times)
+    workload_reason = explain_by_workload(measure_workload(facts.phases, times), times)
     return [
         Finding.of(
             "load_imbalance",
-            {"excess": f"{100 * residual:.0f} %", "why": _describe_reason(reason)},
+            {"excess": f"{100 * residual:.0f} %", "why": _describe_reason(workload_reason)},
             saving=price.saving,
             interval=price.interval,
             fix=price.fix,
@@ -130,9 +137,9 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest: Floats) -> list[Fin
             evidence={
                 "excess": residual,
                 "last_rank_entropy": entropy,
-                "width": width,
-                "explained_by": reason.amount if reason else None,
-                "explained": reason.share if reason else None,
+                "width": relative_width,
+                "explained_by": workload_reason.amount if workload_reason else None,
+                "explained": workload_reason.share if workload_reason else None,
             },
         )
     ]
@@ -159,25 +166,27 @@ def balance_work(times: ComputeTime, rows: Flags) -> Floats:
 
     A rank's work in a step is what forward and backprop take, as a multiple of the median rank's; the
     lesser of both where one is disturbed. They are divided by it, to a power below 1 that leaves them as
-    noisy as noise is. Where they vary each by itself, everything is balanced.
+    noisy as noise is. Where they vary each by itself, everything is balanced. `rows` flags the steps.
     """
     total_ns = times.total[rows]
     even_ns = np.broadcast_to(np.median(total_ns, axis=1, keepdims=True), total_ns.shape)
     phases_ns = {phase: ns[rows] for phase, ns in zip(times.phases, times.own, strict=True)}
     if _find_varying_phases(times) == times.phases:
         return even_ns
-    forward, backprop = (_clip_deviation(phases_ns[phase]) for phase in _WORK)
-    common = float(np.mean(forward * backprop))
-    if common <= MIN_CORRELATION_OF_WORK * np.sqrt(np.var(forward) * np.var(backprop)):
+    forward_deviation, backprop_deviation = (_clip_deviation(phases_ns[name]) for name in _WORK)
+    covariance = float(np.mean(forward_deviation * backprop_deviation))
+    variances = np.var(forward_deviation) * np.var(backprop_deviation)
+    if covariance <= MIN_CORRELATION_OF_WORK * np.sqrt(variances):
         return even_ns
     work_ns = phases_ns["forward"] + phases_ns["backprop"]
-    work = _measure_relative_work(phases_ns["forward"], phases_ns["backprop"])
-    work = np.maximum(work / work.mean(axis=1, keepdims=True), MIN_RELATIVE_WORK)
-    power = np.sqrt(np.clip(_measure_noise(phases_ns, forward, backprop) / common, 0, 1))
-    even_ns = work_ns * work ** (power - 1)
+    work_ratio = _measure_relative_work(phases_ns["forward"], phases_ns["backprop"])
+    work_ratio = np.maximum(work_ratio / work_ratio.mean(axis=1, keepdims=True), MIN_RELATIVE_WORK)
+    noise = _measure_noise(phases_ns, forward_deviation, backprop_deviation)
+    power = np.sqrt(np.clip(noise / covariance, 0, 1))
+    even_work_ns = work_ns * work_ratio ** (power - 1)
     step_work_ns = work_ns.sum(axis=1, keepdims=True)
-    scale = step_work_ns / np.maximum(even_ns.sum(axis=1, keepdims=True), 1.0)
-    return np.asarray(total_ns - work_ns + scale * even_ns)
+    scale = step_work_ns / np.maximum(even_work_ns.sum(axis=1, keepdims=True), 1.0)
+    return np.asarray(total_ns - work_ns + scale * even_work_ns)
 
 
 def _measure_relative_work(forward_ns: Floats, backprop_ns: Floats) -> Floats:
@@ -193,14 +202,16 @@ def _measure_noise(phases_ns: dict[str, Floats], forward: Floats, backprop: Floa
     """Return the variance of forward and backprop together by noise, relative to their length.
 
     The update shows what disturbs whole steps, the difference of both what disturbs one of them.
+    `phases_ns` are by phase, [step, rank]; `forward` and `backprop` are relative deviations.
     """
     lengths_ns = np.array([np.median(phases_ns[phase]) for phase in _WORK])
-    squares = float((lengths_ns**2).sum() / lengths_ns.sum() ** 2)
-    of_one = measure_deviation(forward - backprop) ** 2 / 2 * squares
+    weight = float((lengths_ns**2).sum() / lengths_ns.sum() ** 2)
+    variance_of_one = measure_deviation(forward - backprop) ** 2 / 2 * weight
     if "update" not in phases_ns:
-        return of_one
+        return variance_of_one
     update = _clip_deviation(phases_ns["update"])
-    return of_one + float(np.mean((forward + backprop) / 2 * update))
+    covariance = float(np.mean((forward + backprop) / 2 * update))
+    return variance_of_one + covariance
 
 
 def _divide_by_median(spent_ns: Floats) -> Floats:

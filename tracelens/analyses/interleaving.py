@@ -92,9 +92,9 @@ def run(facts: Facts) -> Interleaving:
     """Measure overlap and gaps of the main workers."""
     trace, phases = facts.trace, facts.phases
     overlap, updates = _measure_overlap(phases), phases.updates
-    within = pl.when("within").then(pl.lit(WITHIN)).otherwise(pl.lit(BETWEEN))
-    gaps = (some_gaps.with_columns(of=within) for some_gaps in updates.some_gaps())
-    measured = Interleaving(
+    gap_kind = pl.when("within").then(pl.lit(WITHIN)).otherwise(pl.lit(BETWEEN))
+    gaps = (some_gaps.with_columns(of=gap_kind) for some_gaps in updates.some_gaps())
+    result = Interleaving(
         overlap=overlap,
         by_step=_average_by_step(phases),
         by_bucket=overlap_of_buckets(trace, phases),
@@ -104,9 +104,9 @@ def run(facts: Facts) -> Interleaving:
     )
     length_ns = job_ns(trace)
     if not length_ns or overlap.is_empty() or trace.parted:
-        return measured  # of ranks that were left out neither waits nor gaps are known
+        return result  # of ranks that were left out neither waits nor gaps are known
     findings = [*_report_exposed(facts, overlap, length_ns), *_report_gaps(facts, length_ns)]
-    return replace(measured, findings=tuple(findings))
+    return replace(result, findings=tuple(findings))
 
 
 def _communication_ns(phases: Phases) -> dict[str, Ints]:
@@ -119,90 +119,96 @@ def _communication_ns(phases: Phases) -> dict[str, Ints]:
 
 
 def _average_by_step(phases: Phases) -> pl.DataFrame:
-    """Return the mean rank's communication of each step."""
-    is_there = (phases.steps >= 0) & (phases.by_step(phases.has_time) > 0)
-    windows = phases.by_step(np.ones(len(phases.has_time)))[is_there]
-    sums = _communication_ns(phases)
-    means = {name: phases.by_step(ns)[is_there] / windows for name, ns in sums.items()}
-    steps = pl.Series(phases.steps[is_there], dtype=pl.Int32)
-    return pl.DataFrame({"step": steps, **means})
+    """Return a row per step, with the mean rank's communication, ns."""
+    has_time = (phases.steps >= 0) & (phases.by_step(phases.has_time) > 0)  # [step]
+    rank_counts = phases.by_step(np.ones(len(phases.has_time)))[has_time]
+    sums_ns = _communication_ns(phases)
+    means_ns = {name: phases.by_step(ns)[has_time] / rank_counts for name, ns in sums_ns.items()}
+    steps = pl.Series(phases.steps[has_time], dtype=pl.Int32)
+    return pl.DataFrame({"step": steps, **means_ns})
 
 
 def _measure_overlap(phases: Phases) -> pl.DataFrame:
     """Return the communication and overlap of each rank, in `OVERLAP_COLUMNS`."""
-    ranks, column = np.unique(phases.pieces.steps["rank"].to_numpy(), return_inverse=True)
-    is_there = np.bincount(column, phases.has_time, minlength=len(ranks)) > 0
-    sums = _communication_ns(phases) | {"backprop_ns": phases.sum_time("backprop")}
-    columns = {
-        name: np.bincount(column, ns, minlength=len(ranks)).astype(np.int64)[is_there]
-        for name, ns in sums.items()
+    ranks, row = np.unique(phases.pieces.steps["rank"].to_numpy(), return_inverse=True)
+    has_time = np.bincount(row, phases.has_time, minlength=len(ranks)) > 0  # [rank]
+    step_ns = _communication_ns(phases) | {"backprop_ns": phases.sum_time("backprop")}
+    sums_ns = {
+        name: np.bincount(row, ns, minlength=len(ranks)).astype(np.int64)[has_time]
+        for name, ns in step_ns.items()
     }
-    communication = pl.sum_horizontal("hidden_ns", "wait_ns", "transfer_ns")
-    overlap = pl.when(communication > 0).then(pl.col("hidden_ns") / communication)
-    table = pl.DataFrame({"rank": ranks[is_there], **columns}).with_columns(overlap=overlap)
-    return table.select(pl.col(name).cast(kind) for name, kind in OVERLAP_COLUMNS.items())
+    communication_ns = pl.sum_horizontal("hidden_ns", "wait_ns", "transfer_ns")
+    overlap = pl.when(communication_ns > 0).then(pl.col("hidden_ns") / communication_ns)
+    by_rank = pl.DataFrame({"rank": ranks[has_time], **sums_ns}).with_columns(overlap=overlap)
+    return by_rank.select(pl.col(name).cast(kind) for name, kind in OVERLAP_COLUMNS.items())
 
 
 def _report_exposed(facts: Facts, overlap: pl.DataFrame, length_ns: int) -> list[Finding]:
-    """Report what could be overlapped, or, if that is little, that more than that is exposed."""
-    exposed = int(overlap["transfer_ns"].sum()) / (overlap.height * length_ns)
-    if exposed < MIN_SAVING_TO_REPORT_OVERLAP:
+    """Report what could be overlapped, or, if that is little, that more than that is exposed.
+
+    `overlap` has a row a rank, the job takes `length_ns`.
+    """
+    exposed_share = int(overlap["transfer_ns"].sum()) / (overlap.height * length_ns)
+    if exposed_share < MIN_SAVING_TO_REPORT_OVERLAP:
         return []
     price = price_edits(facts.replay, "overlap=on")
     if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_OVERLAP:
-        return _report_too_slow(facts, exposed, length_ns)
-    pickled = find_pickled_calls(facts.calls)
-    mean = overlap["overlap"].mean()
-    hidden = mean if isinstance(mean, float) else 0.0
+        return _report_too_slow(facts, exposed_share, length_ns)
+    pickled_calls = find_pickled_calls(facts.calls)
+    mean_overlap = overlap["overlap"].mean()
+    hidden_share = mean_overlap if isinstance(mean_overlap, float) else 0.0
     return [
         Finding.of(
             "exposed_communication",
-            {"exposed": fmt.percent(exposed), "overlap": fmt.percent(hidden)},
+            {"exposed": fmt.percent(exposed_share), "overlap": fmt.percent(hidden_share)},
             saving=price.saving,
             interval=price.interval,
             fix=price.fix,
             phase="reduction",
-            more=[pickled.sentence] if pickled else [],
+            more=[pickled_calls.sentence] if pickled_calls else [],
             evidence={
-                "exposed_transfer": exposed,
-                "overlap": hidden,
-                "pickled": asdict(pickled) if pickled else None,
+                "exposed_transfer": exposed_share,
+                "overlap": hidden_share,
+                "pickled": asdict(pickled_calls) if pickled_calls else None,
             },
         )
     ]
 
 
-def _report_too_slow(facts: Facts, exposed: float, length_ns: int) -> list[Finding]:
-    """Report communication that compute is too short to hide; ranks expose a share of the job."""
+def _report_too_slow(facts: Facts, exposed_share: float, length_ns: int) -> list[Finding]:
+    """Report communication that compute is too short to hide; ranks expose a share of the job.
+
+    The job takes `length_ns`.
+    """
     trace, phases = facts.trace, facts.phases
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
-    share = float(exposed_transfer(phases, steps).sum()) / length_ns
-    is_slow = share >= MIN_SHARE_TO_REPORT_SLOW_TRANSFERS
+    max_saving = float(exposed_transfer(phases, steps).sum()) / length_ns
+    is_slow = max_saving >= MIN_SHARE_TO_REPORT_SLOW_TRANSFERS
     if not is_slow or not (trace.calls or trace.shards.height):
         return []
-    is_identifiable = not trace.calls or bool((trace.messages["op"] == "send").any())
+    is_link_known = not trace.calls or bool((trace.messages["op"] == "send").any())
     unknown_link = (
         " If one link is slow, collectives alone do not tell which; messages between ranks would."
     )
-    latency, pickled = facts.call_costs.latency_share, find_pickled_calls(facts.calls)
-    of_servers = "fewer and larger messages, fewer bytes or faster links"
+    latency_share, pickled_calls = facts.call_costs.latency_share, find_pickled_calls(facts.calls)
+    server_remedy = "fewer and larger messages, fewer bytes or faster links"
     return [
         Finding.of(
             "exposed_communication",
             {
-                "exposed": fmt.percent(exposed),
-                "remedy": _name_remedy(latency) if trace.calls else of_servers,
-                "link": "" if is_identifiable else unknown_link,
+                "exposed": fmt.percent(exposed_share),
+                "remedy": _name_remedy(latency_share) if trace.calls else server_remedy,
+                "link": "" if is_link_known else unknown_link,
             },
             case="bound",
-            saving=share,
+            saving=max_saving,
             phase="reduction",
-            more=[pickled.sentence] if pickled else [],
+            more=[pickled_calls.sentence] if pickled_calls else [],
             evidence={
-                "exposed_transfer": share,
-                "latency_share": latency,
-                "pickled": asdict(pickled) if pickled else None,
-                "link_identifiable": is_identifiable,
+                "exposed_transfer": max_saving,
+                "latency_share": latency_share,
+                "pickled": asdict(pickled_calls) if pickled_calls else None,
+                "link_identifiable": is_link_known,
             },
         )
     ]
@@ -221,7 +227,7 @@ def _name_remedy(latency: float | None) -> str:
 
 
 def _report_gaps(facts: Facts, length_ns: int) -> list[Finding]:
-    """Report host time between the updates of one step, priced by the replay without it.
+    """Report host time between the updates of one step, in a job of `length_ns`, priced by the replay.
 
     Waits and transfers between updates are reported as exposed communication.
     """
@@ -229,59 +235,69 @@ def _report_gaps(facts: Facts, length_ns: int) -> list[Finding]:
     steps = phases.steps[phases.steps >= 0]
     if len(steps) < 2:
         return []
-    within = pl.concat(some_gaps.filter("within") for some_gaps in phases.updates.some_gaps())
-    host_ns = _measure_host_time(facts.trace, phases, within, steps)
+    gaps_within_steps = pl.concat(
+        some_gaps.filter("within") for some_gaps in phases.updates.some_gaps()
+    )
+    host_ns = _measure_host_time(facts.trace, phases, gaps_within_steps, steps)
     if float(host_ns.max(axis=1, initial=0.0).sum()) < MIN_SAVING_TO_REPORT_UPDATE_GAPS * length_ns:
         return []
     fix = WorkFix(steps, ((("uninstrumented",), host_ns),))
     price = price_less_work(facts.replay, fix, length_ns)
-    median_ns = within["gap_ns"].median()
-    long_ns = within["gap_ns"].quantile(QUANTILE_OF_LONG_GAPS)
+    median_gap_ns = gaps_within_steps["gap_ns"].median()
+    long_gap_ns = gaps_within_steps["gap_ns"].quantile(QUANTILE_OF_LONG_GAPS)
     is_small = price.saving < MIN_SAVING_TO_REPORT_UPDATE_GAPS
-    if is_small or not isinstance(median_ns, float) or not isinstance(long_ns, float):
+    if is_small or not isinstance(median_gap_ns, float) or not isinstance(long_gap_ns, float):
         return []
     return [
         Finding.of(
             "update_gap",
-            {"median": fmt.duration(median_ns), "long": fmt.duration(long_ns)},
+            {"median": fmt.duration(median_gap_ns), "long": fmt.duration(long_gap_ns)},
             saving=price.saving,
             interval=price.interval,
             fix=price.fix,
             phase="update",
-            evidence={"median_gap_ns": median_ns, "p90_gap_ns": long_ns, "gaps": within.height},
+            evidence={
+                "median_gap_ns": median_gap_ns,
+                "p90_gap_ns": long_gap_ns,
+                "gaps": gaps_within_steps.height,
+            },
         )
     ]
 
 
 def _measure_host_time(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
-    """Measure for how long each worker runs unrecorded code between updates, ns, [step, worker]."""
+    """Measure for how long each worker runs unrecorded code between updates, ns, [step, worker].
+
+    `gaps` has a row for each gap between updates, `steps` are the numbers of the steps to measure.
+    """
     ranks = trace.workers["rank"].to_numpy()
-    rows = np.searchsorted(steps, gaps["step"].to_numpy())
+    step, rank, gap_ns = (gaps[name].to_numpy() for name in ("step", "rank", "gap_ns"))
+    step_row = np.searchsorted(steps, step)
     order = np.argsort(ranks)
-    columns = order[np.searchsorted(ranks[order], gaps["rank"].to_numpy())]
-    gap_ns = np.zeros((len(steps), len(ranks)))
-    is_known = np.append(steps, -1)[rows] == gaps["step"].to_numpy()
-    np.add.at(gap_ns, (rows[is_known], columns[is_known]), gaps["gap_ns"].to_numpy()[is_known])
+    worker = order[np.searchsorted(ranks[order], rank)]
+    sums_ns = np.zeros((len(steps), len(ranks)))
+    is_known = np.append(steps, -1)[step_row] == step
+    np.add.at(sums_ns, (step_row[is_known], worker[is_known]), gap_ns[is_known])
     window = phases.windows_of(trace.workers["process"].to_numpy(), steps[:, None])
     host_ns = np.where(window >= 0, phases.sum_time("uninstrumented")[window], 0)
-    return np.minimum(gap_ns, host_ns)
+    return np.minimum(sums_ns, host_ns)
 
 
 def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return a row a bucket, in `BUCKET_COLUMNS`, in order; empty where calls name none."""
-    blocks = [block for grid in trace.calls for block in _sum_calls(grid, phases.pieces)]
-    if not blocks:
+    sums_of_calls = [block for grid in trace.calls for block in _sum_calls(grid, phases.pieces)]
+    if not sums_of_calls:
         return pl.DataFrame(schema=BUCKET_COLUMNS)
-    size = pl.col("size").repeat_by("calls").explode()
+    call_sizes = pl.col("size").repeat_by("calls").explode()
     return (
-        pl.concat(blocks)
+        pl.concat(sums_of_calls)
         .sort("exposed_ns", "process", descending=[True, False], maintain_order=True)
         .group_by("bucket")
         .agg(
             pl.col("rank", "start_ns", "end_ns").first(),
             pl.col("hidden_ns", "wait_ns", "transfer_ns").sum() / pl.col("calls").sum(),
             pl.col("calls").sum(),
-            bytes=size.filter(size >= 0).median(),
+            bytes=call_sizes.filter(call_sizes >= 0).median(),
         )
         .sort("bucket")
         .select(pl.col(name).cast(kind) for name, kind in BUCKET_COLUMNS.items())
@@ -294,18 +310,18 @@ def _sum_calls(grid: CallGrid, pieces: Segments) -> Iterator[pl.DataFrame]:
     A row is of a bucket and a `size` of calls, with the call that exposed most: its process, rank and
     times.
     """
-    index_of = {process: index for index, process in enumerate(pieces.processes)}
-    is_counted = grid.completed & (grid.last_ns != NEVER)[:, None]
-    is_counted &= (distinct(grid.bucket) != NULL) & np.isin(grid.processes, list(index_of))
+    worker_of = {process: worker for worker, process in enumerate(pieces.processes)}
+    is_counted = grid.completed & (grid.last_ns != NEVER)[:, None]  # [call, process]
+    is_counted &= (distinct(grid.bucket) != NULL) & np.isin(grid.processes, list(worker_of))
     columns = np.flatnonzero(is_counted.any(axis=0))
-    indices = (index_of[process] for process in grid.processes[columns].tolist())
+    workers = (worker_of[process] for process in grid.processes[columns].tolist())
     exposed_ns = pl.col("wait_ns") + pl.col("transfer_ns")
-    for joined in pieces.join(indices):
-        of_joined, columns = np.split(columns, [len(joined.processes)])
-        owner, call = np.nonzero(is_counted.T[of_joined])
-        column = of_joined[owner]
+    for joined_pieces in pieces.join(workers):
+        some_columns, columns = np.split(columns, [len(joined_pieces.processes)])
+        owner, call = np.nonzero(is_counted.T[some_columns])
+        column = some_columns[owner]
         start_ns, end_ns = grid.start_ns[call, column], grid.end_ns[call, column]
-        parts_ns = _divide_calls(joined, owner, start_ns, grid.last_ns[call], end_ns)
+        parts_ns = _divide_calls(joined_pieces, owner, start_ns, grid.last_ns[call], end_ns)
         calls = {
             "bucket": grid.bucket[call, column],
             "size": grid.nbytes[call, column],
@@ -330,10 +346,16 @@ def _sum_calls(grid: CallGrid, pieces: Segments) -> Iterator[pl.DataFrame]:
 def _divide_calls(
     pieces: JoinedPieces, owner: Ints, start_ns: Ints, last_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Divide calls, each of a worker, into hidden time, wait and transfer, ns."""
-    arrived_ns = np.clip(last_ns, start_ns, end_ns)
-    moments_ns = pieces.to_line(np.stack([start_ns, arrived_ns, end_ns]), owner)
-    compute_ns = pieces.spent_before(IS_COMPUTE, moments_ns)
-    in_wait_ns, in_transfer_ns = np.rint(np.diff(compute_ns, axis=0)).astype(np.int64)
-    wait_ns, transfer_ns = arrived_ns - start_ns - in_wait_ns, end_ns - arrived_ns - in_transfer_ns
-    return in_wait_ns + in_transfer_ns, wait_ns, transfer_ns
+    """Divide calls, [call], into time that compute hides, wait, and transfer, ns.
+
+    `owner` is each call's worker, as an index of the joined pieces; `last_ns` is the last arrival.
+    """
+    arrival_ns = np.clip(last_ns, start_ns, end_ns)
+    positions = pieces.to_line(np.stack([start_ns, arrival_ns, end_ns]), owner)
+    compute_before_ns = pieces.spent_before(IS_COMPUTE, positions)
+    hidden_wait_ns, hidden_transfer_ns = np.rint(np.diff(compute_before_ns, axis=0)).astype(
+        np.int64
+    )
+    wait_ns = arrival_ns - start_ns - hidden_wait_ns
+    transfer_ns = end_ns - arrival_ns - hidden_transfer_ns
+    return hidden_wait_ns + hidden_transfer_ns, wait_ns, transfer_ns

@@ -58,15 +58,19 @@ def run(facts: Facts) -> Membership:
     presence = _find_presence(trace, facts.roles.server)
     epochs = _divide_into_epochs(presence)
     workers = trace.processes.filter((pl.col("role") == "worker") & (pl.col("world") > 0))
-    worlds = workers.sort("incarnation", "first_ns")["world"].unique(maintain_order=True).to_list()
-    has_changed = len(worlds) > 1 or epochs["joined"].count() or _regrouped(trace, epochs)
-    if has_changed and not presence.is_empty():
-        return Membership(epochs, (_report_change(presence, epochs, worlds),))
-    early = facts.early_end
-    if early and early.apart_ns > 0 and early.steps_fewer >= MIN_FEWER_STEPS_IF_UNEVEN:
-        return Membership(epochs, (_report_uneven(early),))
-    has_left = epochs.height > 1
-    return Membership(epochs, (_report_change(presence, epochs, worlds),) if has_left else ())
+    world_sizes = (
+        workers.sort("incarnation", "first_ns")["world"].unique(maintain_order=True).to_list()
+    )
+    has_change = len(world_sizes) > 1 or epochs["joined"].count() or _regrouped(trace, epochs)
+    if has_change and not presence.is_empty():
+        return Membership(epochs, (_report_change(presence, epochs, world_sizes),))
+    early_end = facts.early_end
+    if early_end and early_end.apart_ns > 0 and early_end.steps_fewer >= MIN_FEWER_STEPS_IF_UNEVEN:
+        return Membership(epochs, (_report_uneven(early_end),))
+    is_divided = epochs.height > 1
+    return Membership(
+        epochs, (_report_change(presence, epochs, world_sizes),) if is_divided else ()
+    )
 
 
 def _regrouped(trace: Trace, epochs: pl.DataFrame) -> bool:
@@ -79,9 +83,12 @@ def _regrouped(trace: Trace, epochs: pl.DataFrame) -> bool:
 
 
 def _find_presence(trace: Trace, server: int | None) -> pl.DataFrame:
-    """Return each rank's `first` and `last` step; the run's where the rank's own say nothing."""
-    doubtful = [note.file for note in trace.notes if note.kind in _DOUBTFUL]
-    has_no_loss = ~pl.col("file").is_in(doubtful) & (pl.col("dropped").fill_null(0) == 0)
+    """Return a row a rank with its `first` and `last` step; the run's where its own say nothing.
+
+    `server` is the rank that hands out the work, None = there is none.
+    """
+    incomplete_files = [note.file for note in trace.notes if note.kind in _DOUBTFUL]
+    has_no_loss = ~pl.col("file").is_in(incomplete_files) & (pl.col("dropped").fill_null(0) == 0)
     is_whole = pl.col("complete") & has_no_loss
     steps = trace.steps.group_by("process").agg(
         first=pl.col("step").min(),
@@ -90,20 +97,20 @@ def _find_presence(trace: Trace, server: int | None) -> pl.DataFrame:
         end_ns=pl.col("end_ns").max(),
         length_ns=(pl.col("end_ns") - pl.col("start_ns")).median(),
     )
-    most_ns = MAX_STEPS_APART * pl.col("length_ns").median()
+    max_apart_ns = MAX_STEPS_APART * pl.col("length_ns").median()
     begins_later = (pl.col("first") - pl.col("first").min() > MAX_STEPS_APART) & (
-        pl.col("begin_ns") - pl.col("begin_ns").min() > most_ns
+        pl.col("begin_ns") - pl.col("begin_ns").min() > max_apart_ns
     )
     ends_earlier = (pl.col("last").max() - pl.col("last") > MAX_STEPS_APART) & (
-        pl.col("end_ns").max() - pl.col("end_ns") > most_ns
+        pl.col("end_ns").max() - pl.col("end_ns") > max_apart_ns
     )
     if server is not None:  # a worker that has taken its last work is still there
         begins_later = ends_earlier = pl.lit(value=False)
-    is_again, is_behind = (
+    was_restarted, was_left_behind = (
         pl.col("process").is_in(find(trace)) for find in (find_restarted, find_left_behind)
     )
-    has_joined = begins_later & is_whole & ~is_again
-    has_left = ends_earlier & (is_whole | is_behind)
+    has_joined = begins_later & is_whole & ~was_restarted
+    has_left = ends_earlier & (is_whole | was_left_behind)
     return (
         trace.workers.join(steps, on="process", how="inner")
         .select(
@@ -116,27 +123,37 @@ def _find_presence(trace: Trace, server: int | None) -> pl.DataFrame:
 
 
 def _divide_into_epochs(presence: pl.DataFrame) -> pl.DataFrame:
-    """Divide the run where ranks join or leave, in `EPOCH_COLUMNS`."""
-    after_last = [step + 1 for step in presence["last"].to_list()]
-    begins = sorted({*presence["first"].to_list(), *after_last})
-    rows: list[tuple[int, int, int, str | None, str | None]] = []
-    for first_step, next_step in pairwise(begins):
-        present = presence.filter(
+    """Divide the run where ranks join or leave, in `EPOCH_COLUMNS`.
+
+    `presence` has a row a rank with its `first` and `last` step.
+    """
+    steps_after_last = [step + 1 for step in presence["last"].to_list()]
+    first_steps = sorted({*presence["first"].to_list(), *steps_after_last})
+    epochs: list[tuple[int, int, int, str | None, str | None]] = []
+    for first_step, next_step in pairwise(first_steps):
+        present_count = presence.filter(
             (pl.col("first") <= first_step) & (pl.col("last") >= first_step)
         ).height
-        joined = presence.filter(pl.col("first") == first_step)["rank"].to_list() if rows else []
-        left = presence.filter(pl.col("last") == first_step - 1)["rank"].to_list()
-        names = (fmt.listing("rank", ranks) if ranks else None for ranks in (joined, left))
-        rows.append((first_step, next_step - 1, present, *names))
-    return pl.DataFrame(rows, schema=EPOCH_COLUMNS, orient="row")
+        joined_ranks = (
+            presence.filter(pl.col("first") == first_step)["rank"].to_list() if epochs else []
+        )
+        left_ranks = presence.filter(pl.col("last") == first_step - 1)["rank"].to_list()
+        texts = (
+            fmt.listing("rank", ranks) if ranks else None for ranks in (joined_ranks, left_ranks)
+        )
+        epochs.append((first_step, next_step - 1, present_count, *texts))
+    return pl.DataFrame(epochs, schema=EPOCH_COLUMNS, orient="row")
 
 
 def _report_change(presence: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Finding:
-    """Report ranks that join or leave; `worlds` are the numbers of ranks that processes report."""
+    """Report ranks that join or leave; `worlds` are the numbers of ranks that processes report.
+
+    `presence` has a row a rank with its `first` and `last` step, `epochs` one for each part of the run.
+    """
     first, last = pl.col("first"), pl.col("last")
     is_always_there = first.eq(first.min()) & last.eq(last.max())
     ranks = presence.filter(~is_always_there)["rank"].to_list()
-    begins = epochs["first_step"][1:]
+    change_steps = epochs["first_step"][1:]
     changes = _describe_changes(epochs[1:])
     if len(worlds) > 1:
         changes.append(f"processes report worlds of {', then '.join(map(str, worlds))} ranks")
@@ -144,7 +161,7 @@ def _report_change(presence: pl.DataFrame, epochs: pl.DataFrame, worlds: list[in
         "world_change",
         {"changes": "; ".join(changes)},
         ranks=tuple(ranks),
-        steps=(int(begins[0]), int(begins[-1])) if ranks else None,
+        steps=(int(change_steps[0]), int(change_steps[-1])) if ranks else None,
         evidence={"ranks_by_epoch": epochs["ranks"].to_list(), "worlds": worlds},
     )
 
@@ -165,14 +182,14 @@ def _report_uneven(early: EarlyEnd) -> Finding:
 
 
 def _describe_changes(epochs: pl.DataFrame) -> list[str]:
-    """Describe each change in words, with how many ranks there are then."""
+    """Describe the change at the begin of each epoch, a row each, with how many ranks there are then."""
     changes = []
     for epoch in epochs.head(fmt.MOST_LISTED).iter_rows(named=True):
-        moves = []
+        clauses = []
         if epoch["left"]:
-            moves.append(f"{epoch['left']} left after step {epoch['first_step'] - 1}")
+            clauses.append(f"{epoch['left']} left after step {epoch['first_step'] - 1}")
         if epoch["joined"]:
-            moves.append(f"{epoch['joined']} joined in step {epoch['first_step']}")
-        changes.append(f"{', '.join(moves)} ({fmt.count(epoch['ranks'], 'rank')} then)")
-    more = epochs.height - fmt.MOST_LISTED
-    return changes if more <= 0 else [*changes, f"and {more} more changes"]
+            clauses.append(f"{epoch['joined']} joined in step {epoch['first_step']}")
+        changes.append(f"{', '.join(clauses)} ({fmt.count(epoch['ranks'], 'rank')} then)")
+    unlisted_count = epochs.height - fmt.MOST_LISTED
+    return [*changes, *([f"and {unlisted_count} more changes"] if unlisted_count > 0 else [])]

@@ -71,10 +71,10 @@ def run(facts: Facts) -> StageImbalance:
     replay = facts.replay.build_whole() if trace.exchanged.height else None
     if replay is not None:
         times = _exclude_implicit_waits(times, replay)
-    total_ns = _condense_stages(times, stages, times.total)
-    if not len(total_ns):
+    stage_total_ns = _condense_stages(times, stages, times.total)
+    if not len(stage_total_ns):
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
-    stage_ns = np.median(total_ns, axis=0)
+    stage_ns = np.median(stage_total_ns, axis=0)
     columns = {
         "stage": np.arange(len(stage_ns)),
         "ranks": [len(members) for members in stages.members],
@@ -85,9 +85,11 @@ def run(facts: Facts) -> StageImbalance:
     table = pl.DataFrame(columns, schema=STAGE_COLUMNS)
     if replay is None:
         return StageImbalance(table)
-    finding = _report(facts, replay, times, stages, total_ns)
-    uniform = apply_fix(replay, WorkFix(times.steps, _even_out(times, stages, uniform=True)))
-    bubble_ns = replay.measure_waits_ns(uniform.lag_ns)
+    finding = _report(facts, replay, times, stages, stage_total_ns)
+    uniform_variant = apply_fix(
+        replay, WorkFix(times.steps, _even_out(times, stages, uniform=True))
+    )
+    bubble_ns = replay.measure_waits_ns(uniform_variant.lag_ns)
     return StageImbalance(table, bubble_ns, () if finding is None else (finding,))
 
 
@@ -111,7 +113,10 @@ def _condense_stages(times: ComputeTime, stages: Stages, spent_ns: Floats) -> Fl
 def _report(
     facts: Facts, replay: EventGraph, times: ComputeTime, stages: Stages, total_ns: Floats
 ) -> Finding | None:
-    """Report the stage that takes longest, [step, stage], if it takes clearly longer in most steps."""
+    """Report the stage that takes longest, if it takes clearly longer in most steps.
+
+    `total_ns` is what each stage takes, [step, stage].
+    """
     stage_ns = np.median(total_ns, axis=0)
     slowest, mean_ns = int(stage_ns.argmax()), float(stage_ns.mean())
     residual = (total_ns[:, slowest] - total_ns.mean(axis=1)) / max(times.step_ns, 1.0)
@@ -120,11 +125,11 @@ def _report(
     if is_short or long_share < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:
         return None
     fix = WorkFix(times.steps, _even_out(times, stages, uniform=False))
-    replayed = facts.replay.replay(apply_fix(replay, fix))
-    lost_ns = np.maximum(replayed.saved_ns[np.searchsorted(replay.steps, fix.steps)], 0.0)
+    variant_replay = facts.replay.replay(apply_fix(replay, fix))
+    lost_ns = np.maximum(variant_replay.saved_ns[np.searchsorted(replay.steps, fix.steps)], 0.0)
     length_ns = max(job_ns(facts.trace), 1)
     saving = float(lost_ns.sum()) / length_ns
-    if saving < MIN_SAVING_OF_EVEN_STAGES or not replayed.identity.reliable:
+    if saving < MIN_SAVING_OF_EVEN_STAGES or not variant_replay.identity.reliable:
         return None
     ranks = tuple(times.ranks[rank] for rank in stages.members[slowest])
     return Finding.of(
@@ -142,7 +147,7 @@ def _report(
         pattern="persistent",
         slowdown=float(stage_ns[slowest] / max(mean_ns, 1.0)),
         saving=saving,
-        interval=replayed.identity.widen(bootstrap_interval(lost_ns, length_ns)),
+        interval=variant_replay.identity.widen(bootstrap_interval(lost_ns, length_ns)),
         fix=fix,
         evidence={"stage": slowest, "stage_ns": [round(ns) for ns in stage_ns.tolist()]},
     )
@@ -151,18 +156,23 @@ def _report(
 def _even_out(
     times: ComputeTime, stages: Stages, *, uniform: bool
 ) -> tuple[tuple[tuple[str, ...], Floats], ...]:
-    """Return the time to take off each phase for even stages, ns; `uniform`: also ranks and steps."""
+    """Return phases, and what to take off each for even stages, ns, [step, rank].
+
+    If `uniform`, each rank and step of all stages takes the same.
+    """
     changes = []
     for phase, phase_ns in zip(times.phases, times.own, strict=True):
         stage_ns = np.median(_condense_stages(times, stages, phase_ns), axis=0)
         # What one stage alone does (data loading, say) is nothing that could be spread.
-        is_shared = stage_ns.all()
+        is_in_all_stages = stage_ns.all()
         if uniform:
-            even_ns = np.full(len(stage_ns), stage_ns.mean()) if is_shared else stage_ns
+            even_ns = np.full(len(stage_ns), stage_ns.mean()) if is_in_all_stages else stage_ns
             less_ns = phase_ns - even_ns[stages.stage]
         else:
-            share_to_move = 1 - stage_ns.mean() / stage_ns if is_shared else np.zeros(len(stage_ns))
-            less_ns = phase_ns * share_to_move[stages.stage]
+            less_share = (
+                1 - stage_ns.mean() / stage_ns if is_in_all_stages else np.zeros(len(stage_ns))
+            )
+            less_ns = phase_ns * less_share[stages.stage]
         changes.append(((phase,), np.nan_to_num(less_ns)))
     return tuple(changes)
 

@@ -92,16 +92,16 @@ def run(facts: Facts) -> Stalls:
         stalls += find_slow_steps(times, row, has_more_work, length_ns, facts.replay)
         if phase == "data":
             stalls += _report_loading(times, times.own[row], length_ns, facts.replay)
-    known = [stall.finding for stall in stalls]
-    slower = price_slowdown(times, length_ns, known, facts.replay, more_work)
-    if slower:
-        finding, slowdown = slower
+    known_findings = [stall.finding for stall in stalls]
+    price_and_slowdown = price_slowdown(times, length_ns, known_findings, facts.replay, more_work)
+    if price_and_slowdown is not None:
+        finding, slowdown = price_and_slowdown
         stalls.append(_Stall(finding, slowdown.rows, slowdown.level * times.step_ns))
     return Stalls(tuple(_add_clues(facts, stall) for stall in stalls))
 
 
 def _add_clues(facts: Facts, stall: _Stall) -> Finding:
-    """Add which code is sampled more than in other steps, and for how long ranks waited for cores."""
+    """Add to a finding the code sampled more than in other steps, and waits for cores, if any."""
     trace, phases, times = facts.trace, facts.phases, facts.compute_time
     finding, rows, extra_ns = stall.finding, stall.rows, stall.extra_ns
     phase = finding.phase or ""
@@ -110,22 +110,22 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
             trace, phases, phase, steps=times.steps, extra_ns=extra_ns
         )
         return sampled_code.add_code(finding, culprit)
-    others = times.steps[np.setdiff1d(np.arange(WARM_UP, len(times.steps)), rows)]
+    other_steps = times.steps[np.setdiff1d(np.arange(WARM_UP, len(times.steps)), rows)]
     culprit = sampled_code.find_in_steps(
-        trace, phases, phase, steps=times.steps[rows], other_steps=others, extra_ns=extra_ns
+        trace, phases, phase, steps=times.steps[rows], other_steps=other_steps, extra_ns=extra_ns
     )
-    wait = (
+    core_wait = (
         measure_core_wait_of_all(trace, times, rows, extra_ns)
         if finding.kind == "slow_all"
         else None
     )
-    if wait is not None:
-        sentences = wait.sentences("all ranks", "in the whole run")
+    if core_wait is not None:
+        sentences = core_wait.sentences("all ranks", "in the whole run")
         finding = replace(
             finding,
-            category="opportunity" if wait.may_be_cause else finding.category,
+            category="opportunity" if core_wait.may_be_cause else finding.category,
             sentence=" ".join([finding.sentence, *sentences]),
-            evidence={**finding.evidence, "core_wait": wait.evidence()},
+            evidence={**finding.evidence, "core_wait": core_wait.evidence()},
         )
     return sampled_code.add_code(finding, culprit)
 
@@ -140,12 +140,12 @@ def _find_steps_with_more_work(times: ComputeTime, more_work: Floats | None) -> 
 
     Forward and backprop are longer alike, or all work is by about the share `more_work`, [step, rank].
     """
-    shortest = np.nan_to_num(times.total, nan=np.inf).argmin(axis=1)
+    shortest_rank = np.nan_to_num(times.total, nan=np.inf).argmin(axis=1)
     has_more_work = compute_time.find_proportional_delays(times)
     if more_work is not None:
-        longer = times.total / np.nanmedian(times.total, axis=0) - 1
-        has_more_work |= compute_time.is_in_proportion(more_work, longer)
-    return np.asarray(has_more_work[np.arange(len(times.steps)), shortest])
+        longer_share = times.total / np.nanmedian(times.total, axis=0) - 1
+        has_more_work |= compute_time.is_in_proportion(more_work, longer_share)
+    return np.asarray(has_more_work[np.arange(len(times.steps)), shortest_rank])
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,68 +164,71 @@ def find_slow_steps(
     job_ns: int,
     replay: WindowedReplay | None,
 ) -> list[_Stall]:
-    """Find an interval, or scattered steps, in which a phase takes all ranks longer.
+    """Find an interval, or scattered steps, in which a phase (row) takes all ranks longer.
 
     Fixing it saves what a rank spends beyond its median in the other steps. Scattered steps with more
     work, [step], do not count.
     """
-    phase, spent_ns = times.phases[phase_row], times.own[phase_row]
+    phase, spent_ns = times.phases[phase_row], times.own[phase_row]  # [step, rank]
     rows = np.arange(WARM_UP, len(spent_ns))
-    least = _find_least(spent_ns)[rows] / times.step_ns
-    residual = least - np.median(least)
-    usual = times.usual_ns / times.step_ns
-    least_delay = MIN_DELAY_OF_DATA if phase == "data" else MIN_DELAY_OF_OTHER_PHASES
-    level = max(least_delay * usual, MIN_Z_SCORE_OF_SLOW_STEP * measure_deviation(residual))
+    least_share = _find_least(spent_ns)[rows] / times.step_ns
+    residual = least_share - np.median(least_share)  # share of a step, [row]
+    min_delay = MIN_DELAY_OF_DATA if phase == "data" else MIN_DELAY_OF_OTHER_PHASES
+    min_delay *= times.usual_ns / times.step_ns
+    level = max(min_delay, MIN_Z_SCORE_OF_SLOW_STEP * measure_deviation(residual))
     is_slow = residual > level
     if phase in compute_time.COMPUTING:
         is_slow &= ~has_more_work[rows]
-    slow_rows, pattern = _choose_steps(residual, level, is_slow)
-    slow = _SlowSteps(rows[slow_rows], residual[slow_rows], pattern)
-    overrun_ns = np.maximum(slow.residual, 0.0) * times.step_ns
+    slow_indices, pattern = _choose_steps(residual, level, is_slow)
+    slow_steps = _SlowSteps(rows[slow_indices], residual[slow_indices], pattern)
+    overrun_ns = np.maximum(slow_steps.residual, 0.0) * times.step_ns
     max_steps = MAX_SHARE_OF_SLOW_STEPS * len(residual)
-    if not 0 < len(slow_rows) <= max_steps or overrun_ns.sum() < MIN_SAVING_OF_STALL * job_ns:
+    if not 0 < len(slow_indices) <= max_steps or overrun_ns.sum() < MIN_SAVING_OF_STALL * job_ns:
         return []
-    present_ns = np.nan_to_num(spent_ns, nan=0.0)
-    usual_ns = np.median(present_ns[np.setdiff1d(rows, slow.rows)], axis=0)
+    known_ns = np.nan_to_num(spent_ns, nan=0.0)
+    usual_ns = np.median(known_ns[np.setdiff1d(rows, slow_steps.rows)], axis=0)  # [rank]
     less_ns = np.zeros(times.total.shape)
-    less_ns[slow.rows] = np.maximum(present_ns[slow.rows] - usual_ns, 0.0)
-    price = price_less_work(
-        replay, WorkFix(times.steps, (((phase,), less_ns),)), job_ns, times.total
-    )
+    less_ns[slow_steps.rows] = np.maximum(known_ns[slow_steps.rows] - usual_ns, 0.0)
+    fix = WorkFix(times.steps, (((phase,), less_ns),))
+    price = price_less_work(replay, fix, job_ns, times.total)
     if price.saving < MIN_SAVING_OF_STALL:
         return []
-    extra_ns = float(slow.residual.mean()) * times.step_ns
-    return [_Stall(_report_slow_steps(times, phase, slow, price), slow.rows, extra_ns)]
+    extra_ns = float(slow_steps.residual.mean()) * times.step_ns
+    return [_Stall(_report_slow_steps(times, phase, slow_steps, price), slow_steps.rows, extra_ns)]
 
 
 def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indices, Pattern]:
-    """Return the interval in which most is lost, or else all slow steps, as scattered ones."""
-    scattered = np.flatnonzero(is_slow)
-    shape = fit_course(
+    """Return the interval (rows) in which most is lost, or else all slow steps, as scattered ones.
+
+    `residual` is what the least slow rank takes beyond its median, a share of a step, [row].
+    """
+    scattered_rows = np.flatnonzero(is_slow)
+    course = fit_course(
         residual,
         *find_greatest_run(residual - level / 2),
         max_ratio=MAX_DEVIATION_RATIO_IF_STALL_DRIFTS,
     )
-    interval = np.arange(shape.first_row, shape.last_row + 1)
+    interval_rows = np.arange(course.first_row, course.last_row + 1)
     max_steps = MAX_SHARE_OF_STEPS_OF_LASTING_STALL * len(residual)
-    lasts = MIN_STEPS_OF_LASTING_STALL <= len(interval) <= max_steps and shape.level >= level
-    least_loss = MIN_SHARE_OF_LOSS_OF_LASTING_STALL * residual[scattered].sum()
-    if lasts and residual[interval].sum() >= least_loss:
-        return interval, shape.pattern
-    return scattered, "sparse"
+    lasts = MIN_STEPS_OF_LASTING_STALL <= len(interval_rows) <= max_steps and course.level >= level
+    min_loss = MIN_SHARE_OF_LOSS_OF_LASTING_STALL * residual[scattered_rows].sum()
+    if lasts and residual[interval_rows].sum() >= min_loss:
+        return interval_rows, course.pattern
+    return scattered_rows, "sparse"
 
 
 def _report_slow_steps(
     times: ComputeTime, phase: str, slow: _SlowSteps, price: WorkPrice
 ) -> Finding:
+    """Report a phase that takes all ranks longer in slow steps; usual causes are an opportunity."""
     slow_steps, is_sparse = times.steps[slow.rows], slow.pattern == "sparse"
-    steps = (int(slow_steps[0]), int(slow_steps[-1]))
-    steps_text = fmt.steps(*steps)
+    first_and_last = (int(slow_steps[0]), int(slow_steps[-1]))
+    steps_text = fmt.steps(*first_and_last)
     if is_sparse:
         is_short = len(slow_steps) <= fmt.MOST_LISTED
-        listed = fmt.listing("step", slow_steps.tolist()) if is_short else ""
-        steps_text = listed or f"in {len(slow_steps)} of the {steps_text}"
-    share = float(slow.residual.mean())
+        steps_listed = fmt.listing("step", slow_steps.tolist()) if is_short else ""
+        steps_text = steps_listed or f"in {len(slow_steps)} of the {steps_text}"
+    mean_share = float(slow.residual.mean())
     is_warm_up = not is_sparse and warms_up(int(slow.rows[0]), int(slow.rows[-1]), len(times.steps))
     # A checkpoint, the program's own spans, or a run that warms up.
     is_usual = phase in {"checkpoint", "user"} or (phase in COMPUTED and is_warm_up)
@@ -235,8 +238,8 @@ def _report_slow_steps(
             "ranks": str(len(times.ranks)),
             "phase": fmt.phase(phase),
             "steps": steps_text,
-            "extra": fmt.duration(share * times.step_ns),
-            "share": fmt.percent(share),
+            "extra": fmt.duration(mean_share * times.step_ns),
+            "share": fmt.percent(mean_share),
             "step": fmt.duration(times.step_ns),
         },
         case="phase",
@@ -248,9 +251,9 @@ def _report_slow_steps(
         ranks=times.ranks,
         phase=phase,
         pattern=slow.pattern,
-        steps=steps,
+        steps=first_and_last,
         evidence={
-            "extra_ns": round(share * times.step_ns),
+            "extra_ns": round(mean_share * times.step_ns),
             "steps_slow": len(slow_steps),
             "first_slow_steps": slow_steps[:MAX_SLOW_STEPS_LISTED].tolist(),
             "period": _find_period(slow_steps) if is_sparse else None,

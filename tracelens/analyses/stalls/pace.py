@@ -87,11 +87,12 @@ def find_slowdown(times: ComputeTime, more_work: Floats | None = None) -> Slowdo
     `more_work`, [step, rank], is the additional share of its usual amount that a rank worked through: it
     may explain longer steps.
     """
-    computed = _sum_computation(times) / times.step_ns
+    computed = _sum_computation(times) / times.step_ns  # [step, rank] as shares of a step
     slowdown = _search(computed)
     if slowdown is None or more_work is None:
         return slowdown
-    return _search(computed / (1 + _fit_elasticity(computed, more_work) * more_work))
+    work_ratio = 1 + _fit_elasticity(computed, more_work) * more_work
+    return _search(computed / work_ratio)
 
 
 def _fit_elasticity(computed: Floats, more_work: Floats) -> float:
@@ -113,54 +114,63 @@ def _search(computed: Floats) -> Slowdown | None:
 
 
 def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
-    """Find the interval of steps at the upper one of two levels, [row, rank] as shares of a step."""
+    """Find the interval of steps at the upper one of two levels.
+
+    `computed` is how long ranks compute in some rows (steps), [row, rank] as shares of a step.
+    """
     median = medians(computed, axis=1)
     low, high = np.quantile(median, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
     run = find_greatest_run(median - (low + high) / 2)
-    shape = fit_course(median - low, *run, max_ratio=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
-    is_upper = shape.is_upper
+    course = fit_course(median - low, *run, max_ratio=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
+    is_upper = course.is_upper
     if min(np.count_nonzero(is_upper), np.count_nonzero(~is_upper)) < MIN_STEPS_OF_LEVEL:
         return None
     levels = _measure_levels(computed, is_upper)
     if levels is None:
         return None
-    upper, lower = levels
+    upper, lower = levels  # [rank]
     middle = float(np.median(upper) + np.median(lower)) / 2
-    level = float(np.median(upper - lower))
-    is_large = level >= MIN_RISE_OF_SLOWDOWN * float(np.median(lower))
+    rise = float(np.median(upper - lower))
+    is_large = rise >= MIN_RISE_OF_SLOWDOWN * float(np.median(lower))
     is_apart = np.mean((median > middle) == is_upper) >= MIN_SHARE_OF_STEPS_APART
-    is_of_all = np.mean(upper - lower > level / 2) >= MIN_SHARE_OF_RANKS_SLOWER
+    is_of_all = np.mean(upper - lower > rise / 2) >= MIN_SHARE_OF_RANKS_SLOWER
     if not (is_large and is_apart and is_of_all):
         return None
-    steps = (median[is_upper], median[~is_upper])
-    ratio = float(steps[1].mean() / steps[0].mean())
-    errors = [part.std() / part.mean() / np.sqrt(len(part)) for part in steps]
+    slow_medians, usual_medians = median[is_upper], median[~is_upper]
+    ratio = float(usual_medians.mean() / slow_medians.mean())
+    errors = [
+        steps.std() / steps.mean() / np.sqrt(len(steps)) for steps in (slow_medians, usual_medians)
+    ]
     error = ratio * float(np.hypot(*errors))
-    slow_rows = np.arange(rows[shape.first_row], rows[shape.last_row] + 1)
+    slow_rows = np.arange(rows[course.first_row], rows[course.last_row] + 1)
     share = 1 - ratio
-    return Slowdown(slow_rows, np.full(len(slow_rows), share), level, error / max(share, error))
+    return Slowdown(slow_rows, np.full(len(slow_rows), share), rise, error / max(share, error))
 
 
 def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
-    """Return all rows of a run whose computation rises from block to block, on nearly every rank."""
+    """Return all rows of a run whose computation rises from block to block, on nearly every rank.
+
+    `computed` is how long ranks compute in some rows (steps), [row, rank] as shares of a step.
+    """
     edges = block_edges(len(rows))
     blocks = block_medians(medians(computed, axis=1)[:, None], edges)[:, 0]
-    later, earlier = np.triu_indices(len(blocks), 1)[::-1]
+    later, earlier = np.triu_indices(len(blocks), 1)[::-1]  # all pairs of blocks
     slopes = (blocks[later] - blocks[earlier]) / (later - earlier)
     if np.mean(slopes > 0) < MIN_SHARE_OF_RISING_PAIRS:
         return None
     levels = _measure_levels(computed, np.arange(len(rows)) >= len(rows) // 2)
     if levels is None:
         return None
-    growth = levels[0] - levels[1]
+    later_level, earlier_level = levels
+    growth = later_level - earlier_level  # [rank]
     if np.mean(growth > np.median(growth) / 2) < MIN_SHARE_OF_RANKS_THAT_DRIFT:
         return None
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - few runs drift
 
-    levels_of_blocks = isotonic_regression(blocks).x
-    first_level = float(levels_of_blocks[0])
-    middles = (edges[:-1] + edges[1:] - 1) / 2
-    rise = np.interp(np.arange(len(rows)), middles, levels_of_blocks) - first_level
+    block_levels = isotonic_regression(blocks).x
+    first_level = float(block_levels[0])
+    block_middles = (edges[:-1] + edges[1:] - 1) / 2
+    rise = np.interp(np.arange(len(rows)), block_middles, block_levels) - first_level  # [row]
     if rise[-1] < MIN_RISE_OF_DRIFT * first_level:
         return None
     relative_error = float(np.std(slopes) / np.sqrt(len(blocks)) / np.median(slopes))
@@ -182,22 +192,24 @@ def _measure_levels(computed: Floats, is_upper: Flags) -> tuple[Floats, Floats] 
 def price_slowdown(
     times: ComputeTime,
     job_ns: int,
-    known: list[Finding],
+    known_findings: list[Finding],
     replay: WindowedReplay | None,
     more_work: Floats | None = None,
 ) -> tuple[Finding, Slowdown] | None:
-    """Find and price a slowdown of all; None if it costs too little or is already `known`."""
+    """Find and price a slowdown of all; None if it costs too little or is already `known_findings`."""
     slowdown = find_slowdown(times, more_work)
-    if slowdown is None or any(_is_same(times, slowdown, finding) for finding in known):
+    if slowdown is None or any(_is_same(times, slowdown, finding) for finding in known_findings):
         return None
     margin = TWO_SIDED * slowdown.relative_error
-    low, middle, high = (
+    least_price, price, greatest_price = (
         _price_speed(times, slowdown, slowdown.share * factor, job_ns, replay)
         for factor in (1 - margin, 1.0, 1 + margin)
     )
-    if middle.saving < (MIN_SAVING_OF_DRIFT if slowdown.drifts else MIN_SAVING_OF_SLOWDOWN):
+    if price.saving < (MIN_SAVING_OF_DRIFT if slowdown.drifts else MIN_SAVING_OF_SLOWDOWN):
         return None
-    return _report(times, slowdown, replace(middle, interval=(low.saving, high.saving))), slowdown
+    return _report(
+        times, slowdown, replace(price, interval=(least_price.saving, greatest_price.saving))
+    ), slowdown
 
 
 def warms_up(first_row: int, last_row: int, steps: int) -> bool:
@@ -206,12 +218,16 @@ def warms_up(first_row: int, last_row: int, steps: int) -> bool:
 
 
 def _price_speed(
-    times: ComputeTime, slow: Slowdown, share: Floats, job_ns: int, replay: WindowedReplay | None
+    times: ComputeTime,
+    slowdown: Slowdown,
+    share: Floats,
+    job_ns: int,
+    replay: WindowedReplay | None,
 ) -> WorkPrice:
-    """Price that all ranks compute by a share less in each slow row."""
+    """Price that all ranks compute by a share (0 to 1) less in each slow row, [slow row]."""
     less_ns = np.zeros(times.total.shape)
-    computed_ns = np.nan_to_num(_sum_computation(times)[slow.rows], nan=0.0)
-    less_ns[slow.rows] = np.clip(share, 0.0, 1.0)[:, None] * computed_ns
+    computed_ns = np.nan_to_num(_sum_computation(times)[slowdown.rows], nan=0.0)
+    less_ns[slowdown.rows] = np.clip(share, 0.0, 1.0)[:, None] * computed_ns
     phases = tuple(times.phases[row] for row in _find_computed_phases(times))
     return price_less_work(replay, WorkFix(times.steps, ((phases, less_ns),)), job_ns, times.total)
 
@@ -245,6 +261,7 @@ def _name_grown_phase(times: ComputeTime, slowdown: Slowdown) -> str:
 
 
 def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding:
+    """Report that all ranks are slower at the same time, at first, or as the run goes on."""
     rows, phase = slowdown.rows, _name_grown_phase(times, slowdown)
     first_step, last_step = times.steps[rows[[0, -1]]].tolist()
     lasts = len(rows) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT * len(times.steps)

@@ -52,7 +52,7 @@ class Sections:
 
     @property
     def main_names(self) -> tuple[tuple[str, ...], float]:
-        """The names of a few sections that hold nearly all of the delay, not of the usual time; its share."""
+        """The few sections that hold nearly all of the delay, not of the usual time; its share."""
         max_usual_ns = MAX_SHARE_OF_USUAL_TIME_IN_SECTIONS * float(self.rows["usual"].sum())
         for count in range(1, MAX_SECTIONS_NAMED + 1):
             top_sections = self.rows.head(count)

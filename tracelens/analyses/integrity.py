@@ -56,7 +56,7 @@ def run(facts: Facts) -> Integrity:
 
 
 def _find_open_spans(trace: Trace) -> pl.DataFrame:
-    """Return the innermost open span of each main process that did not end by itself."""
+    """Return a row per main process that did not end by itself: its innermost open span."""
     cut_off = trace.processes.filter(pl.col("main") & ~pl.col("complete"))
     in_flight = trace.threads.filter("in_flight").select("process", "thread")
     return (
@@ -150,14 +150,17 @@ def _report_cut_off(
 
 
 def _find_first(standstill: Standstill, cut_off: pl.DataFrame, open_spans: pl.DataFrame) -> int:
-    """Return the process that others were left waiting for, else the one that fell silent first."""
+    """Return the process that others were left waiting for, else the one that fell silent first.
+
+    `cut_off` has a row for each process that broke off, `open_spans` one for its innermost open span.
+    """
     process_of = dict(cut_off.select("rank", "process").iter_rows())
-    awaited = [rank for root in standstill.roots for rank in root.ranks if rank in process_of]
-    if awaited:
-        return int(process_of[awaited[0]])
-    communicating = open_spans.filter(pl.col("kind").is_in(["reduction", "wait", "ps"]))
-    busy = cut_off.join(communicating, on="process", how="anti")
-    candidates = busy if 0 < busy.height < cut_off.height else cut_off
+    awaited_ranks = [rank for root in standstill.roots for rank in root.ranks if rank in process_of]
+    if awaited_ranks:
+        return int(process_of[awaited_ranks[0]])
+    communicating_spans = open_spans.filter(pl.col("kind").is_in(["reduction", "wait", "ps"]))
+    not_communicating = cut_off.join(communicating_spans, on="process", how="anti")
+    candidates = not_communicating if 0 < not_communicating.height < cut_off.height else cut_off
     return int(candidates.sort("last_ns", nulls_last=True)["process"][0])
 
 
@@ -189,69 +192,74 @@ def _list_some(names: list[str]) -> str:
 
 
 def _report_missing(trace: Trace) -> list[Finding]:
-    expected = trace.expected_ranks - trace.shards.height
+    """Report worker ranks that the job has, and the trace lacks, though nobody left them out."""
+    expected_count = trace.expected_ranks - trace.shards.height
     communicating_ranks: set[int] = set()
     if trace.shards.is_empty():  # else communicators number servers and workers together
         communicating_ranks = {*trace.communicators["ranks"].explode().drop_nulls()}
-    chosen = filter(trace.choice.has_rank, {*range(expected), *communicating_ranks})
-    absent = sorted({*chosen} - {*trace.workers["rank"]})
-    if not absent or trace.workers.height == 1:  # of a single rank, the scope says it
+    chosen_ranks = filter(trace.choice.has_rank, {*range(expected_count), *communicating_ranks})
+    absent_ranks = sorted({*chosen_ranks} - {*trace.workers["rank"]})
+    if not absent_ranks or trace.workers.height == 1:  # of a single rank, the scope says it
         return []
-    plural = "s" if len(absent) > 1 else ""
-    ranks = f"rank{plural} {_list_some([*map(str, absent)])}"
+    plural = "s" if len(absent_ranks) > 1 else ""
+    ranks = f"rank{plural} {_list_some([*map(str, absent_ranks)])}"
     return [
         Finding.of(
             "missing_rank",
-            {"ranks": ranks, "expected": str(expected)},
+            {"ranks": ranks, "expected": str(expected_count)},
             case="snapshot" if trace.is_snapshot else "",
-            ranks=tuple(absent),
-            evidence={"expected": expected, "seen": trace.workers.height},
+            ranks=tuple(absent_ranks),
+            evidence={"expected": expected_count, "seen": trace.workers.height},
         )
     ]
 
 
 def _report_dropped(trace: Trace) -> list[Finding]:
-    losers = trace.processes.filter(pl.col("dropped") > 0)
-    if losers.is_empty():
+    """Report processes that dropped events, a fault if those are more than a small share."""
+    lossy_processes = trace.processes.filter(pl.col("dropped") > 0)
+    if lossy_processes.is_empty():
         return []
-    lost = int(losers["dropped"].sum())
-    share = lost / max(lost + int(trace.processes["events"].sum()), 1)
-    dropped = {reason: n for reason, n in trace.dropped.items() if reason not in CHOSEN_LOSSES}
-    reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
+    lost_count = int(lossy_processes["dropped"].sum())
+    lost_share = lost_count / max(lost_count + int(trace.processes["events"].sum()), 1)
+    lost_by_reason = {
+        reason: n for reason, n in trace.dropped.items() if reason not in CHOSEN_LOSSES
+    }
+    reasons = ", ".join(f"{reason}: {count:,}" for reason, count in lost_by_reason.items())
     return [
         Finding.of(
             "dropped_events",
-            {"lost": f"{lost:,}", "reasons": reasons},
-            category="fault" if share >= MIN_SHARE_DROPPED_IF_FAULT else "opportunity",
-            ranks=tuple(losers["rank"].unique().sort().to_list()),
-            evidence={"dropped": dropped, "share": share},
+            {"lost": f"{lost_count:,}", "reasons": reasons},
+            category="fault" if lost_share >= MIN_SHARE_DROPPED_IF_FAULT else "opportunity",
+            ranks=tuple(lossy_processes["rank"].unique().sort().to_list()),
+            evidence={"dropped": lost_by_reason, "share": lost_share},
         )
     ]
 
 
 def _report_mismatches(facts: Facts) -> list[Finding]:
+    """Report that ranks made different calls, with the ranks that ended training early, if any."""
     notes = [note for note in facts.trace.notes if note.kind == "desync"]
-    early = facts.early_end if notes else None
+    early_end = facts.early_end if notes else None
     return [
         Finding.of(
             "desync",
             {"note": note.sentence},
-            more=_describe_early_end(early),
-            ranks=early.ranks if early else note.ranks,
-            evidence={"ended_early": list(early.ranks)} if early else {},
+            more=_describe_early_end(early_end),
+            ranks=early_end.ranks if early_end else note.ranks,
+            evidence={"ended_early": list(early_end.ranks)} if early_end else {},
         )
         for note in notes
     ]
 
 
-def _describe_early_end(early: EarlyEnd | None) -> list[str]:
+def _describe_early_end(early_end: EarlyEnd | None) -> list[str]:
     """Describe in a sentence which ranks ended training before the others."""
-    if early is None:
+    if early_end is None:
         return []
-    ranks = fmt.capital(fmt.listing("rank", early.ranks))
-    last, others = early.last_step, early.others_step
-    what = f"{ranks} ended training after step {last}, and others began step {others}"
-    return [f"{what}: ranks had unequal numbers of batches."]
+    ranks = fmt.capital(fmt.listing("rank", early_end.ranks))
+    last_step, others_step = early_end.last_step, early_end.others_step
+    clause = f"{ranks} ended training after step {last_step}, and others began step {others_step}"
+    return [f"{clause}: ranks had unequal numbers of batches."]
 
 
 def _report_clock_jumps(trace: Trace) -> list[Finding]:
@@ -286,21 +294,22 @@ def _report_hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
     root only if no other rank is a root.
     """
     trace = facts.trace
-    ended = set(trace.workers.filter("complete")["rank"])
-    roots = [r for r in standstill.roots if trace.is_snapshot or ended.issuperset(r.ranks)]
-    roots = [root for root in roots if root.ranks[0] in ended] or roots
-    roots_of: dict[tuple[str, OpenCall, tuple[int, ...]], list[Root]] = {}
+    complete_ranks = set(trace.workers.filter("complete")["rank"])
+    roots = [r for r in standstill.roots if trace.is_snapshot or complete_ranks.issuperset(r.ranks)]
+    roots = [root for root in roots if root.ranks[0] in complete_ranks] or roots
+    # Roots with one sentence, by case, call, and, where each has its own sentence, ranks.
+    groups: dict[tuple[str, OpenCall, tuple[int, ...]], list[Root]] = {}
     for root in roots:
         if not root.is_strayed:
             call = max(root.calls, key=lambda call: (len(call.inside), -call.seq))
             case = _choose_case(trace, root)
-            separate = root.ranks if case in {"", "circle"} else ()
-            roots_of.setdefault((case, call, separate), []).append(root)
-    for (case, call, _), alike in roots_of.items():
-        yield _report_hang(facts, standstill, case, call, alike)
-    stuck = [call for call in standstill.calls if call.inside and not call.awaited]
-    if trace.is_snapshot and stuck and not standstill.roots:
-        yield _report_call_without_root(trace, stuck[0])
+            own_ranks = root.ranks if case in {"", "circle"} else ()
+            groups.setdefault((case, call, own_ranks), []).append(root)
+    for (case, call, _), group in groups.items():
+        yield _report_hang(facts, standstill, case, call, group)
+    stuck_calls = [call for call in standstill.calls if call.inside and not call.awaited]
+    if trace.is_snapshot and stuck_calls and not standstill.roots:
+        yield _report_call_without_root(trace, stuck_calls[0])
 
 
 def _choose_case(trace: Trace, root: Root) -> str:
@@ -316,7 +325,8 @@ def _choose_case(trace: Trace, root: Root) -> str:
 def _report_hang(
     facts: Facts, standstill: Standstill, case: str, call: OpenCall, roots: list[Root]
 ) -> Finding:
-    trace, early = facts.trace, facts.early_end
+    """Report ranks that others wait for in a call, as `case` says; `roots` have one sentence."""
+    trace, early_end = facts.trace, facts.early_end
     ranks = tuple(sorted(rank for root in roots for rank in root.ranks))
     victims = sorted({rank for root in roots for rank in root.victims})
     fields = {
@@ -327,13 +337,15 @@ def _report_hang(
         "waiting": _name_waiting(call),
         "call": _name_call_of_group(trace, call),
     }
-    sentences = _describe_early_end(early)
-    own_calls = [own for own in standstill.calls if {*ranks} <= {*own.inside}]
-    sentences += [f"It is in {_name_call_of_group(trace, own)} itself." for own in own_calls[:1]]
-    further_ranks = len({*victims} - {*call.inside})
-    if further_ranks:
-        wait = "waits" if further_ranks == 1 else "wait"
-        sentences.append(f"{fmt.count(further_ranks, 'more rank')} {wait} in turn.")
+    sentences = _describe_early_end(early_end)
+    own_calls = [own_call for own_call in standstill.calls if {*ranks} <= {*own_call.inside}]
+    sentences += [
+        f"It is in {_name_call_of_group(trace, own_call)} itself." for own_call in own_calls[:1]
+    ]
+    further_count = len({*victims} - {*call.inside})
+    if further_count:
+        verb = "waits" if further_count == 1 else "wait"
+        sentences.append(f"{fmt.count(further_count, 'more rank')} {verb} in turn.")
     return Finding.of(
         "hang",
         fields,
@@ -345,34 +357,34 @@ def _report_hang(
             "waiting": list(call.inside),
             "call": call.seq,
             "victims": victims,
-            **({"ended_early": list(early.ranks)} if early else {}),
+            **({"ended_early": list(early_end.ranks)} if early_end else {}),
         },
     )
 
 
 def _describe_circle(root: Root) -> str:
     """Describe in which calls the first few ranks of a circle wait for each other."""
-    waits = []
+    clauses = []
     for rank in root.ranks[: fmt.MOST_LISTED]:
         call = next((call for call in root.calls if rank in call.inside), None)
         if call is not None:
-            others = fmt.listing("rank", sorted({*call.awaited} & {*root.ranks}))
-            waits.append(f"rank {rank} in {_name_call(call)} for {others}")
-    return "; ".join(waits)
+            other_ranks = fmt.listing("rank", sorted({*call.awaited} & {*root.ranks}))
+            clauses.append(f"rank {rank} in {_name_call(call)} for {other_ranks}")
+    return "; ".join(clauses)
 
 
 def _report_call_without_root(trace: Trace, call: OpenCall) -> Finding:
     """Report a call that lacks no known rank; ranks that entered nothing may belong to it."""
-    silent = tuple(trace.workers.filter(pl.col("events") == 0)["rank"])
+    silent_ranks = tuple(trace.workers.filter(pl.col("events") == 0)["rank"])
     fields = {"ranks": fmt.listing("rank", call.inside)}
-    if silent:
-        ranks = fmt.capital(fmt.listing("rank", silent))
-        fields = {"ranks": ranks, "waiting": _name_waiting(call)}
+    if silent_ranks:
+        rank_text = fmt.capital(fmt.listing("rank", silent_ranks))
+        fields = {"ranks": rank_text, "waiting": _name_waiting(call)}
     return Finding.of(
         "hang",
         fields | {"call": _name_call_of_group(trace, call)},
-        case="no call" if silent else "call",
-        ranks=silent,
+        case="no call" if silent_ranks else "call",
+        ranks=silent_ranks,
         evidence={"waiting": list(call.inside), "call": call.seq},
     )
 

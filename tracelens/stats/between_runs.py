@@ -79,31 +79,30 @@ class Change:
 
 
 def measure_level(series: Floats, *, mean: bool, seed: int) -> Level:
-    """Return the median of a run's steps, or their mean, and resamples of it.
+    """Return the median of a run's steps, [step], or their mean, and resamples of it.
 
     Blocks of neighbouring steps are resampled, as steps are correlated (Künsch 1989). Of a long run
     every n-th step counts. Runs that are compared have a `seed` each.
     """
-    selected = series[:: max(-(-len(series) // MAX_STEPS_RESAMPLED), 1)]
+    selected_steps = series[:: max(-(-len(series) // MAX_STEPS_RESAMPLED), 1)]
     average = np.mean if mean else np.median
-    value = float(average(selected)) if len(selected) else 0.0
-    if len(selected) < MIN_STEPS_TO_RESAMPLE_RUN:
+    value = float(average(selected_steps)) if len(selected_steps) else 0.0
+    if len(selected_steps) < MIN_STEPS_TO_RESAMPLE_RUN:
         return Level(value, np.zeros(0))
-    return Level(value, _resample(selected, average, seed))
+    return Level(value, _resample(selected_steps, average, seed))
 
 
-def measure_change(baselines: Sequence[Level], new: Level, unit: float) -> Change:
+def measure_change(baselines: Sequence[Level], new: Level, usual_size: float) -> Change:
     """Compare a run with baselines.
 
     The variance of a run is that of the baselines, moderated by what is known beforehand: a standard
-    deviation of `USUAL_DEVIATION_OF_RUNS` x `unit`, worth `FREEDOM_OF_USUAL_DEVIATION` degrees of
-    freedom (as in Smyth 2004).
-    Baselines that differ by more than that are taken at their word, and Student's t is theirs alone.
+    deviation of `USUAL_DEVIATION_OF_RUNS` x `usual_size`, worth `FREEDOM_OF_USUAL_DEVIATION` degrees of
+    freedom (as in Smyth 2004). Where baselines differ by more than that, only they count.
 
     Args:
         baselines: One at least.
         new: The run to judge.
-        unit: What runs usually differ by is a share of this, in the unit of the values.
+        usual_size: A usual value: what equal runs differ by is a share of it.
     """
     values = np.array([level.value for level in baselines])
     baseline, run_count = float(values.mean()), len(values)
@@ -111,31 +110,33 @@ def measure_change(baselines: Sequence[Level], new: Level, unit: float) -> Chang
     if run_count == 1:
         return _compare_two(baselines[0], new)
     variance_between = float(values.var(ddof=1))
-    prior = (USUAL_DEVIATION_OF_RUNS * unit) ** 2 + variance_within
+    prior_variance = (USUAL_DEVIATION_OF_RUNS * usual_size) ** 2 + variance_within
     freedom, variance = run_count - 1, variance_between
-    if variance_between <= prior:
+    if variance_between <= prior_variance:
         freedom += FREEDOM_OF_USUAL_DEVIATION
         variance = (
-            (run_count - 1) * variance_between + FREEDOM_OF_USUAL_DEVIATION * prior
+            (run_count - 1) * variance_between + FREEDOM_OF_USUAL_DEVIATION * prior_variance
         ) / freedom
     error = np.sqrt(variance * (1 + 1 / run_count) + max(0.0, new.variance - variance_within))
     delta = new.value - baseline
-    reach = _quantile(freedom) * float(error)
-    low = max(delta - reach, min(delta, -baseline))  # no value is negative
+    half_width = _quantile(freedom) * float(error)
+    low = max(delta - half_width, min(delta, -baseline))  # no value is negative
     more, less = _tails(delta, float(error), freedom)
     return Change(
-        baseline, new.value, low, delta + reach, more, less, float(np.sqrt(variance_between))
+        baseline, new.value, low, delta + half_width, more, less, float(np.sqrt(variance_between))
     )
 
 
 def adjust_for_count(probabilities: Sequence[float | None]) -> list[float | None]:
     """Adjust probabilities for how many there are (Holm 1979); those that are null do not count."""
-    ordered = sorted((p, index) for index, p in enumerate(probabilities) if p is not None)
+    known_probabilities = sorted(
+        (p, index) for index, p in enumerate(probabilities) if p is not None
+    )
     adjusted: list[float | None] = [None] * len(probabilities)
-    largest = 0.0
-    for rank, (p, index) in enumerate(ordered):
-        largest = max(largest, min(1.0, p * (len(ordered) - rank)))
-        adjusted[index] = largest
+    largest_p = 0.0
+    for smaller_count, (p, index) in enumerate(known_probabilities):
+        largest_p = max(largest_p, min(1.0, p * (len(known_probabilities) - smaller_count)))
+        adjusted[index] = largest_p
     return adjusted
 
 
@@ -167,11 +168,11 @@ def _quantile(freedom: float) -> float:
 
 
 def _resample(series: Floats, average: Any, seed: int) -> Floats:
-    count = len(series)
-    block_size = max(round(count ** (1 / 3)), 1)
+    """Return averages (`np.mean` or `np.median`) of resampled blocks of neighbours, [sample]."""
+    step_count = len(series)
+    block_size = max(round(step_count ** (1 / 3)), 1)
     random = np.random.default_rng(seed)
-    first_rows = random.integers(
-        0, count - block_size + 1, (BOOTSTRAP_SAMPLES_OF_RUN, -(-count // block_size))
-    )
-    rows = (first_rows[:, :, None] + np.arange(block_size)).reshape(len(first_rows), -1)[:, :count]
-    return np.asarray(average(series[rows], axis=1))
+    shape = BOOTSTRAP_SAMPLES_OF_RUN, -(-step_count // block_size)
+    first_rows = random.integers(0, step_count - block_size + 1, shape)  # [sample, block]
+    rows = (first_rows[:, :, None] + np.arange(block_size)).reshape(len(first_rows), -1)
+    return np.asarray(average(series[rows[:, :step_count]], axis=1))

@@ -106,35 +106,37 @@ def fit_course(residuals: Floats, first_row: int, last_row: int, max_ratio: floa
 def fit_courses(residuals: Floats, is_inside: Flags, *, scattered: bool = False) -> Course:
     """Follow one rank's excess from rows in which it was found to all runs at about that level.
 
-    `scattered` rows may be short runs; where most of the excess lasts for a block of rows or more, what
-    is shorter is noise.
+    `residuals` are the excess, [row], `is_inside` flags. `scattered` rows may be short runs; where most
+    of the excess lasts for a block of rows or more, what is shorter is noise.
     """
     if scattered:
-        short = _fit_two_levels(residuals, is_inside, shortest=0)
-        if short.stalls:
-            return short
-    best = _prefer_rising(
+        short_runs = _fit_two_levels(residuals, is_inside, shortest=0)
+        if short_runs.stalls:
+            return short_runs
+    best_course = _prefer_rising(
         residuals, _fit_two_levels(residuals, is_inside), MAX_DEVIATION_RATIO_IF_DRIFTING
     )
-    if best.pattern != "drifting":
-        several = _fit_two_levels(residuals, best.is_upper, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
-        best = several if len(several.runs) > 1 else best
+    if best_course.pattern != "drifting":
+        several_runs = _fit_two_levels(
+            residuals, best_course.is_upper, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL
+        )
+        best_course = several_runs if len(several_runs.runs) > 1 else best_course
     is_upper = _find_upper_rows(residuals)
     if is_upper.all() or not is_upper.any():
-        return best
+        return best_course
     # Where a rank is on and off for about as long, no window shows both levels.
     on_and_off = _fit_two_levels(residuals, is_upper, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
     is_cheaper = (
-        len(on_and_off.runs) > 1 and on_and_off.cost < MAX_COST_RATIO_IF_ON_AND_OFF * best.cost
+        len(on_and_off.runs) > 1
+        and on_and_off.cost < MAX_COST_RATIO_IF_ON_AND_OFF * best_course.cost
     )
-    return on_and_off if is_cheaper else best
+    return on_and_off if is_cheaper else best_course
 
 
 def _find_upper_rows(residuals: Floats) -> Flags:
     """Find which rows are nearer to the upper one of two levels (two means, from their quartiles)."""
-    lower, upper = np.quantile(
-        residuals, [QUANTILE_TO_START_TWO_MEANS, 1 - QUANTILE_TO_START_TWO_MEANS]
-    )
+    quantiles = [QUANTILE_TO_START_TWO_MEANS, 1 - QUANTILE_TO_START_TWO_MEANS]
+    lower, upper = np.quantile(residuals, quantiles)
     for _ in range(ROUNDS_OF_TWO_MEANS):
         is_upper = np.asarray(residuals > (lower + upper) / 2)
         if is_upper.all() or not is_upper.any():
@@ -153,28 +155,31 @@ def _prefer_rising(residuals: Floats, flat: Course, max_ratio: float) -> Course:
 
 
 def _fit_two_levels(residuals: Floats, is_inside: Flags, shortest: int | None = None) -> Course:
-    """Fit two levels: rows closer to the upper one form the runs; one run if nothing says how short."""
+    """Fit two levels to residuals, [row]: rows closer to the upper one form the runs.
+
+    It begins with the rows that are flagged. Runs are `shortest` rows or longer; None = one run.
+    """
     clip_distance = DEVIATIONS_BEYOND_LEVEL_TO_CLIP * measure_step_deviation(residuals)
     for _ in range(ROUNDS_OF_TWO_LEVELS):
         lower, upper = _measure_levels(residuals, is_inside)
-        level = upper - lower
+        rise = upper - lower
         gains = (
             np.clip(residuals, lower - clip_distance, upper + clip_distance) - (lower + upper) / 2
         )
         if shortest is None:
             runs: tuple[tuple[int, int], ...] = (find_greatest_run(gains),)
         else:
-            price = max(_price_of_edge(residuals, is_inside), shortest * level / 4)
-            runs = find_runs(find_best_runs(gains, price)) or (find_greatest_run(gains),)
+            edge_price = max(_price_of_edge(residuals, is_inside), shortest * rise / 4)
+            runs = find_runs(find_best_runs(gains, edge_price)) or (find_greatest_run(gains),)
         is_inside = mark_runs(runs, len(residuals))
-    if shortest is None and level > 0:
+    if shortest is None and rise > 0:
         runs = (_extend_to_ends(gains, *runs[0], _price_of_edge(residuals, is_inside)),)
         is_inside = mark_runs(runs, len(residuals))
     lower, upper = _measure_levels(residuals, is_inside)
-    level = upper - lower
-    effect = np.where(is_inside, level, 0.0)
+    rise = upper - lower
+    effect = np.where(is_inside, rise, 0.0)
     residual_squares = float(((residuals - effect - lower) ** 2).sum())
-    edge_cost = _count_edges(runs, len(gains)) * _price_of_edge(residuals, is_inside) * 2 * level
+    edge_cost = _count_edges(runs, len(gains)) * _price_of_edge(residuals, is_inside) * 2 * rise
     return Course(runs, effect, _name_pattern(runs, is_inside), residual_squares + edge_cost)
 
 
@@ -193,13 +198,13 @@ def _count_edges(runs: tuple[tuple[int, int], ...], count: int) -> int:
 
 
 def _measure_levels(residuals: Floats, is_inside: Flags) -> tuple[float, float]:
-    """Return the lower and the upper level."""
+    """Return the lower and the upper level of residuals, [row], outside and inside of runs (flags)."""
     upper = float(np.median(residuals[is_inside]))
     outside = residuals[~is_inside]
     lower = float(np.median(outside)) if len(outside) >= MIN_STEPS_OF_LOWER_LEVEL else 0.0
     may_be_negative = len(outside) >= MIN_SHARE_OF_STEPS_FOR_NEGATIVE_LEVEL * len(residuals)
-    lowest = -upper / 2 if may_be_negative else 0.0
-    return min(max(lower, lowest), upper / 2), upper
+    lower_limit = -upper / 2 if may_be_negative else 0.0
+    return min(max(lower, lower_limit), upper / 2), upper
 
 
 def _name_pattern(runs: tuple[tuple[int, int], ...], is_inside: Flags) -> Pattern:
@@ -233,27 +238,25 @@ def find_greatest_run(gains: Floats) -> tuple[int, int]:
 
 
 def find_best_runs(gains: Floats, price: float) -> Flags:
-    """Find which rows are in the runs whose sum, less `price` for each edge, is greatest.
+    """Find which rows are in the runs whose gains sum to most, less `price` for each edge.
 
     The begin and the end of the series are no edges. Of each column for itself, [row] or [row, column]
     (Viterbi 1967, of two states).
     """
     if gains.ndim == 1:
         return _find_best_runs_of_one(gains.tolist(), price)
-    lower_score, upper_score = np.zeros(gains.shape[1]), np.zeros(gains.shape[1])
-    follows_upper = np.zeros(
-        gains.shape, np.bool_
-    )  # who is at the lower level came from the upper one,
-    was_upper = np.zeros(gains.shape, np.bool_)  # and who is at the upper one was there before, too
+    # The best sum if a row is at the lower, or the upper level, [column]; and where it came from then.
+    lower_score, upper_score = np.zeros((2, gains.shape[1]))
+    follows_upper, was_upper = np.zeros((2, *gains.shape), np.bool_)
     for row, gain in enumerate(gains):
-        edge = price if row else 0.0
+        edge_price = price if row else 0.0
         follows_upper[row], was_upper[row] = (
-            upper_score - edge > lower_score,
-            upper_score >= lower_score - edge,
+            upper_score - edge_price > lower_score,
+            upper_score >= lower_score - edge_price,
         )
         lower_score, upper_score = (
-            np.maximum(lower_score, upper_score - edge),
-            np.maximum(upper_score, lower_score - edge) + gain,
+            np.maximum(lower_score, upper_score - edge_price),
+            np.maximum(upper_score, lower_score - edge_price) + gain,
         )
     is_inside = np.zeros(gains.shape, np.bool_)
     is_upper = upper_score > lower_score
@@ -264,20 +267,21 @@ def find_best_runs(gains: Floats, price: float) -> Flags:
 
 
 def _find_best_runs_of_one(gains: list[float], price: float) -> Flags:
-    """Return the same of one series: numbers of Python are quicker one by one."""
-    lower_score = upper_score = edge = 0.0
-    origins: list[tuple[bool, bool]] = []  # whether it was at the upper level then, by where it is
+    """Return `find_best_runs` of one series: numbers of Python are quicker one by one."""
+    # The best sum if a row is at the lower, or the upper level; and whether the row before was upper.
+    lower_score = upper_score = edge_price = 0.0
+    origins: list[tuple[bool, bool]] = []
     for gain in gains:
         follows_upper, was_upper = (
-            upper_score - edge > lower_score,
-            upper_score >= lower_score - edge,
+            upper_score - edge_price > lower_score,
+            upper_score >= lower_score - edge_price,
         )
         origins.append((follows_upper, was_upper))
         lower_score, upper_score = (
-            upper_score - edge if follows_upper else lower_score,
-            (upper_score if was_upper else lower_score - edge) + gain,
+            upper_score - edge_price if follows_upper else lower_score,
+            (upper_score if was_upper else lower_score - edge_price) + gain,
         )
-        edge = price
+        edge_price = price
     is_inside = np.zeros(len(gains), np.bool_)
     is_upper = upper_score > lower_score
     for row in range(len(gains) - 1, -1, -1):
@@ -293,26 +297,25 @@ def find_runs(is_inside: Flags) -> tuple[tuple[int, int], ...]:
 
 
 def _fit_rise(residuals: Floats, last_row: int) -> Course | None:
-    """Fit a line that rises from 0 to row `last_row`, over all rows where it may begin."""
+    """Fit a line that rises from 0 to row `last_row`, over all rows where it may begin; else None."""
     edges = block_edges(len(residuals))
     blocks = block_medians(residuals[:, None], edges)[:, 0]
-    middles = (edges[:-1] + edges[1:] - 1) / 2
-    best_fit, least_deviation = None, np.inf
-    for begin_row in edges[:-1]:
-        line = np.where(middles <= last_row, np.maximum(middles - begin_row, 0.0), 0.0)
-        if np.count_nonzero(line) < MIN_BLOCKS_OF_RISE:
+    middle_rows = (edges[:-1] + edges[1:] - 1) / 2
+    best_begin, best_slope, least_deviation = 0, 0.0, np.inf
+    for begin_row in edges[:-1].tolist():
+        ramp = np.where(middle_rows <= last_row, np.maximum(middle_rows - begin_row, 0.0), 0.0)
+        if np.count_nonzero(ramp) < MIN_BLOCKS_OF_RISE:
             break
-        slope = float(line @ blocks / (line @ line))
-        deviation = float(np.abs(blocks - slope * line).sum())
+        slope = float(ramp @ blocks / (ramp @ ramp))
+        deviation = float(np.abs(blocks - slope * ramp).sum())
         if slope > 0 and deviation < least_deviation:
-            best_fit, least_deviation = (int(begin_row), slope), deviation
-    if best_fit is None:
+            best_begin, best_slope, least_deviation = begin_row, slope, deviation
+    if not best_slope:
         return None
     rows = np.arange(len(residuals))
-    line = np.where(rows <= last_row, np.maximum(rows - best_fit[0], 0), 0)
-    effect = best_fit[1] * line
-    deviation = float(((residuals - effect) ** 2).sum())
-    return Course(((best_fit[0], last_row),), effect, "drifting", deviation)
+    effect = best_slope * np.where(rows <= last_row, np.maximum(rows - best_begin, 0), 0)
+    cost = float(((residuals - effect) ** 2).sum())
+    return Course(((best_begin, last_row),), effect, "drifting", cost)
 
 
 def _deviation(residuals: Floats, fitted: Course) -> float:

@@ -53,7 +53,7 @@ class CostModel:
 
 
 def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
-    """Fit the line; None where too few calls, or too little difference in size, tell it.
+    """Fit what calls take by their bytes; None where too few, or too little difference, tell it.
 
     Args:
         nbytes: Payload of each call, positive.
@@ -61,69 +61,80 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
     """
     if len(nbytes) < MIN_CALLS_FOR_COST_MODEL or nbytes.max() < 2 * nbytes.min():
         return None
-    sizes, groups = _by_size(nbytes, ns)
-    middles = np.array([np.median(group) for group in groups])
-    latency, slope = (float(part[0]) for part in _lines(sizes, middles[None]))
-    latencies, slopes = _lines(sizes, _bootstrap_medians(groups))
-    errors = np.abs(latency + slope * sizes - middles) / np.maximum(middles, 1)
+    sizes_bytes, times_of_sizes = _group_by_size(nbytes, ns)
+    medians_ns = np.array([np.median(times_ns) for times_ns in times_of_sizes])
+    ((latency_ns,), (ns_per_byte,)) = _fit_lines(sizes_bytes, medians_ns[None])
+    sampled_latencies, sampled_slopes = _fit_lines(sizes_bytes, _bootstrap_medians(times_of_sizes))
+    errors_ns = np.abs(latency_ns + ns_per_byte * sizes_bytes - medians_ns)
     return CostModel(
-        latency_ns=latency,
-        ns_per_byte=slope,
-        latency_interval=_quantile_interval(latency, latencies),
-        ns_per_byte_interval=_quantile_interval(slope, slopes),
-        deviation=float(np.median(errors)),
+        latency_ns=float(latency_ns),
+        ns_per_byte=float(ns_per_byte),
+        latency_interval=_quantile_interval(float(latency_ns), sampled_latencies),
+        ns_per_byte_interval=_quantile_interval(float(ns_per_byte), sampled_slopes),
+        deviation=float(np.median(errors_ns / np.maximum(medians_ns, 1))),
         smallest=int(nbytes.min()),
         largest=int(nbytes.max()),
     )
 
 
-def _by_size(nbytes: Ints, ns: Ints) -> tuple[Floats, list[Floats]]:
-    """Put calls of one size together; of very many sizes, those of one class."""
-    keys = nbytes
+def _group_by_size(nbytes: Ints, ns: Ints) -> tuple[Floats, list[Floats]]:
+    """Return the size of each group of calls, bytes, and their times, ns: by size, or class of sizes."""
+    size_class = nbytes
     if len(np.unique(nbytes)) > MAX_SIZES_FITTED_ONE_BY_ONE:
-        keys = np.round(np.log2(nbytes) * SIZE_CLASSES_PER_DOUBLING).astype(np.int64)
-    order = np.argsort(keys, kind="stable")
-    cuts = np.flatnonzero(np.diff(keys[order])) + 1
-    groups = np.split(ns[order].astype(np.float64), cuts)
-    sizes = np.array([part.mean() for part in np.split(nbytes[order], cuts)])
-    return sizes, groups
+        size_class = np.round(np.log2(nbytes) * SIZE_CLASSES_PER_DOUBLING).astype(np.int64)
+    order = np.argsort(size_class, kind="stable")
+    cuts = np.flatnonzero(np.diff(size_class[order])) + 1
+    times_of_sizes = np.split(ns[order].astype(np.float64), cuts)
+    sizes_bytes = np.array([sizes.mean() for sizes in np.split(nbytes[order], cuts)])
+    return sizes_bytes, times_of_sizes
 
 
-def _bootstrap_medians(groups: list[Floats]) -> Floats:
-    """Return medians of resampled calls, [sample, size]."""
+def _bootstrap_medians(times_of_sizes: list[Floats]) -> Floats:
+    """Return medians of resampled times of calls, ns, [sample, size], from the times of each size."""
     random = np.random.default_rng(0)
-    thinned = [group[:: -(-len(group) // MAX_CALLS_RESAMPLED_OF_SIZE)] for group in groups]
-    samples = BOOTSTRAP_SAMPLES_OF_COST_MODEL
-    drawn = [
-        np.median(group[random.integers(0, len(group), (samples, len(group)))], axis=1)
-        for group in thinned
+    thinned = [
+        times_ns[:: -(-len(times_ns) // MAX_CALLS_RESAMPLED_OF_SIZE)] for times_ns in times_of_sizes
     ]
-    return np.stack(drawn, axis=1)
+    sample_count = BOOTSTRAP_SAMPLES_OF_COST_MODEL
+    medians_ns = [
+        np.median(
+            times_ns[random.integers(0, len(times_ns), (sample_count, len(times_ns)))], axis=1
+        )
+        for times_ns in thinned
+    ]
+    return np.stack(medians_ns, axis=1)
 
 
-def _lines(sizes: Floats, times: Floats) -> tuple[Floats, Floats]:
-    """Fit a line with no negative part to each row of times: latencies, and ns per byte."""
-    scale = np.maximum(times, 1.0)
-    weight = 1 / scale**2
-    latency = slope = np.zeros(len(times))
+def _fit_lines(sizes_bytes: Floats, times_ns: Floats) -> tuple[Floats, Floats]:
+    """Fit a line with no negative part to times, ns, [sample, size]: latencies, and ns per byte."""
+    scale_ns = np.maximum(times_ns, 1.0)
+    weight = 1 / scale_ns**2
+    latency_ns = ns_per_byte = np.zeros(len(times_ns))
     for _ in range(ROUNDS_OF_LINE_FIT):
-        latency, slope = _weighted(sizes, times, weight)
-        error = np.abs(latency[:, None] + slope[:, None] * sizes - times) / scale
-        weight = 1 / scale**2 / np.maximum(error, MIN_ERROR_IN_WEIGHTS)
-    return latency, slope
+        latency_ns, ns_per_byte = _fit_weighted(sizes_bytes, times_ns, weight)
+        predicted_ns = latency_ns[:, None] + ns_per_byte[:, None] * sizes_bytes
+        relative_error = np.abs(predicted_ns - times_ns) / scale_ns
+        weight = 1 / scale_ns**2 / np.maximum(relative_error, MIN_ERROR_IN_WEIGHTS)
+    return latency_ns, ns_per_byte
 
 
-def _weighted(sizes: Floats, times: Floats, weight: Floats) -> tuple[Floats, Floats]:
-    """Return the weighted least-squares line of each row, with neither part below zero."""
-    total = weight.sum(axis=1)
-    x, y = (weight * sizes).sum(axis=1) / total, (weight * times).sum(axis=1) / total
-    away = sizes - x[:, None]
-    slope = (weight * away * times).sum(axis=1) / (weight * away**2).sum(axis=1)
-    latency = y - slope * x
-    through_zero = (weight * sizes * times).sum(axis=1) / (weight * sizes**2).sum(axis=1)
-    slope = np.where(latency < 0, through_zero, slope)
-    flat = slope < 0
-    return np.where(flat, y, np.maximum(latency, 0)), np.maximum(slope, 0)
+def _fit_weighted(sizes_bytes: Floats, times_ns: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Return latency, ns, and ns per byte of the weighted least-squares line of each row, [sample].
+
+    `times_ns` and their weights are [sample, size]; neither part of a line is below zero.
+    """
+    total_weight = weight.sum(axis=1)
+    mean_bytes = (weight * sizes_bytes).sum(axis=1) / total_weight
+    mean_ns = (weight * times_ns).sum(axis=1) / total_weight
+    centred_bytes = sizes_bytes - mean_bytes[:, None]
+    covariance = (weight * centred_bytes * times_ns).sum(axis=1)
+    ns_per_byte = covariance / (weight * centred_bytes**2).sum(axis=1)
+    latency_ns = mean_ns - ns_per_byte * mean_bytes
+    slope_through_zero = (weight * sizes_bytes * times_ns).sum(axis=1) / (
+        weight * sizes_bytes**2
+    ).sum(axis=1)
+    ns_per_byte = np.where(latency_ns < 0, slope_through_zero, ns_per_byte)
+    return np.where(ns_per_byte < 0, mean_ns, np.maximum(latency_ns, 0)), np.maximum(ns_per_byte, 0)
 
 
 def _quantile_interval(value: float, drawn: Floats) -> tuple[float, float]:

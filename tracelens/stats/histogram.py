@@ -16,19 +16,19 @@ ROUNDING_OF_BINS: Final = 1e-9
 
 
 def log_histogram(
-    frames: Iterable[pl.DataFrame], value: str, by_column: str, kept_columns: Sequence[str]
+    frames: Iterable[pl.DataFrame], value_column: str, by_column: str, kept_columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Count the durations of frames (column `value`, ns) by bin and by the words in `by_column`.
+    """Count the durations in frames' column `value_column`, ns, by bin and by the words in `by_column`.
 
     Returns `by_column`, from_ns, to_ns, count, and the `kept_columns` of the longest of each bin. What
     is shorter than a nanosecond is in the first bin.
     """
     edge = 10.0 ** (pl.col("bin") / BINS_PER_DECADE)
-    longest = pl.col("most").arg_max()
+    longest_row = pl.col("most").arg_max()
     return (
-        pl.concat([_count(rows, value, by_column, kept_columns) for rows in frames])
+        pl.concat([_count(rows, value_column, by_column, kept_columns) for rows in frames])
         .group_by(by_column, "bin")
-        .agg(pl.col("count").sum(), *(pl.col(name).get(longest) for name in kept_columns))
+        .agg(pl.col("count").sum(), *(pl.col(name).get(longest_row) for name in kept_columns))
         .with_columns(from_ns=edge, to_ns=edge * 10.0 ** (1 / BINS_PER_DECADE))
         .select(by_column, "from_ns", "to_ns", "count", *kept_columns)
         .sort(by_column, "from_ns")
@@ -36,18 +36,18 @@ def log_histogram(
 
 
 def _count(
-    rows: pl.DataFrame, value: str, by_column: str, kept_columns: Sequence[str]
+    durations: pl.DataFrame, value_column: str, by_column: str, kept_columns: Sequence[str]
 ) -> pl.DataFrame:
-    power = (
-        pl.col(value).clip(lower_bound=1).log10().mul(BINS_PER_DECADE).add(ROUNDING_OF_BINS).floor()
-    )
-    longest = pl.col(value).arg_max()
+    """Count durations, a row each, in column `value_column`, ns, by bin and word; keep the longest."""
+    log_value = pl.col(value_column).clip(lower_bound=1).log10()
+    bin_number = log_value.mul(BINS_PER_DECADE).add(ROUNDING_OF_BINS).floor()
+    longest_row = pl.col(value_column).arg_max()
     return (
-        rows.with_columns(bin=power.cast(pl.Int32))
+        durations.with_columns(bin=bin_number.cast(pl.Int32))
         .group_by(by_column, "bin")
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
-            pl.col(value).max().alias("most"),
-            *(pl.col(name).get(longest) for name in kept_columns),
+            pl.col(value_column).max().alias("most"),
+            *(pl.col(name).get(longest_row) for name in kept_columns),
         )
     )

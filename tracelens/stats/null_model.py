@@ -55,11 +55,12 @@ def median_of_others(values: Floats) -> Floats:
     position = np.argsort(order, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)
     count = values.shape[1]
-    lower, upper = ((count - 2) // 2, (count - 1) // 2)
-    middles = [
-        np.where(position <= at, ordered[:, [at + 1]], ordered[:, [at]]) for at in (lower, upper)
-    ]
-    return np.asarray((middles[0] + middles[1]) / 2)
+    # Without a value, those after it move up by one.
+    lower, upper = (
+        np.where(position <= middle, ordered[:, [middle + 1]], ordered[:, [middle]])
+        for middle in ((count - 2) // 2, (count - 1) // 2)
+    )
+    return np.asarray((lower + upper) / 2)
 
 
 @dataclass(frozen=True)
@@ -96,32 +97,38 @@ class NullModel:
         return self.spread / (self.spread + self.noise.variance(self.blocks - length))
 
     def scale(self, length: int, means: Floats) -> tuple[float, float]:
-        """Return the deviation of means over such windows, and its degrees of freedom.
+        """Return the standard deviation of means over `length` blocks, and its degrees of freedom.
 
-        `means` are those of the peers, [window, rank].
+        `means` are those of the peers over all such windows, [window, rank].
         """
         lasting_share = self.lasting(length)
         outside_variance = self.noise.variance(self.blocks - length) if lasting_share else 0.0
         noise_variance = self.noise.variance(length) + lasting_share**2 * outside_variance
         # What equal ranks differ by for good changes with time, but by a fraction of it.
-        changing = (1 - lasting_share) ** 2 + (lasting_share / RATIO_OF_SPREAD_TO_ITS_CHANGES) ** 2
-        spread_variance = SPREAD_OF_EQUAL_RANKS**2 * changing
-        values = (self.ranks - 1) * self.blocks
-        noise_freedom = FREEDOM_OF_NOISE_PRIOR + FREEDOM_OF_NOISE_PER_BLOCK * values
+        changing_share = (1 - lasting_share) ** 2 + (
+            lasting_share / RATIO_OF_SPREAD_TO_ITS_CHANGES
+        ) ** 2
+        spread_variance = SPREAD_OF_EQUAL_RANKS**2 * changing_share
+        block_count = (self.ranks - 1) * self.blocks
+        noise_freedom = FREEDOM_OF_NOISE_PRIOR + FREEDOM_OF_NOISE_PER_BLOCK * block_count
         noise_freedom = min(noise_freedom, MAX_FREEDOM_OF_NOISE)
-        freedom = min(FREEDOM_OF_SPREAD_PER_WINDOW * values / length, MAX_FREEDOM_OF_SPREAD)
-        observed = self.wider * _variance(means)
-        if observed < noise_variance + spread_variance:
+        observed_freedom = min(
+            FREEDOM_OF_SPREAD_PER_WINDOW * block_count / length, MAX_FREEDOM_OF_SPREAD
+        )
+        observed_variance = self.wider * _variance(means)
+        if observed_variance < noise_variance + spread_variance:
             prior_freedom = _freedom(
                 (noise_variance, noise_freedom), (spread_variance, FREEDOM_OF_SPREAD_PRIOR)
             )
-            pooled = (freedom * observed + prior_freedom * (noise_variance + spread_variance)) / (
-                freedom + prior_freedom
-            )
-            return float(np.sqrt(pooled)), freedom + prior_freedom
-        total_freedom = freedom + FREEDOM_OF_SPREAD_PRIOR
+            pooled_variance = (
+                observed_freedom * observed_variance
+                + prior_freedom * (noise_variance + spread_variance)
+            ) / (observed_freedom + prior_freedom)
+            return float(np.sqrt(pooled_variance)), observed_freedom + prior_freedom
+        total_freedom = observed_freedom + FREEDOM_OF_SPREAD_PRIOR
         spread_variance = (
-            freedom * (observed - noise_variance) + FREEDOM_OF_SPREAD_PRIOR * spread_variance
+            observed_freedom * (observed_variance - noise_variance)
+            + FREEDOM_OF_SPREAD_PRIOR * spread_variance
         )
         spread_variance /= total_freedom
         return float(np.sqrt(noise_variance + spread_variance)), _freedom(
@@ -164,7 +171,7 @@ class Noise:
 
     @classmethod
     def from_blocks(cls, blocks: Floats, variance_ratio: float = 1.0) -> Noise:
-        """Learn it from each rank's covariances, of blocks and of neighbours, without what is far out.
+        """Learn it from each rank's covariances, of blocks, [block, rank], and of neighbouring ones.
 
         Its variance is `variance_ratio` times as large. What a rank shows is noisy, but the median over
         ranks is not, and a late rank hardly counts in it. Correlation is raised as Kendall (1954) does,
@@ -174,11 +181,19 @@ class Noise:
         limit = Z_SCORE_TO_CLIP_NOISE * measure_deviation(centred)
         centred = np.clip(centred, -limit, limit)
         variance = float(np.median((centred**2).mean(axis=0)))
-        pairs = centred[1:] * centred[:-1]
-        covariance = float(np.median(pairs.mean(axis=0))) if len(pairs) else 0.0
-        rho = max(covariance / variance, 0.0) if variance else 0.0
-        rho = min(rho + (1 + 4 * rho) / len(blocks), MAX_CORRELATION_OF_BLOCKS)
-        return cls(variance_ratio * max(variance - covariance, 0.0) / (1 - rho), rho)
+        products_of_neighbours = centred[1:] * centred[:-1]
+        covariance = (
+            float(np.median(products_of_neighbours.mean(axis=0)))
+            if len(products_of_neighbours)
+            else 0.0
+        )
+        correlation = max(covariance / variance, 0.0) if variance else 0.0
+        correlation = min(
+            correlation + (1 + 4 * correlation) / len(blocks), MAX_CORRELATION_OF_BLOCKS
+        )
+        return cls(
+            variance_ratio * max(variance - covariance, 0.0) / (1 - correlation), correlation
+        )
 
     def variance(self, length: int) -> float:
         """Return the variance of the mean of `count` blocks."""

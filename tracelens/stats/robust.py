@@ -30,15 +30,15 @@ MAX_NUMBERS_SORTED_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory fo
 
 
 def measure_deviation(values: Floats) -> float:
-    """Return the deviation of values from zero; nan of none, and where one is nan."""
+    """Return the robust standard deviation of values from zero; nan of none, and where one is nan."""
     distances = np.abs(values).ravel()
     if not len(distances):
         return float("nan")
-    low, high = (len(distances) - 1) // 2, len(distances) // 2
-    distances.partition((low, high, -1))  # np.median takes five times as long for a few values
+    lower, upper = (len(distances) - 1) // 2, len(distances) // 2  # the middle ones
+    distances.partition((lower, upper, -1))  # np.median takes five times as long for a few values
     if np.isnan(distances[-1]):
         return float("nan")
-    return _DEVIATIONS_PER_MEDIAN_DEVIATION * float((distances[low] + distances[high]) / 2)
+    return _DEVIATIONS_PER_MEDIAN_DEVIATION * float((distances[lower] + distances[upper]) / 2)
 
 
 def measure_step_deviation(values: Floats) -> float:
@@ -63,8 +63,10 @@ def medians(values: Floats, axis: int) -> Floats:
     if last_axis.ndim == 1 or last_axis.size <= MAX_NUMBERS_SORTED_AT_ONCE:
         return _medians_of_rows(last_axis)
     row_count = max(MAX_NUMBERS_SORTED_AT_ONCE * len(last_axis) // last_axis.size, 1)
-    blocks = (last_axis[first : first + row_count] for first in range(0, len(last_axis), row_count))
-    return np.concatenate([_medians_of_rows(part) for part in blocks])
+    row_blocks = (
+        last_axis[first : first + row_count] for first in range(0, len(last_axis), row_count)
+    )
+    return np.concatenate([_medians_of_rows(part) for part in row_blocks])
 
 
 def lower_medians(values: Floats) -> Floats:
@@ -78,16 +80,17 @@ def lower_medians(values: Floats) -> Floats:
 
 
 def _medians_of_rows(values: Floats) -> Floats:
-    rows = np.sort(np.ascontiguousarray(values), axis=-1)  # nan at the end
-    size = rows.shape[-1]
+    """Return the medians along the last axis, without what is nan; nan where all is."""
+    ordered = np.sort(np.ascontiguousarray(values), axis=-1)  # nan at the end
+    size = ordered.shape[-1]
     if not size:
-        return np.full(rows.shape[:-1], np.nan)
-    if not np.isnan(rows[..., -1]).any():
-        return np.asarray((rows[..., (size - 1) // 2] + rows[..., size // 2]) / 2)
-    count = np.count_nonzero(~np.isnan(rows), axis=-1)[..., None]
-    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, size - 1)
-    both = np.take_along_axis(rows, low, -1) + np.take_along_axis(rows, high, -1)
-    return np.asarray(both[..., 0] / 2)
+        return np.full(ordered.shape[:-1], np.nan)
+    if not np.isnan(ordered[..., -1]).any():
+        return np.asarray((ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2)
+    known_count = np.count_nonzero(~np.isnan(ordered), axis=-1)[..., None]
+    lower, upper = np.maximum(known_count - 1, 0) // 2, np.minimum(known_count // 2, size - 1)
+    sums = np.take_along_axis(ordered, lower, -1) + np.take_along_axis(ordered, upper, -1)
+    return np.asarray(sums[..., 0] / 2)
 
 
 def block_medians(values: Floats, edges: Ints) -> Floats:
@@ -96,44 +99,48 @@ def block_medians(values: Floats, edges: Ints) -> Floats:
 
 
 def block_levels(values: Floats, edges: Ints) -> Floats:
-    """Condense each block of rows to its mean, in which rows far from the block's median count less.
+    """Return the mean of each block of rows, in which rows far from the block's median count less.
 
     Nearly as sharp as a mean where noise is normal, and as deaf to single spikes as a median (the
     first step of Huber's M-estimator, 1964).
     """
-    middles = block_medians(values, edges)
-    residuals = np.repeat(middles, np.diff(edges), axis=0)
+    medians_of_blocks = block_medians(values, edges)
+    residuals = np.repeat(medians_of_blocks, np.diff(edges), axis=0)
     np.subtract(values, residuals, out=residuals)
     limit = Z_SCORE_TO_CLIP_STEPS_OF_BLOCK * measure_deviation(residuals)
-    return middles + _condense_blocks(
-        np.clip(residuals, -limit, limit, out=residuals), edges, np.mean
-    )
+    np.clip(residuals, -limit, limit, out=residuals)
+    return medians_of_blocks + _condense_blocks(residuals, edges, np.mean)
 
 
 def _condense_blocks(
     values: Floats, edges: Ints, condense: Callable[[Floats, int], Floats]
 ) -> Floats:
-    """Condense blocks of rows along an axis: all but the last are equally long, and so go together."""
-    last = int(edges[-2])
-    parts = [condense(values[last:], 0)[None]]
-    if last:
-        parts.insert(0, condense(values[:last].reshape(len(edges) - 2, -1, *values.shape[1:]), 1))
-    return np.concatenate(parts)
+    """Condense each block of rows, by a function of values and an axis: [block, ...].
+
+    Blocks lie between `edges`; all but the last are equally long, and so go together.
+    """
+    last_begin = int(edges[-2])
+    condensed = [condense(values[last_begin:], 0)[None]]
+    if last_begin:
+        blocks = values[:last_begin].reshape(len(edges) - 2, -1, *values.shape[1:])
+        condensed.insert(0, condense(blocks, 1))
+    return np.concatenate(condensed)
 
 
-def bootstrap_interval(lost: Floats, job_ns: float, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % interval of the summed loss as a share of the job, resampling blocks of steps."""
-    if not lost.size:
+def bootstrap_interval(lost_ns: Floats, job_ns: float, seed: int = 0) -> tuple[float, float]:
+    """Return the 95 % interval of the summed loss, ns, [step], as a share of the job.
+
+    Blocks of neighbouring steps are resampled.
+    """
+    step_count = len(lost_ns)
+    if not step_count:
         return 0.0, 0.0
-    block = min(STEPS_RESAMPLED_IN_A_ROW, max(len(lost) // STEPS_RESAMPLED_IN_A_ROW, 1))
-    count = -(-len(lost) // block)
-    starts = np.random.default_rng(seed).integers(
-        0, len(lost), (BOOTSTRAP_SAMPLES_OF_LOSS, count, 1)
-    )
-    rows = ((starts + np.arange(block)) % len(lost)).reshape(BOOTSTRAP_SAMPLES_OF_LOSS, -1)[
-        :, : len(lost)
-    ]
-    low, high = np.quantile(lost[rows].sum(axis=1) / job_ns, [0.025, 0.975])
+    block_size = min(STEPS_RESAMPLED_IN_A_ROW, max(step_count // STEPS_RESAMPLED_IN_A_ROW, 1))
+    shape = BOOTSTRAP_SAMPLES_OF_LOSS, -(-step_count // block_size), 1
+    first_rows = np.random.default_rng(seed).integers(0, step_count, shape)  # [sample, block, 1]
+    rows = ((first_rows + np.arange(block_size)) % step_count).reshape(len(first_rows), -1)
+    sums_ns = lost_ns[rows[:, :step_count]].sum(axis=1)
+    low, high = np.quantile(sums_ns / job_ns, [0.025, 0.975])
     return float(low), float(high)
 
 

@@ -24,13 +24,13 @@ _complementary_error: Final = np.frompyfunc(math.erfc, 1, 1)
 def student_tail(t: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
     """Return P(T >= t) for Student's t with `freedom` degrees of freedom, infinite ones included."""
     t, freedom = np.asarray(t, float), np.asarray(freedom, float)
-    normal = np.isinf(freedom)
-    finite = np.where(normal, 1.0, freedom)
+    is_normal = np.isinf(freedom)
+    finite_freedom = np.where(is_normal, 1.0, freedom)
     with np.errstate(divide="ignore"):  # at 0
-        shares = 1 / (1 + t**2 / finite), 1 / (1 + finite / t**2)
-    two_sided = _incomplete_beta(finite / 2, np.asarray(0.5), *shares)
-    of_normal = np.asarray(_complementary_error(np.abs(t) / math.sqrt(2)), float)
-    two_sided = np.where(normal, of_normal, two_sided)
+        shares = 1 / (1 + t**2 / finite_freedom), 1 / (1 + finite_freedom / t**2)
+    two_sided = _incomplete_beta(finite_freedom / 2, np.asarray(0.5), *shares)
+    normal_two_sided = np.asarray(_complementary_error(np.abs(t) / math.sqrt(2)), float)
+    two_sided = np.where(is_normal, normal_two_sided, two_sided)
     return np.asarray(np.where(t < 0, 1 - two_sided / 2, two_sided / 2))
 
 
@@ -44,7 +44,7 @@ def binomial_tail(k: npt.ArrayLike, trials: npt.ArrayLike, rate: npt.ArrayLike) 
 
 
 def rank_sum_tail(values: Ints, others: Ints) -> float:
-    """Measure how likely some values are so large among others by chance (Mann & Whitney 1947).
+    """Return the probability that some values are so large among others (Mann & Whitney 1947).
 
     The normal approximation, without a correction for ties.
     """
@@ -52,10 +52,10 @@ def rank_sum_tail(values: Ints, others: Ints) -> float:
     smaller_count, smaller_or_equal_count = (
         np.searchsorted(ordered, values, side=side) for side in ("left", "right")
     )
-    greater = float((smaller_count + smaller_or_equal_count).sum()) / 2
-    pairs = len(values) * len(others)
-    deviation = math.sqrt(pairs * (len(values) + len(others) + 1) / 12)
-    return math.erfc((greater - pairs / 2) / deviation / math.sqrt(2)) / 2
+    greater_pairs = float((smaller_count + smaller_or_equal_count).sum()) / 2
+    pair_count = len(values) * len(others)
+    deviation = math.sqrt(pair_count * (len(values) + len(others) + 1) / 12)
+    return math.erfc((greater_pairs - pair_count / 2) / deviation / math.sqrt(2)) / 2
 
 
 def _incomplete_beta(a: Floats, b: Floats, x: Floats, complement: Floats) -> Floats:
@@ -65,31 +65,35 @@ def _incomplete_beta(a: Floats, b: Floats, x: Floats, complement: Floats) -> Flo
     """
     logs = _log_gamma(a + b) - _log_gamma(a) - _log_gamma(b)
     with np.errstate(divide="ignore"):  # at an end of the range the factor is exp(-inf)
-        factor = np.exp(np.asarray(logs, float) + a * np.log(x) + b * np.log(complement))
+        prefactor = np.exp(np.asarray(logs, float) + a * np.log(x) + b * np.log(complement))
     is_swapped = x > (a + 1) / (a + b + 2)
-    first, second, share = (
+    first, second, argument = (
         np.where(is_swapped, b, a),
         np.where(is_swapped, a, b),
         np.where(is_swapped, complement, x),
     )
-    tail = factor / first * _continued_fraction(first, second, share)
+    tail = prefactor / first * _continued_fraction(first, second, argument)
     return np.asarray(np.where(is_swapped, 1 - tail, tail))
 
 
 def _continued_fraction(a: Floats, b: Floats, x: Floats) -> Floats:
-    """Return the fraction of DLMF 8.17.22, until only rounding changes its value (Lentz 1976)."""
-    ratio = np.ones_like(x)
-    inverse = 1 / (1 - (a + b) * x / (a + 1))
-    value, m = inverse.copy(), 0
+    """Return the continued fraction of DLMF 8.17.22 for I_x(a, b), by each element (Lentz 1976).
+
+    Terms are added until only rounding changes its value.
+    """
+    numerator_ratio = np.ones_like(x)
+    inverse_denominator_ratio = 1 / (1 - (a + b) * x / (a + 1))
+    value, m = inverse_denominator_ratio.copy(), 0
     while True:
         m += 1
-        previous, twice = value.copy(), a + 2 * m
-        for part in (
-            m * (b - m) * x / ((twice - 1) * twice),
-            -(a + m) * (a + b + m) * x / (twice * (twice + 1)),
+        previous_value, a_2m = value.copy(), a + 2 * m
+        for coefficient in (
+            m * (b - m) * x / ((a_2m - 1) * a_2m),
+            -(a + m) * (a + b + m) * x / (a_2m * (a_2m + 1)),
         ):
-            inverse = 1 / (1 + part * inverse)
-            ratio = 1 + part / ratio
-            value *= ratio * inverse
-        if not (np.abs(value - previous) > _ROUNDING * np.maximum(inverse, 1) * value).any():
+            inverse_denominator_ratio = 1 / (1 + coefficient * inverse_denominator_ratio)
+            numerator_ratio = 1 + coefficient / numerator_ratio
+            value *= numerator_ratio * inverse_denominator_ratio
+        rounding = _ROUNDING * np.maximum(inverse_denominator_ratio, 1) * value
+        if not (np.abs(value - previous_value) > rounding).any():
             return value

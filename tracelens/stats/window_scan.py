@@ -107,14 +107,15 @@ class Scan:
 
 
 def measure_peer_residuals(compute_ns: Floats, step_ns: float) -> Floats:
-    """Return each rank's own time beyond the step's median rank, as a share of `step_ns`, 1 at least.
+    """Return each rank's own time beyond the step's median rank, as a share of `step_ns`.
 
-    Both are [step, rank]; where a rank lacks a step (nan) it counts as the median.
+    Both are [step, rank]; where a rank lacks a step (nan) it counts as the median. `step_ns` counts as 1
+    at least.
     """
     residuals = np.empty(compute_ns.shape)
-    row_count = max(MAX_RESIDUALS_AT_ONCE // max(compute_ns.shape[1], 1), 1)
-    for first_row in range(0, len(compute_ns), row_count):
-        rows = slice(first_row, first_row + row_count)
+    rows_at_once = max(MAX_RESIDUALS_AT_ONCE // max(compute_ns.shape[1], 1), 1)
+    for first_row in range(0, len(compute_ns), rows_at_once):
+        rows = slice(first_row, first_row + rows_at_once)
         residuals[rows] = _peer_residuals(compute_ns[rows], step_ns)
     return residuals
 
@@ -138,13 +139,14 @@ def scan_ranks(residuals: Floats, is_straggler: Flags | None = None) -> Scan:
     `is_straggler` ranks are stragglers already: no rank is compared with them.
     """
     ranks = np.arange(residuals.shape[1])
-    peers = np.ones(len(ranks), np.bool_) if is_straggler is None else ~is_straggler
-    windows = _windows(residuals, peers)
-    steps = _Steps(residuals, peers)
-    least_likely = [_find_least_likely(steps, windows, rank) for rank in range(len(ranks))]
-    rows = np.array([row for row, _ in least_likely])
+    is_peer = np.ones(len(ranks), np.bool_) if is_straggler is None else ~is_straggler
+    windows = _judge_windows(residuals, is_peer)
+    steps = _Steps(residuals, is_peer)
+    rows_and_p_values = [_find_least_likely(steps, windows, rank) for rank in range(len(ranks))]
+    window_rows, p_values = zip(*rows_and_p_values, strict=True)
+    rows = np.array(window_rows)
     return Scan(
-        p=np.array([p for _, p in least_likely]),
+        p=np.array(p_values),
         mean=windows.mean[rows, ranks],
         scale=windows.scale[rows, ranks],
         first=windows.first[rows],
@@ -152,22 +154,23 @@ def scan_ranks(residuals: Floats, is_straggler: Flags | None = None) -> Scan:
     )
 
 
-def _windows(residuals: Floats, peers: Flags) -> Windows:
-    """Judge every rank by its peers; among many ranks it may count as its own peer."""
+def _judge_windows(residuals: Floats, is_peer: Flags) -> Windows:
+    """Judge every rank's excess, [step, rank], by its peers (flags), in windows of steps.
+
+    Among many ranks a rank may count as its own peer.
+    """
     edges = block_edges(len(residuals))
     blocks = block_levels(residuals, edges)
     ranks = np.arange(residuals.shape[1])
     if len(ranks) > MAX_RANKS_JUDGED_ONE_BY_ONE:
-        return _judge_by_peers(edges, blocks, blocks[:, peers])
+        return _judge_by_peers(edges, blocks, blocks[:, is_peer])
     windows_of_ranks = [
-        _judge_by_peers(edges, blocks[:, [rank]], blocks[:, peers & (ranks != rank)])
+        _judge_by_peers(edges, blocks[:, [rank]], blocks[:, is_peer & (ranks != rank)])
         for rank in ranks
     ]
-    return Windows(
-        windows_of_ranks[0].first,
-        windows_of_ranks[0].last,
-        *_concatenate(windows_of_ranks, _BY_RANK, axis=1),
-    )
+    # The windows are the same for all ranks.
+    first, last = windows_of_ranks[0].first, windows_of_ranks[0].last
+    return Windows(first, last, *_concatenate(windows_of_ranks, _BY_RANK, axis=1))
 
 
 def _concatenate(parts: list[Windows], names: tuple[str, ...], axis: int) -> list[Any]:
@@ -175,12 +178,17 @@ def _concatenate(parts: list[Windows], names: tuple[str, ...], axis: int) -> lis
 
 
 def _judge_by_peers(edges: Ints, blocks: Floats, peers: Floats) -> Windows:
-    """Try windows of all lengths (2, 3, 4, 6, 8 ... blocks, and everything) at every quarter length."""
-    null_model = NullModel.from_peers(peers - median_of_others(peers))
+    """Try windows of all lengths (2, 3, 4, 6, 8 ... blocks, and everything) at every quarter length.
+
+    `edges` bound blocks of steps; `blocks` are levels of the judged ranks, and `peers` of their peers,
+    both [block, rank].
+    """
+    peer_residuals = peers - median_of_others(peers)
+    null_model = NullModel.from_peers(peer_residuals)
     peer_median = medians(peers, axis=1)[:, None]
     sums = (
         _Sums.from_blocks(blocks - peer_median),
-        _Sums.from_blocks(peers - median_of_others(peers)),
+        _Sums.from_blocks(peer_residuals),
         _Sums.from_blocks(peer_median),
     )
     lengths = _list_lengths(len(blocks))
@@ -191,28 +199,38 @@ def _judge_by_peers(edges: Ints, blocks: Floats, peers: Floats) -> Windows:
 
 
 def _judge_length(
-    edges: Ints, sums: tuple[_Sums, _Sums, _Sums], null_model: NullModel, length: int, lengths: int
+    edges: Ints,
+    sums: tuple[_Sums, _Sums, _Sums],
+    null_model: NullModel,
+    length: int,
+    length_count: int,
 ) -> Windows:
-    """Judge the windows of one length: `sums` are of ranks, of their peers, and of the peers' median."""
+    """Judge the windows of one of some lengths, in blocks: each rank's excess, and its p-value.
+
+    `edges` bound the blocks; `sums` are of ranks, of their peers, and of the peers' median.
+    """
     ranks, peers, peer_median = sums
     stride = max(1, length // 4)
-    starts = np.arange(0, null_model.blocks - length + 1, stride)
+    first_blocks = np.arange(0, null_model.blocks - length + 1, stride)
     lasting_share = null_model.lasting(length)
     residual = ranks.residuals(length, stride, lasting_share)
     scale, freedom = null_model.scale(length, peers.residuals(length, stride, lasting_share))
     level = ranks.window_means(length, stride) + peer_median.window_means(length, stride)
-    is_whole = length == null_model.blocks
-    share = SHARE_OF_ERROR_RATE_FOR_WHOLE_RUN
-    tried_windows = (
-        1 / share if is_whole else 2 * null_model.blocks / length * (lengths - 1) / (1 - share)
-    )
+    whole_run_share = SHARE_OF_ERROR_RATE_FOR_WHOLE_RUN
+    tried_windows = 2 * null_model.blocks / length * (length_count - 1) / (1 - whole_run_share)
+    if length == null_model.blocks:
+        tried_windows = 1 / whole_run_share
     p = np.ones_like(residual)
-    is_far = np.nonzero(residual > MIN_Z_SCORE_TO_COMPUTE_P_VALUE * scale)
-    if len(is_far[0]):
+    is_far = residual > MIN_Z_SCORE_TO_COMPUTE_P_VALUE * scale
+    if is_far.any():
         p[is_far] = np.minimum(student_tail(residual[is_far] / scale, freedom) * tried_windows, 1.0)
-    scales = np.full_like(residual, scale)
     return Windows(
-        edges[starts], edges[starts + length] - 1, residual, level - residual / 2, scales, p
+        first=edges[first_blocks],
+        last=edges[first_blocks + length] - 1,
+        mean=residual,
+        middle=level - residual / 2,
+        scale=np.full_like(residual, scale),
+        p=p,
     )
 
 
@@ -263,13 +281,13 @@ class _Steps:
 
 
 def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
-    """Return a rank's window with the smallest p-value that its steps confirm one by one."""
+    """Return the row and the p-value of a rank's least likely window, by its blocks and its steps."""
     p = windows.p[:, rank]
     if p.min() >= MAX_P_VALUE_OF_WINDOW:
         return np.argmin(p), 1.0
-    order = np.argsort(p, kind="stable")
-    best_row, least_p = order[0], 1.0
-    for row in order:
+    by_p_value = np.argsort(p, kind="stable")
+    best_row, least_p = by_p_value[0], 1.0
+    for row in by_p_value:
         if p[row] >= min(least_p, MAX_P_VALUE_OF_WINDOW):
             break
         first_step, last_step = int(windows.first[row]), int(windows.last[row])
@@ -277,26 +295,30 @@ def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.i
             steps, rank, slice(first_step, last_step + 1), windows.middle[row, rank]
         )
         tried_windows = 2 * len(steps.residuals) / (last_step + 1 - first_step)
-        combined = max(float(p[row]), sign_p * tried_windows)
-        if combined < least_p:
-            best_row, least_p = row, combined
+        combined_p = max(float(p[row]), sign_p * tried_windows)
+        if combined_p < least_p:
+            best_row, least_p = row, combined_p
     return best_row, least_p
 
 
 def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
-    """Measure the probability of that many steps above `level`, by the rank outside and its peers."""
-    rank_steps = steps.residuals[:, rank]  # a few neighbours count as one: they are correlated
-    window_steps = rank_steps[window]
-    count_above = np.count_nonzero(window_steps > level)
+    """Return the probability of that many steps of a rank above a level in a window (rows).
+
+    The usual rate is that of the rank outside of the window, or of its peers. A few neighbours count as
+    one, since they are correlated.
+    """
+    rank_residuals = steps.residuals[:, rank]
+    window_residuals = rank_residuals[window]
+    count_above = np.count_nonzero(window_residuals > level)
     peers_above, peer_steps = steps.count_above(rank, level)
-    count_outside = len(rank_steps) - len(window_steps)
-    count_above_outside = np.count_nonzero(rank_steps > level) - count_above
-    rate_outside = (
-        count_above_outside / count_outside if count_outside >= MIN_STEPS_OUTSIDE_FOR_RATE else 0.0
-    )
+    steps_outside = len(rank_residuals) - len(window_residuals)
+    above_outside = np.count_nonzero(rank_residuals > level) - count_above
+    has_enough = steps_outside >= MIN_STEPS_OUTSIDE_FOR_RATE
+    rate_outside = above_outside / steps_outside if has_enough else 0.0
     rate = max((peers_above + 1) / (peer_steps + 2), rate_outside)
     steps_alike = CORRELATED_STEPS_IN_SIGN_TEST
-    return float(binomial_tail(count_above / steps_alike, len(window_steps) / steps_alike, rate))
+    trials = len(window_residuals) / steps_alike
+    return float(binomial_tail(count_above / steps_alike, trials, rate))
 
 
 def find_discoveries(p: Floats, rate: float) -> Flags:
@@ -309,12 +331,12 @@ def find_discoveries(p: Floats, rate: float) -> Flags:
 
 
 def scan_pair(difference: Floats, seed: int = 0) -> Scan:
-    """Search the difference of two ranks (second minus first, as a share of the step).
+    """Search the difference of two ranks, [step] (second minus first, as a share of a step).
 
     Returns one entry for each rank: its worst window, and how likely chance gives one as bad.
     """
-    sides = [_scan_second_of_pair(sign * difference, seed) for sign in (-1.0, 1.0)]
-    p, mean, first_steps, last_steps = (np.array(column) for column in zip(*sides, strict=True))
+    windows = [_scan_second_of_pair(sign * difference, seed) for sign in (-1.0, 1.0)]
+    p, mean, first_steps, last_steps = (np.array(column) for column in zip(*windows, strict=True))
     spread = measure_step_deviation(difference)
     steps_alike = _count_alike_steps(CORRELATION_OF_STEPS_OF_PAIR)
     scale = spread * np.sqrt(steps_alike / (last_steps - first_steps + 1))
@@ -328,29 +350,35 @@ def min_window_of_pair(steps: int) -> int:
 
 
 def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, int, int]:
-    """Return p-value, effect and window (first and last row) in which the second rank is latest."""
+    """Return p-value, effect, first and last row of the window in which the second rank is latest.
+
+    `difference` is by how much it is later than the first one, [step], as the effect: shares of a step.
+    """
     whole_run = (0, len(difference) - 1)
-    fitted = fit_course(difference, *whole_run, max_ratio=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
-    residual = _clip_spikes(difference - fitted.effect)
-    difference = fitted.effect + residual
-    size = max(_correlation_length(residual), len(difference) // MAX_BLOCKS_OF_PAIR)
+    fitted_course = fit_course(difference, *whole_run, max_ratio=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
+    residual = _clip_spikes(difference - fitted_course.effect)
+    difference = fitted_course.effect + residual
+    steps_of_block = max(_find_correlation_length(residual), len(difference) // MAX_BLOCKS_OF_PAIR)
     first_blocks, last_blocks = _list_windows_of_pair(
-        len(difference) // size, -(-min_window_of_pair(len(difference)) // size)
+        len(difference) // steps_of_block, -(-min_window_of_pair(len(difference)) // steps_of_block)
     )
     if not len(first_blocks):
         return 1.0, 0.0, *whole_run
-    scores = _score(_block_means(difference, size)[None, :], first_blocks, last_blocks)[0]
-    row = int(np.argmax(scores))
-    edges = int(first_blocks[row]) * size, int(last_blocks[row] + 1) * size - 1
-    window_steps = difference[edges[0] : edges[1] + 1]
-    effect = float(np.median(window_steps))
-    share_delayed = np.mean(window_steps > effect / 2)
-    if effect < MIN_DELAY_OF_TWO_RANKS or share_delayed < MIN_SHARE_OF_STEPS_DELAYED_IN_PAIR:
-        return 1.0, effect, *edges
-    null = FACTOR_OF_NULL_SCORES * _null_scores(
-        _block_means(residual, size), first_blocks, last_blocks, seed
+    (scores,) = _score(_block_means(difference, steps_of_block)[None, :], first_blocks, last_blocks)
+    best = int(np.argmax(scores))
+    first_row, last_row = (
+        int(first_blocks[best]) * steps_of_block,
+        int(last_blocks[best] + 1) * steps_of_block - 1,
     )
-    return (1 + np.count_nonzero(null >= scores[row])) / (1 + len(null)), effect, *edges
+    window_difference = difference[first_row : last_row + 1]
+    effect = float(np.median(window_difference))
+    share_delayed = np.mean(window_difference > effect / 2)
+    if effect < MIN_DELAY_OF_TWO_RANKS or share_delayed < MIN_SHARE_OF_STEPS_DELAYED_IN_PAIR:
+        return 1.0, effect, first_row, last_row
+    residual_means = _block_means(residual, steps_of_block)
+    null_scores = _draw_null_scores(residual_means, first_blocks, last_blocks, seed)
+    higher_count = np.count_nonzero(FACTOR_OF_NULL_SCORES * null_scores >= scores[best])
+    return (1 + higher_count) / (1 + len(null_scores)), effect, first_row, last_row
 
 
 def _clip_spikes(residual: Floats) -> Floats:
@@ -360,15 +388,16 @@ def _clip_spikes(residual: Floats) -> Floats:
     return np.clip(residual, middle - limit, middle + limit)
 
 
-def _correlation_length(residual: Floats) -> int:
-    """Return after how many steps the difference has forgotten, from its lag-1 correlation."""
+def _find_correlation_length(residual: Floats) -> int:
+    """Return how many neighbouring steps of a residual, [step], count as one, by their correlation."""
     centred = residual - np.median(residual)
     limit = Z_SCORE_TO_CLIP_FOR_CORRELATION * measure_deviation(centred)
     centred = np.clip(centred, -limit, limit)
-    power = float(centred @ centred)
-    rho = float(centred[1:] @ centred[:-1]) / power if power else 0.0
-    rho = max(rho + (1 + 4 * rho) / len(residual), 0.0)  # Kendall's correction
-    return max(MIN_STEPS_EXCHANGED, _count_alike_steps(min(rho, MAX_CORRELATION_OF_STEPS)))
+    squares = float(centred @ centred)
+    correlation = float(centred[1:] @ centred[:-1]) / squares if squares else 0.0
+    correlation += (1 + 4 * correlation) / len(residual)  # Kendall's correction
+    correlation = min(max(correlation, 0.0), MAX_CORRELATION_OF_STEPS)
+    return max(MIN_STEPS_EXCHANGED, _count_alike_steps(correlation))
 
 
 def _count_alike_steps(rho: float) -> int:
@@ -381,17 +410,21 @@ def _block_means(values: Floats, size: int) -> Floats:
     return np.asarray(values[: count * size].reshape(count, size).mean(axis=1))
 
 
-def _list_windows_of_pair(count: int, least: int) -> tuple[Ints, Ints]:
-    """Return windows of blocks, inclusive: lengths grow by the root of 2, at quarter lengths."""
-    lengths = {round(least * 2 ** (half / 2)) for half in range(2 * count.bit_length())} | {count}
-    pairs = [
-        (start, start + length - 1)
+def _list_windows_of_pair(count: int, min_length: int) -> tuple[Ints, Ints]:
+    """Return the first and last block of windows: lengths grow by the root of 2, at quarter lengths.
+
+    They are `min_length` blocks or longer, of `count` in all.
+    """
+    half_powers = range(2 * count.bit_length())
+    lengths = {round(min_length * 2 ** (half / 2)) for half in half_powers} | {count}
+    windows = [
+        (first, first + length - 1)
         for length in sorted(lengths)
-        if least <= length <= count
-        for start in range(0, count - length + 1, max(1, length // 4))
+        if min_length <= length <= count
+        for first in range(0, count - length + 1, max(1, length // 4))
     ]
-    table = np.array(pairs, np.int64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
+    first_blocks, last_blocks = np.array(windows, np.int64).reshape(-1, 2).T
+    return first_blocks, last_blocks
 
 
 def _score(blocks: Floats, first: Ints, last: Ints) -> Floats:
@@ -400,7 +433,7 @@ def _score(blocks: Floats, first: Ints, last: Ints) -> Floats:
     return np.asarray((sums[:, last + 1] - sums[:, first]) / np.sqrt(last - first + 1))
 
 
-def _null_scores(blocks: Floats, first: Ints, last: Ints, seed: int) -> Floats:
+def _draw_null_scores(blocks: Floats, first: Ints, last: Ints, seed: int) -> Floats:
     """Return the greatest score, of either rank, under random exchanges of the ranks in each block."""
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), (EXCHANGES_OF_PAIR, len(blocks)))
     part_count = 1 + EXCHANGES_OF_PAIR * len(first) // MAX_SCORES_AT_ONCE

@@ -80,10 +80,7 @@ def _find_passes(trace: Trace) -> tuple[Ints, int]:
 def _report(
     facts: Facts, calls: pl.DataFrame, calls_per_pass: int, passes_per_update: float
 ) -> tuple[Finding, ...]:
-    """Report what it saves if only the last of several passes for each update is reduced.
-
-    `calls` has a row each; `passes_per_update` are those for each update.
-    """
+    """Report what it saves to reduce only the last of an update's passes; `calls` has a row each."""
     length_ns = max(job_ns(facts.trace), 1)
     by_step = calls.group_by("step").agg(pl.col("wire_ns").sum()).sort("step")
     steps = by_step["step"].to_numpy().astype(np.int64)

@@ -191,10 +191,7 @@ def _find_small_messages(facts: Facts) -> list[Finding]:
 
 
 def _through_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
-    """Return a cost line whose bytes take what calls take beyond the latency, where that is a bound.
-
-    `calls` has a row each.
-    """
+    """Return a cost line whose bytes take what calls take beyond the latency, where that is a bound."""
     if line.ns_per_byte > 0:
         return line
     wire_ns, nbytes = (float(np.median(calls[name].to_numpy())) for name in ("wire_ns", "bytes"))

@@ -220,10 +220,7 @@ def path_segments(path_pieces: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
 
 
 def path_cells(segments: pl.DataFrame) -> pl.DataFrame:
-    """Add the path's segments, a row each, up by step, rank and category, in `CELL_COLUMNS`.
-
-    Of a long run, some neighbouring steps are added up in one.
-    """
+    """Add segments up by step (or some neighbours), rank and category, in `CELL_COLUMNS`."""
     steps = segments["step"].unique().sort()
     block_size = -(-max(steps.len(), 1) // MAX_STEPS_OF_CELLS)
     first_steps = steps.gather_every(block_size)
@@ -262,10 +259,7 @@ def stretches_within(
 
 
 def _divide_into_bins(stretches: pl.DataFrame, bin_count: int) -> pl.DataFrame:
-    """Let the process with most of the path represent each of `bin_count` equal parts of its time.
-
-    `stretches` has a row for each interval of the path on one process, as what is returned.
-    """
+    """Let the process with most of the path represent each of `bin_count` equal parts of its time."""
     starts_ns, end_ns = stretches["start_ns"].to_numpy(), int(stretches["end_ns"][-1])
     edges_ns = np.linspace(starts_ns[0], end_ns, bin_count + 1).round().astype(np.int64)
     bounds_ns = np.union1d(starts_ns, edges_ns)

@@ -124,10 +124,7 @@ def _follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
 
 
 def _follow_buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
-    """Follow the buckets of one in `every` steps: a row for each rank, step and bucket.
-
-    `updates` has a row for each update of weights; where none names a bucket, it is that of the step.
-    """
+    """Follow buckets of one in `every` steps, a row each; an update is of a bucket, or of its step."""
     bucket_updates = updates.filter(pl.col("bucket").is_not_null())
     calls = pl.concat([_NO_CALLS, *(_list_calls(grid, every) for grid in trace.calls)])
     calls = calls.sort("process", maintain_order=True)
@@ -231,10 +228,7 @@ def _add_updates(pushes: pl.LazyFrame, updates: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _add_return(pushes: pl.LazyFrame, replies: pl.LazyFrame, pulls: pl.LazyFrame) -> pl.LazyFrame:
-    """Add to pushes when the worker had the new weights: with its own reply, or with the next pull.
-
-    All have a row for each push, reply or pull.
-    """
+    """Add to pushes when the worker had the new weights: with its own reply, or with the next pull."""
     answered_requests = replies.select("request", answered=True).unique("request")
     next_pulls = pulls.select("process", "shard", "key", pulled="end_ns").sort("pulled")
     return (

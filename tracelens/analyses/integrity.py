@@ -150,10 +150,7 @@ def _report_cut_off(
 
 
 def _find_first(standstill: Standstill, cut_off: pl.DataFrame, open_spans: pl.DataFrame) -> int:
-    """Return the process that others were left waiting for, else the one that fell silent first.
-
-    `cut_off` has a row for each process that broke off, `open_spans` one for its innermost open span.
-    """
+    """Return the process that others were left waiting for, else the one that fell silent first."""
     process_of = dict(cut_off.select("rank", "process").iter_rows())
     awaited_ranks = [rank for root in standstill.roots for rank in root.ranks if rank in process_of]
     if awaited_ranks:
@@ -192,7 +189,7 @@ def _list_some(names: list[str]) -> str:
 
 
 def _report_missing(trace: Trace) -> list[Finding]:
-    """Report worker ranks that the job has, and the trace lacks, though nobody left them out."""
+    """Report worker ranks that the job has, and the trace lacks, though none was left out."""
     expected_count = trace.expected_ranks - trace.shards.height
     communicating_ranks: set[int] = set()
     if trace.shards.is_empty():  # else communicators number servers and workers together

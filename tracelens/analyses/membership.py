@@ -123,10 +123,7 @@ def _find_presence(trace: Trace, server: int | None) -> pl.DataFrame:
 
 
 def _divide_into_epochs(presence: pl.DataFrame) -> pl.DataFrame:
-    """Divide the run where ranks join or leave, in `EPOCH_COLUMNS`.
-
-    `presence` has a row a rank with its `first` and `last` step.
-    """
+    """Divide the run where ranks, a row each, join or leave, in `EPOCH_COLUMNS`."""
     steps_after_last = [step + 1 for step in presence["last"].to_list()]
     first_steps = sorted({*presence["first"].to_list(), *steps_after_last})
     epochs: list[tuple[int, int, int, str | None, str | None]] = []
@@ -146,10 +143,7 @@ def _divide_into_epochs(presence: pl.DataFrame) -> pl.DataFrame:
 
 
 def _report_change(presence: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Finding:
-    """Report ranks that join or leave; `worlds` are the numbers of ranks that processes report.
-
-    `presence` has a row a rank with its `first` and `last` step, `epochs` one for each part of the run.
-    """
+    """Report ranks that join or leave; `worlds` are the numbers of ranks that processes report."""
     first, last = pl.col("first"), pl.col("last")
     is_always_there = first.eq(first.min()) & last.eq(last.max())
     ranks = presence.filter(~is_always_there)["rank"].to_list()

@@ -113,10 +113,7 @@ def _condense_stages(times: ComputeTime, stages: Stages, spent_ns: Floats) -> Fl
 def _report(
     facts: Facts, replay: EventGraph, times: ComputeTime, stages: Stages, total_ns: Floats
 ) -> Finding | None:
-    """Report the stage that takes longest, if it takes clearly longer in most steps.
-
-    `total_ns` is what each stage takes, [step, stage].
-    """
+    """Report the stage that takes longest, of [step, stage], if it clearly does in most steps."""
     stage_ns = np.median(total_ns, axis=0)
     slowest, mean_ns = int(stage_ns.argmax()), float(stage_ns.mean())
     residual = (total_ns[:, slowest] - total_ns.mean(axis=1)) / max(times.step_ns, 1.0)

@@ -194,10 +194,7 @@ class Calls:
         )
 
     def find_rank_edges(self, edges: EdgeTable, threads: Threads) -> tuple[Indices, Indices]:
-        """Return the edges (rows) from ranks to departures, and from completions to ranks.
-
-        Both are [call, rank]; -1 = none.
-        """
+        """Return edges from ranks to departures, from completions to ranks, [call, rank]; else -1."""
         column_of_worker = np.full(len(threads), -1)
         column_of_worker[self.worker] = np.arange(len(self.worker))
         to_departure, from_completion = (
@@ -216,10 +213,7 @@ class Calls:
 
 
 def select_complete_calls(trace: Trace, begins_ns: Ints, ends_ns: Ints) -> Iterator[Calls]:
-    """Yield the calls between each worker's begin and end, ns, [worker], by communicator and operation.
-
-    All ranks of a communicator came to them and left them.
-    """
+    """Yield calls that all ranks came to and left between each worker's begin and end, ns, [worker]."""
     training_thread = training_threads(trace)
     processes_of_workers = trace.workers["process"].to_list()
     worker_of = {process: worker for worker, process in enumerate(processes_of_workers)}
@@ -240,10 +234,7 @@ def select_complete_calls(trace: Trace, begins_ns: Ints, ends_ns: Ints) -> Itera
 
 
 def _select_calls(grid: CallGrid, rows: Indices, worker: Ints, training_thread: Ints) -> Calls:
-    """Return the calls in some rows of a grid, all of one operation.
-
-    `worker` are the communicator's workers, [rank]; `training_thread` is each process's training thread.
-    """
+    """Return the calls in some rows of a grid; `training_thread` is that of each process."""
     begin_ns, end_ns = take_rows(grid.start_ns, rows), take_rows(grid.end_ns, rows)
     is_blocking = np.asarray((grid.thread == training_thread[grid.processes])[rows])
     arrival_ns, first_end_ns = begin_ns.max(axis=1), end_ns.min(axis=1)

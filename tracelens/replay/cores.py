@@ -35,10 +35,7 @@ class CoreShortage:
 
     @classmethod
     def from_replay(cls, variant: Variant, times_ns: Floats) -> Self | None:
-        """Return the shortage with the longest delay of a host; None if unknown, or none.
-
-        `times_ns` is when events occur in the replay of the variant, [event].
-        """
+        """Return the longest shortage of a host, by event times of the replay; None if unknown."""
         graph, shortages = variant.graph, []
         hosts = find_shared_cores(graph.trace)
         core_share = _measure_core_share(graph) if hosts else np.ones(0)  # [worker]

@@ -141,10 +141,7 @@ def _find_interval(
 def _measure_limits(
     total_ns: Floats, fix: WorkFix, relative_error: float, replay: WindowedReplay | None
 ) -> list[float]:
-    """Return the least and the largest saving, ns: the bounds of 95 % of the doubt about the delay.
-
-    `total_ns` is what ranks take, [step, rank]; `relative_error` is the delay's standard error.
-    """
+    """Return the least and the largest saving, ns, if the delay is at an end of its 95 % interval."""
     limits_ns = []
     ((_, effect_ns),) = fix.changes
     for factor in dict.fromkeys((1 - TWO_SIDED * relative_error, 1 + TWO_SIDED * relative_error)):

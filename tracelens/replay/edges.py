@@ -134,10 +134,7 @@ class EdgeList:
         )
 
     def settle(self, first_call: int, recorded_ns: Floats) -> None:
-        """Shift the lags of edges so that their targets occur as recorded, ns, [event].
-
-        Those of all calls of `add` since number `first_call` are shifted.
-        """
+        """Shift lags of edges, since call `first_call` of `add`, so that targets occur as recorded."""
         if first_call == len(self._columns):
             return
         sources, targets, lags_ns, *_ = zip(*self._columns[first_call:], strict=True)
@@ -185,10 +182,7 @@ class LayeredGraph:
     def from_edges(
         cls, recorded_ns: Floats, source: Indices, target: Indices, lag_ns: Floats
     ) -> Self:
-        """Sort edges, [edge], into layers; raise `ValueError` if events follow each other in a circle.
-
-        `recorded_ns` is when each event occurred, [event]; `source` and `target` are events.
-        """
+        """Sort edges into layers; raise `ValueError` if events follow each other in a circle."""
         layer = _find_layers(len(recorded_ns), source, target)[target]
         order = np.lexsort((target, layer))
         begins = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))
@@ -222,10 +216,7 @@ class LayeredGraph:
         return heads, target[heads], np.searchsorted(heads, self.layer_begins).tolist()
 
     def replay_backwards(self, latest_ns: Floats, lag_ns: Floats) -> Floats:
-        """Return how late events may occur, ns, [event], so that none is later than in `latest_ns`.
-
-        An event occurs before each that follows it by the lag between them, [edge].
-        """
+        """Return the latest event times, ns, [event], that keep `latest_ns` and those of followers."""
         times_ns = latest_ns.copy()
         source, target = self.source[self.order], self.target[self.order]
         lag_ns = lag_ns[self.order]

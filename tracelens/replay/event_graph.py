@@ -204,10 +204,7 @@ class EventGraph:
 
     @cached_property
     def edges(self) -> EdgeTable:
-        """Edges of the graph, a row each: event `target` follows event `source` after `lag_ns`.
-
-        The first edges are the intervals of threads, in their order.
-        """
+        """Edges between events, a row each; those between neighbouring events of threads come first."""
         edges, event_times_ns, threads = EdgeList(), self._event_times_ns, self.threads
         for call in self.calls:
             call.add_edges(edges, threads)

@@ -94,10 +94,7 @@ def find_implicit_calls(
 def _collect_stretches(
     timeline: Timeline, step_numbers: Sequence[Ints], communication: Sequence[Sides]
 ) -> pl.DataFrame:
-    """Return the spans of own work, and the gaps before spans: a row per stretch, worker and step.
-
-    Not those that a recorded message, collective or request may have ended.
-    """
+    """Return the spans of own work, and the gaps before spans: a row per stretch, worker and step."""
     piece_begin, piece_end = timeline.bounds, np.append(timeline.bounds[1:], 0)  # positions
     name_number = timeline.name.astype(np.int64)
     # Behind a worker's last piece is none, which is of no step.

@@ -108,10 +108,7 @@ class Occupancy:
         return cls(*columns_of_services, tuple(disciplines), unknown_facts)
 
     def find_queues(self) -> Iterator[tuple[Ints, bool]]:
-        """Yield services (rows) that take turns, in order; True if they do because of a resource.
-
-        They are of one kind and server, and of one worker if each has a lane of its own.
-        """
+        """Yield services (rows) that take turns in a queue, and True if because of a resource."""
         has_lane = self._has_property("per_worker") | self._has_property("streams")
         lane = np.where(has_lane, self.worker + 1, 0)
         takes_turns = self._has_property("takes_turns")
@@ -160,10 +157,7 @@ class Occupancy:
 def _find_sender(
     kind: Ints, begin_ns: Ints, end_ns: Ints, server: Ints, request: Ints
 ) -> bool | None:
-    """Return True if processors send replies, which other work waits for; None if nothing tells.
-
-    All are [service], by server and begin; `request` is below 0 for none.
-    """
+    """Return True if processors send replies, for which other services wait; None if nothing tells."""
     rows, is_reply = np.flatnonzero(kind != _IN), kind == _OUT
     previous, following = rows[:-1], rows[1:]
     is_same_server = server[previous] == server[following]

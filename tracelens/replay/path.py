@@ -112,10 +112,7 @@ class Lanes:
 
 
 def walk_path(lanes: Lanes) -> pl.DataFrame:
-    """Return the critical path, a row for each interval on one process: process, begin and end, ns.
-
-    The last interval comes first; they touch, from the job's end to a rank's begin.
-    """
+    """Return the path's intervals, the last first: a row with process, begin and end, ns."""
     process = lanes.last_process
     if process is None:
         return pl.DataFrame(schema=PATH_COLUMNS)

@@ -77,10 +77,7 @@ def find_queued_cells(calls: Sequence[Calls], timeline: Timeline) -> pl.DataFram
 
 
 def add_queue_edges(edges: EdgeList, cells: pl.DataFrame, calls: Sequence[Calls]) -> None:
-    """Add edges to each queued call's departure from the completion of the call before in its stream.
-
-    `cells` has a row for each queued call and rank, as `find_queued_cells` returns them.
-    """
+    """Add edges to each queued call's departure from the completion of the call before in its stream."""
     for group_cells in cells.sort("group", "previous_group").partition_by(
         "group", "previous_group"
     ):
@@ -101,10 +98,7 @@ def estimate_ready_calls(
     pieces: Sequence[WorkerPieces],
     worker_steps: Sequence[pl.DataFrame],
 ) -> list[Calls]:
-    """Return the calls with `begin_ns` when each rank was ready, also of those that queued.
-
-    `queued_cells` has a row for each queued call and rank, `worker_steps` a frame for each worker.
-    """
+    """Return the calls with `begin_ns` when each rank was ready, also of those that queued."""
     ready_calls = [*calls]
     worker_backprops = [] if queued_cells.is_empty() else [*map(_Backprop, pieces, worker_steps)]
     for (group,), group_cells in queued_cells.partition_by("group", as_dict=True).items():
@@ -115,10 +109,7 @@ def estimate_ready_calls(
 
 
 def _estimate_group(call: Calls, is_queued: Flags, backprops: Sequence[_Backprop]) -> Calls:
-    """Return calls with `begin_ns` when each rank was ready, where they `is_queued`, [call, rank].
-
-    `backprops` are those of all workers.
-    """
+    """Return calls of one kind with `begin_ns` when each rank was ready; `is_queued` is [call, rank]."""
     of_ranks = [backprops[worker] for worker in call.worker.tolist()]
     shares = np.stack(  # of backprop that is done when calls begin, [call, rank]
         [one.share_at(call.step, ns) for one, ns in zip(of_ranks, call.begin_ns.T, strict=True)],

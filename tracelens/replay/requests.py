@@ -123,11 +123,7 @@ class Requests:
 
     @cached_property
     def hidden_transfer_share(self) -> float:
-        """The share of pushes' time in which no server is known to receive or serve them, 0 to 1.
-
-        Of pushes without a span of receiving it is the time from sending to the first service in which
-        their server is idle.
-        """
+        """The share of pushes' time in which no server is known to receive or serve them, 0 to 1."""
         request_row = pl.col("request_row")
         first_services = (
             self.services.filter(request_row >= 0)
@@ -266,11 +262,7 @@ class Requests:
         event_times_ns: Ints,
         resumptions: Sides,
     ) -> None:
-        """Add what services, answers and `resumptions` of workers follow to the edges.
-
-        Service i begins at event `first_event` + 2 i, and ends at the next one; `event_times_ns` is when
-        events occurred, [event].
-        """
+        """Add edges of services (i begins at event `first_event` + 2 i), answers and resumptions."""
         sides = self.sides
         request_event, answer_event = threads.find_sides(self.needed_sides)
         next_need = threads.find_next_needs(sides.worker, sides.end_ns)
@@ -309,10 +301,7 @@ class Requests:
             )
 
     def _add_travel(self, edges: EdgeList, request_event: Ints, begin_event: Ints) -> None:
-        """Add edges from each request to the begin of its first service: how long it travels.
-
-        That is the lower quartile of such times, as short as where no request waits at its server.
-        """
+        """Add edges from requests to first services; the lag is the lower quartile of such times."""
         request_row = self.services["request_row"]
         is_first = request_row.is_first_distinct().to_numpy() & (request_row >= 0).to_numpy()
         travel_ns = self.services["start_ns"].to_numpy() - self._of_services("start_ns")
@@ -356,10 +345,7 @@ class Requests:
         )
 
     def _add_turns(self, edges: EdgeList, begin_event: Ints) -> None:
-        """Add edges from services to those that begin after them, by turn, request or joint update.
-
-        `begin_event` is the event at which each service begins; it ends at the next one.
-        """
+        """Add edges from services to those that begin after them, by turn, request or joint update."""
         request_row, start_ns, end_ns = (
             self.services[name].to_numpy() for name in ("request_row", "start_ns", "end_ns")
         )
@@ -389,10 +375,7 @@ class Requests:
         self._add_joins(edges, begin_event)
 
     def _add_joins(self, edges: EdgeList, begin_event: Ints) -> None:
-        """Add edges from gradients to the update that joins them, and from updates to the next replies.
-
-        `begin_event` is the event at which each service begins; it ends at the next one.
-        """
+        """Add edges from gradients to the update that joins them, and from updates to next replies."""
         op = pl.col("op")
         services = self.services.with_row_index("row").select(
             "row", "op", "server", "start_ns", "end_ns", pl.col("step", "key").fill_null(-1)
@@ -424,10 +407,7 @@ class Requests:
         begin_event: Ints,
         event_times_ns: Ints,
     ) -> None:
-        """Add edges from each request's last service, or else from the request itself, to its answer.
-
-        Events are those at which requests begin and end, [request], and services begin, [service].
-        """
+        """Add edges to each request's answer from its last service, or else from the request itself."""
         request_row, start_ns, service_end_ns = (
             self.services[name].to_numpy() for name in ("request_row", "start_ns", "end_ns")
         )

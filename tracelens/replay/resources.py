@@ -201,18 +201,14 @@ class _EventLoop:
         self._agenda: list[tuple[float, int, int, int]] = []
 
     def replay(self, recorded_ns: Floats) -> int:
-        """Replay events in the order of their times; return how many occurred.
-
-        Those that follow nothing occur as recorded, [event]. An entry of the agenda that is below 0 is
-        the end of a task at resource -1 - entry.
-        """
+        """Replay events by time, those without sources as recorded; return how many occurred."""
         for event in [event for event, left in enumerate(self._sources_left) if not left]:
             self.times_ns[event] = float(recorded_ns[event])
             heappush(self._agenda, (self.times_ns[event], self._priority[event], event, 0))
         replayed_count = 0
         while self._agenda:
             now_ns, _, entry, version = heappop(self._agenda)
-            if entry < 0:
+            if entry < 0:  # the end of a task at resource -1 - entry
                 self._end_task(-1 - entry, version, now_ns)
                 continue
             replayed_count += 1

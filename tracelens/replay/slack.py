@@ -30,10 +30,7 @@ MAX_SLACK_IF_CRITICAL: Final = 0.01  # of a step: a step with no more slack is c
 
 
 def measure_slack(graphs: Sequence[EventGraph], step_ns: float) -> pl.DataFrame:
-    """Return each rank's slack in some windows of a run; empty where no rank meets another.
-
-    `step_ns` is the length of a usual step.
-    """
+    """Return each rank's slack in windows of a run with steps of `step_ns`; empty if no ranks meet."""
     if not graphs:
         return pl.DataFrame(schema=SLACK_COLUMNS)
     slack_ns = np.concatenate([*map(_measure_by_step, graphs)])

@@ -147,10 +147,7 @@ class WindowedReplay:
         return [graph for graph in self._graphs.values() if graph is not None]
 
     def _choose_windows(self, touched_rows: Indices, step_count: int) -> list[tuple[int, int]]:
-        """Return the first row and the one after the last of each window with some touched rows.
-
-        Of all windows of a fixed grid over the steps, some are chosen, equally far apart.
-        """
+        """Return first row and row after the last of some windows of a grid that hold touched rows."""
         if self._max_steps >= len(self._steps):
             return [(0, step_count)]
         length = max(self._max_steps // MAX_WINDOWS_REPLAYED, MIN_STEPS_OF_WINDOW)

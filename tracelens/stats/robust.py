@@ -128,10 +128,7 @@ def _condense_blocks(
 
 
 def bootstrap_interval(lost_ns: Floats, job_ns: float, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % interval of the summed loss, ns, [step], as a share of the job.
-
-    Blocks of neighbouring steps are resampled.
-    """
+    """Return the 95 % interval of a loss, ns, [step], as a share of the job; blocks are resampled."""
     step_count = len(lost_ns)
     if not step_count:
         return 0.0, 0.0

@@ -77,10 +77,7 @@ def _incomplete_beta(a: Floats, b: Floats, x: Floats, complement: Floats) -> Flo
 
 
 def _continued_fraction(a: Floats, b: Floats, x: Floats) -> Floats:
-    """Return the continued fraction of DLMF 8.17.22 for I_x(a, b), by each element (Lentz 1976).
-
-    Terms are added until only rounding changes its value.
-    """
+    """Return the fraction of DLMF 8.17.22, until only rounding changes its value (Lentz 1976)."""
     numerator_ratio = np.ones_like(x)
     inverse_denominator_ratio = 1 / (1 - (a + b) * x / (a + 1))
     value, m = inverse_denominator_ratio.copy(), 0

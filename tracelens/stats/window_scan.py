@@ -350,10 +350,7 @@ def min_window_of_pair(steps: int) -> int:
 
 
 def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, int, int]:
-    """Return p-value, effect, first and last row of the window in which the second rank is latest.
-
-    `difference` is by how much it is later than the first one, [step], as the effect: shares of a step.
-    """
+    """Return p-value, effect (share of a step), first and last row where the second rank is latest."""
     whole_run = (0, len(difference) - 1)
     fitted_course = fit_course(difference, *whole_run, max_ratio=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
     residual = _clip_spikes(difference - fitted_course.effect)
@@ -411,10 +408,7 @@ def _block_means(values: Floats, size: int) -> Floats:
 
 
 def _list_windows_of_pair(count: int, min_length: int) -> tuple[Ints, Ints]:
-    """Return the first and last block of windows: lengths grow by the root of 2, at quarter lengths.
-
-    They are `min_length` blocks or longer, of `count` in all.
-    """
+    """Return first and last blocks of windows: lengths grow by the root of 2, at quarter lengths."""
     half_powers = range(2 * count.bit_length())
     lengths = {round(min_length * 2 ** (half / 2)) for half in half_powers} | {count}
     windows = [

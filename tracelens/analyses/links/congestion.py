@@ -137,10 +137,7 @@ def _price(
     ratios: dict[str, Floats],
     usual_ratio: float,
 ) -> TransferPrice:
-    """Price that calls of slow steps, a row each, take `usual_ratio` times what is usual.
-
-    `ratios` are how many times as long they take now, by communicator, [step].
-    """
+    """Price that slow calls take `usual_ratio` times the usual; `ratios` are by communicator, [step]."""
     time_ratios: dict[Carrier, Floats] = {
         communicator: np.minimum(usual_ratio / np.maximum(ratio, 1.0), 1.0)
         for communicator, ratio in ratios.items()
@@ -155,10 +152,7 @@ def _price(
 def _measure_ratios(
     by_communicator: pl.DataFrame, steps: Ints, slow: _SlowSteps
 ) -> dict[str, Floats]:
-    """Return how many times as long as usual calls take, [slow step], by slow communicator.
-
-    `by_communicator` has a row for each communicator and step, with time and usual time, ns.
-    """
+    """Return how many times as long as usual calls take, [slow step], by slow communicator."""
     ratios = {}
     for (communicator,), by_step in by_communicator.partition_by(
         "communicator", as_dict=True
@@ -194,10 +188,7 @@ def _compare_with_usual(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_episodes(ratio: Floats) -> _SlowSteps | None:
-    """Search for runs of slow steps; `ratio` is how many times as long as usual transfers take, [step].
-
-    None if there are none, too few other steps, or too many slow steps outside.
-    """
+    """Search for episodes; `ratio` is how many times as long as usual transfers take, [step]."""
     if len(ratio) < MIN_STEPS_TO_SEARCH_EPISODES + WARM_UP:
         return None
     lowest_ratio, spread = _find_lowest_level(ratio[WARM_UP:])

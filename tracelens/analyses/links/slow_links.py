@@ -287,10 +287,7 @@ def _find_slow_links(facts: Facts, messages: pl.DataFrame) -> list[_SlowLink]:
 
 
 def _search(times: _LinkTimes, step_ns: float, uncertainty_ns: int) -> list[_SlowLink]:
-    """Search links that are alike: each of them, and groups that are a large share of all.
-
-    `step_ns` is the length of a usual step, `uncertainty_ns` that of the clocks.
-    """
+    """Search links that are alike: each of them, and groups that are a large share of all."""
     steps, link_count = times.ratio.shape
     if steps < MIN_STEPS_TO_JUDGE_LINKS + WARM_UP or link_count < 2:
         return []

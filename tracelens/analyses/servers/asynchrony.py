@@ -157,10 +157,7 @@ def _report_turns(workers: pl.DataFrame, trace: Trace, length_ns: int) -> list[F
 def _find_stale(
     updates: pl.DataFrame, table: pl.DataFrame
 ) -> Iterator[tuple[dict[str, Any], float]]:
-    """Yield workers whose updates are far staler all the time, and the others' mean staleness.
-
-    `updates` has a row per update, `table` and what is yielded one per worker.
-    """
+    """Yield workers whose updates are far staler all the time, and the others' mean staleness."""
     total_staleness, update_count = updates.select(pl.col("staleness").sum(), count=pl.len()).row(0)
     least_updates = BLOCKS_OF_UPDATES * MIN_UPDATES_OF_BLOCK
     for worker in table.filter(pl.col("updates") >= least_updates).iter_rows(named=True):

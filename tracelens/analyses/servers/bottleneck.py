@@ -138,10 +138,7 @@ def _find_bounds(
 
 
 def _find_by_gain(exchange: Exchange, explained: frozenset[int]) -> list[Finding]:
-    """Report slow shards, or what would help most, where pushes are too far apart to fill a window.
-
-    Shards (numbers) that are `explained` by what they hold are left out.
-    """
+    """Report slow shards, or what would help most, where pushes are too far apart to fill a window."""
     all_columns = list(range(len(exchange.shards)))
     unexplained_columns = [
         column for column in all_columns if exchange.shards[column] not in explained
@@ -277,10 +274,7 @@ def _find_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Fi
 
 
 def _find_pattern(own: Floats, usual: Floats) -> Pattern | None:
-    """Return the pattern of the steps in which a shard is slower than usual; None if it is not slow.
-
-    Both are ns per byte, [step]; one slow step alone may be chance.
-    """
+    """Return when a shard is slower than usual, both ns per byte, [step]; None if not, or by chance."""
     ratio = MIN_RATIO_OF_TIME_PER_BYTE
     if own.sum() < ratio * usual.sum() or not own.any():
         return None

@@ -198,10 +198,7 @@ def find_slow_steps(
 
 
 def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indices, Pattern]:
-    """Return the interval (rows) in which most is lost, or else all slow steps, as scattered ones.
-
-    `residual` is what the least slow rank takes beyond its median, a share of a step, [row].
-    """
+    """Return the rows where most is lost, or all slow ones; residuals are shares of a step, [row]."""
     scattered_rows = np.flatnonzero(is_slow)
     course = fit_course(
         residual,

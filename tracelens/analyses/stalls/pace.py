@@ -114,10 +114,7 @@ def _search(computed: Floats) -> Slowdown | None:
 
 
 def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
-    """Find the interval of steps at the upper one of two levels.
-
-    `computed` is how long ranks compute in some rows (steps), [row, rank] as shares of a step.
-    """
+    """Find the interval of steps at the upper one of two levels, [row, rank] as shares of a step."""
     median = medians(computed, axis=1)
     low, high = np.quantile(median, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
     run = find_greatest_run(median - (low + high) / 2)
@@ -148,10 +145,7 @@ def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
 
 
 def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
-    """Return all rows of a run whose computation rises from block to block, on nearly every rank.
-
-    `computed` is how long ranks compute in some rows (steps), [row, rank] as shares of a step.
-    """
+    """Return all rows if computation, [row, rank], rises from block to block, on nearly every rank."""
     edges = block_edges(len(rows))
     blocks = block_medians(medians(computed, axis=1)[:, None], edges)[:, 0]
     later, earlier = np.triu_indices(len(blocks), 1)[::-1]  # all pairs of blocks

@@ -306,10 +306,7 @@ def _measure_overlap(rows: Indices, other_rows: Indices) -> float:
 
 
 def _find_best_course(residual: Floats, evidence: list[Evidence]) -> Course:
-    """Follow a delay from the steps of each item of evidence; return the course that explains most.
-
-    The residual is what a rank takes beyond its peers, [step], as shares of a step.
-    """
+    """Follow a delay, [step], from the steps of each evidence; return the course that explains most."""
     courses = []
     for item in evidence:
         is_inside = np.zeros(len(residual), np.bool_)

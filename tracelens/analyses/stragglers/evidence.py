@@ -85,10 +85,7 @@ def find_evidence(residuals: list[Floats], steps: Indices) -> list[Evidence]:
 
 
 def _find_windows(residuals: list[Floats]) -> list[Evidence]:
-    """Find windows of steps in which ranks are late, in a phase or in all of them together.
-
-    `residuals` are by series, [step, rank] as shares of a step.
-    """
+    """Find windows of steps in which ranks are late, by series of residuals, shares of a step."""
     judge = _judge_many_ranks if residuals[0].shape[1] > 2 else _judge_pair
     scans, p_values, is_late = judge(residuals)
     return [
@@ -198,10 +195,7 @@ def _judge_stalls(
 
 
 def _judge_period(p_value: float, begins: Indices) -> float:
-    """Join the p-value of a number of stalls with that of their period (Fisher 1932).
-
-    `begins` are the numbers of the steps in which stalls begin.
-    """
+    """Join the p-value of a number of stalls with that of the period of their steps (Fisher 1932)."""
     gaps = np.diff(begins)
     period = max(float(np.median(gaps)), 1.0)
     steps_off = np.abs(gaps - np.rint(gaps / period) * period)
@@ -214,10 +208,7 @@ def _judge_period(p_value: float, begins: Indices) -> float:
 
 
 def _mark_begins(stalled: Flags) -> Flags:
-    """Flag stalls, [step, rank], that begin four steps or more after the last one that was flagged.
-
-    One disturbance may last longer than a step.
-    """
+    """Flag stalls, [step, rank], four steps or more apart: a disturbance may last longer than one."""
     is_begin = np.zeros_like(stalled)
     last_row = np.full(stalled.shape[1], -MIN_STEPS_BETWEEN_STALLS)
     for row in np.flatnonzero(stalled.any(axis=1)):

@@ -110,10 +110,7 @@ def run(facts: Facts) -> Stragglers:
 
 
 def _join_turns(findings: list[Finding], turns: list[Finding]) -> Iterator[Finding]:
-    """Yield all findings, without stalls that turns report as well, and turns of known ranks.
-
-    `turns` are findings of delays at different times.
-    """
+    """Yield all findings, without stalls that turns report as well, and turns of known ranks."""
     phases_in_turns = {turn.phase for turn in turns if turn.pattern == "migrating"}
     stragglers = [f for f in findings if f.pattern != "sparse" or f.phase not in phases_in_turns]
     known_pairs = {(finding.phase, rank) for finding in stragglers for rank in finding.ranks}
@@ -194,10 +191,7 @@ def _delays_others(facts: Facts, episode: Episode, *, lost_ns: float) -> bool:
 def _measure_extra_waits(
     caused_ns: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ...]
 ) -> float:
-    """Return by how much longer others waited for ranks alone in messages than for a peer, ns, at most.
-
-    `caused_ns` is for how long others waited for each rank.
-    """
+    """Return how much longer others waited for ranks than for a peer, ns, at most; waits are by rank."""
     waits_for_ranks_ns = sum(caused_ns.get(rank, 0) for rank in ranks)
     waits_for_peers_ns = np.array([caused_ns.get(rank, 0) for rank in peers], np.float64)
     if not len(waits_for_peers_ns):

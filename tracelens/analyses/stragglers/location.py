@@ -88,10 +88,7 @@ class Sections:
 def compare_sections(
     phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], phase: str, steps: Ints
 ) -> Sections | None:
-    """Compare the late ranks' spans within a phase with their peers'; None if they are not longer.
-
-    `steps` are the numbers of the late steps.
-    """
+    """Compare late ranks' spans in a phase and some steps with their peers'; None if not longer."""
     spans = phases.pieces.sum_by_name(phase, steps).filter(pl.col("rank").is_in([*ranks, *peers]))
     is_late = pl.col("rank").is_in(list(ranks))
     late_count, rank_count = spans.select(

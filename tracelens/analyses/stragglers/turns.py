@@ -233,10 +233,7 @@ def _find_clues(facts: Facts | None, delays: _Delays) -> tuple[list[str], dict[s
 def _categorize(
     delays: _Delays, saving: float, facts: Facts | None
 ) -> Literal["fault", "opportunity"]:
-    """Return "fault" unless ranks wait for cores, or are late in turn by no more than noise.
-
-    `saving` is what the job would be shorter by without the delays, a share of it.
-    """
+    """Return "fault" unless ranks wait for cores, or the saving (share of the job) may be noise."""
     min_saving = MIN_SAVING_OF_TURNS_IF_FAULT
     if delays.phase == "gc":
         min_saving = MIN_SAVING_OF_PAUSES_IF_FAULT

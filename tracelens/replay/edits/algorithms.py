@@ -80,10 +80,7 @@ def scale_ranks(variant: Variant, count: str) -> None:
 
 
 def _serve_workers(variant: Variant, is_served: Flags, rank_count: int) -> None:
-    """Let servers serve more workers; what has no resource takes longer in proportion.
-
-    `is_served` flags the edges of services and of messages with servers.
-    """
+    """Let servers serve more workers; edges (flags) without a resource take longer in proportion."""
     graph, edges = variant.graph, variant.graph.edges
     growth = rank_count / len(graph.ranks)
     variant.rank_count = rank_count
@@ -101,10 +98,7 @@ def _serve_workers(variant: Variant, is_served: Flags, rank_count: int) -> None:
 
 
 def _resize_allreduces(variant: Variant, algorithm: str | None, rank_count: int | None) -> None:
-    """Let allreduces take what they would by another algorithm, or those of all with more ranks.
-
-    `algorithm` is a name, `rank_count` the new number of ranks; None = as recorded.
-    """
+    """Let allreduces take what they would by another algorithm, or of more ranks; None = as recorded."""
     graph, costs = variant.graph, Costs(variant.graph.edges)
     factors = np.ones(len(variant.lag_ns))  # [edge]
     is_assumed = has_allreduces = False
@@ -254,10 +248,7 @@ def _find_needed_calls(graph: EventGraph, calls: Calls) -> Flags:
 
 
 def _number_groups(step: Ints, nbytes: Ints, max_bytes: int, ends_group: Flags) -> Ints:
-    """Return the number of the joined call of each call: one is full when it has `max_bytes`.
-
-    None has calls of two steps, or calls after one that `ends_group`.
-    """
+    """Return each call's joined call: it ends with its step, at `ends_group`, or before `max_bytes`."""
     groups = np.zeros(len(step), np.int64)
     group, joined_bytes = 0, 0
     begins_group = (np.diff(step, prepend=step[:1]) != 0) | np.append(False, ends_group[:-1])

@@ -235,10 +235,7 @@ class _Reductions:
         return len(rows)
 
     def _measure_rest_share(self, part: Sequence[int]) -> Floats:
-        """Return the share of backprop before a part that is left when buckets are full, [call, rank].
-
-        `part` are the rows of its calls.
-        """
+        """Return the share of backprop before a part that is left when buckets fill, [call, rank]."""
         threads, begin_event = self.graph.threads, self.begin[part[0]]
         begins, ends = threads.positions[begin_event - 1], threads.positions[begin_event]
         done_at_begin_ns, done_when_full_ns, done_at_end_ns = (
@@ -250,10 +247,7 @@ class _Reductions:
 
     @cached_property
     def full_positions(self) -> Ints:
-        """Where the last span of backprop with each bucket ends, [call, rank]; -1 without one.
-
-        A position on the timeline is a worker and a time, in one number.
-        """
+        """Timeline positions where the last backprop for buckets ends, [call, rank]; -1 if none does."""
         call, trace, cache = self.call, self.graph.trace, BoundedCache()
         positions = np.full(call.begin_ns.shape, -1, np.int64)
         if (call.bucket < 0).all():

@@ -92,10 +92,7 @@ def _measure_paces(graph: EventGraph, is_of_resource: Flags) -> Floats:
 
 
 def _find_ratios_to_others(paces: Floats, server: int) -> Floats:
-    """Return the ratio of the others' pace to a server's, [step]; 1 where a pace is unknown (nan).
-
-    `paces` are ns per byte, [step, server].
-    """
+    """Return the others' pace over a server's, [step], from ns per byte, [step, server]; else 1."""
     other_paces = np.delete(paces, server, axis=1)
     other_paces = other_paces[:, ~np.isnan(other_paces).all(axis=0)]
     rows = np.flatnonzero((paces[:, server] > 0) & ~np.isnan(other_paces).any(axis=1))

@@ -154,7 +154,7 @@ def _find_reasons(sent: Sides, received: Sides) -> tuple[Flags, Flags]:
 
 
 def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
-    """Return how long before the end of each call the last peer began, ns, by sends and receives."""
+    """Return the time from the last peer's begin to each call's end, ns, of sends and of receives."""
     both = Sides.join((sent, received))
     peer_begin_ns = np.append(received.begin_ns, sent.begin_ns)
     sides = pl.DataFrame({"worker": both.worker, "end": both.end_ns, "peer": peer_begin_ns})

@@ -386,7 +386,7 @@ def _clip_spikes(residual: Floats) -> Floats:
 
 
 def _find_correlation_length(residual: Floats) -> int:
-    """Return how many neighbouring steps of a residual, [step], count as one, by their correlation."""
+    """Return the number of steps of a residual, [step], that count as one, from their correlation."""
     centred = residual - np.median(residual)
     limit = Z_SCORE_TO_CLIP_FOR_CORRELATION * measure_deviation(centred)
     centred = np.clip(centred, -limit, limit)

@@ -152,7 +152,7 @@ def _price(
 def _measure_ratios(
     by_communicator: pl.DataFrame, steps: Ints, slow: _SlowSteps
 ) -> dict[str, Floats]:
-    """Return how many times as long as usual calls take, [slow step], by slow communicator."""
+    """Return the ratio of calls' time to the usual time, [slow step], by slow communicator."""
     ratios = {}
     for (communicator,), by_step in by_communicator.partition_by(
         "communicator", as_dict=True

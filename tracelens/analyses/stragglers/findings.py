@@ -191,7 +191,7 @@ def _delays_others(facts: Facts, episode: Episode, *, lost_ns: float) -> bool:
 def _measure_extra_waits(
     caused_ns: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ...]
 ) -> float:
-    """Return how much longer others waited for ranks than for a peer, ns, at most; waits are by rank."""
+    """Return the extra wait of others for ranks over that for a peer, ns, at most, by rank."""
     waits_for_ranks_ns = sum(caused_ns.get(rank, 0) for rank in ranks)
     waits_for_peers_ns = np.array([caused_ns.get(rank, 0) for rank in peers], np.float64)
     if not len(waits_for_peers_ns):

@@ -1,0 +1,49 @@
+"""The journal of a job's life: what is written is read, and nothing else is believed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens.schema.life import Gone, Journal, Launched, Resumed, Stalled, read_journals
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_entries_are_read_by_time(tmp_path: Path) -> None:
+    launched = Launched(at_ns=5, host="node", pid=3, command="torchrun train.py")
+    stalled = Stalled(
+        at_ns=7,
+        since_ns=6,
+        culprits=[1],
+        waiting=[0, 2],
+        op="allreduce",
+        seq=66,
+        states={"1": "stopped"},
+        stacks={"0": ["wait (torch.py:3)"]},
+    )
+    gone = Gone(at_ns=9, rank=1, code=-9, is_out_of_memory=True)
+    journal = Journal(tmp_path)
+    for entry in (gone, launched, stalled, Resumed(at_ns=8, since_ns=6)):
+        journal.append(entry)
+    assert read_journals(tmp_path) == [launched, stalled, Resumed(at_ns=8, since_ns=6), gone]
+
+
+def test_lines_that_are_no_entries_are_left_out(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append(Gone(at_ns=1))
+    (file,) = tmp_path.glob("life-*.jsonl")
+    with file.open("ab") as stream:
+        stream.write(b'{"entry":"gone","at_ns":"2"}\n{"entry":"gone","at_ns":3,"code":"x"}\n')
+        stream.write(b'{"entry":"of a newer version","at_ns":4}\n[1]\n\xff\n{"entry":"gone","at_')
+    assert read_journals(tmp_path) == [Gone(at_ns=1)]
+
+
+def test_fields_of_a_newer_version_are_ignored(tmp_path: Path) -> None:
+    (tmp_path / "life-node-1.jsonl").write_text('{"entry":"ended","at_ns":1,"code":2,"new":3}\n')
+    (ended,) = read_journals(tmp_path)
+    assert (ended.at_ns, getattr(ended, "code", None)) == (1, 2)
+
+
+def test_folder_without_journal_has_no_entries(tmp_path: Path) -> None:
+    assert read_journals(tmp_path / "missing") == []

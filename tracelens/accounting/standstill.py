@@ -91,23 +91,23 @@ def find_standstill(trace: Trace) -> Standstill:
     calls = [
         call
         for grid in trace.calls
-        for call in _find_open_calls(
+        for call in find_open_calls(
             grid, ranks_by_communicator.get(grid.uid), expected_ranks, trace.equal_bytes
         )
     ]
     calls += _find_open_messages(trace)
-    return Standstill(tuple(calls), tuple(_find_roots(calls, _count_calls(trace))))
+    return Standstill(tuple(calls), tuple(find_roots(calls, _count_calls(trace))))
 
 
 def _count_calls(trace: Trace) -> Counter[int]:
     """Count how many calls each rank entered, by their numbers: early ones may have been lost."""
     counts: Counter[int] = Counter()
     for grid in trace.calls:
-        counts.update(_find_last_numbers(grid))
+        counts.update(find_last_numbers(grid))
     return counts
 
 
-def _find_last_numbers(grid: CallGrid) -> dict[int, int]:
+def find_last_numbers(grid: CallGrid) -> dict[int, int]:
     """Return the number of the last call that each rank entered."""
     if not grid.height:
         return {}
@@ -123,7 +123,7 @@ def _list_expected_ranks(trace: Trace) -> frozenset[int] | None:
     return frozenset(trace.workers.filter(~pl.col("file").is_in(cut))["rank"])
 
 
-def _find_open_calls(
+def find_open_calls(
     grid: CallGrid,
     members: Sequence[int] | None,
     recorded_ranks: frozenset[int] | None,
@@ -142,7 +142,7 @@ def _find_open_calls(
     open_indices = np.flatnonzero((grid.end_ns == FOREVER).any(axis=1))
     open_grid = grid.take(open_indices)
     ranks = grid.ranks.tolist()
-    last_seq_by_rank = _find_last_numbers(grid)
+    last_seq_by_rank = find_last_numbers(grid)
     expected_ranks = {*ranks} if members is None else {*members}
     if recorded_ranks is not None:
         expected_ranks &= recorded_ranks
@@ -177,18 +177,29 @@ def _find_open_calls(
 
 
 def _find_open_messages(trace: Trace) -> Iterator[OpenCall]:
-    """Yield sends and receives that did not end; one whose other side is open too awaits no rank."""
+    """Yield sends and receives that did not end, as calls."""
     messages = trace.opened.filter(
         pl.col("op").cast(pl.String).is_in(POINT_TO_POINT) & (pl.col("peer") >= 0)
     ).select(pl.col("communicator", "op").cast(pl.String), "rank", "peer", "step")
-    open_sides = set(messages.drop("step").iter_rows())
-    for communicator, op, rank, peer, step in messages.sort("rank").iter_rows():
+    yield from pair_open_messages(messages.sort("rank").rows())
+
+
+def pair_open_messages(
+    messages: Sequence[tuple[str | None, str, int, int, int]],
+) -> Iterator[OpenCall]:
+    """Yield open messages as calls; one whose other side is open too awaits no rank.
+
+    Args:
+        messages: Communicator, operation ("send" or "recv"), rank, peer and step of each.
+    """
+    open_sides = {message[:4] for message in messages}
+    for communicator, op, rank, peer, step in messages:
         opposite = "send" if op == "recv" else "recv"
         awaited = () if (communicator, opposite, peer, rank) in open_sides else (peer,)
         yield OpenCall(communicator or "", -1, op, step, (rank,), awaited)
 
 
-def _find_roots(calls: Sequence[OpenCall], counts: Counter[int]) -> list[Root]:
+def find_roots(calls: Sequence[OpenCall], counts: Counter[int]) -> list[Root]:
     """Return the ranks at the ends of the graph in which each rank leads to those that it waits for.
 
     An end is a rank that leads nowhere, or a circle that leads to no other rank. `counts` says how many

@@ -49,7 +49,7 @@ def gather(trace: Trace) -> Trace:
         if process in outlines:
             for uid, calls in _split_by_communicator(outlines[process].calls):
                 calls_by_uid.setdefault(uid, {})[process, rank] = calls
-    grids = tuple(_to_grid(uid, calls_by_uid.pop(uid)) for uid in sorted(calls_by_uid))
+    grids = tuple(to_grid(uid, calls_by_uid.pop(uid)) for uid in sorted(calls_by_uid))
     # The grids hold the calls from here on.
     emptied = {process: replace(outline, calls=NO_CALLS) for process, outline in outlines.items()}
     return trace.with_(calls=grids, outlines=emptied)
@@ -82,7 +82,7 @@ def _recode(words: Sequence[str], codes: Array, vocabulary: Sequence[str]) -> Ar
     return codes if np.array_equal(recoded, codes) else recoded
 
 
-def _to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], _Call]) -> CallGrid:
+def to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], dict[str, Array]]) -> CallGrid:
     """Put the calls of a communicator side by side, a column for each member (process, rank)."""
     calls = [*calls_by_member.values()]
     seq = calls[0]["seq"]

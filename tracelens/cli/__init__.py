@@ -24,6 +24,7 @@ Exit codes: 0 done (findings included), 1 a gate failed, 2 usage, 3 unusable inp
 # The verbs, each a module of this name beside this one; only the one asked for is imported.
 COMMANDS: Final = (
     "record",
+    "watch",
     "info",
     "analyze",
     "whatif",

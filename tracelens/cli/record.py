@@ -27,10 +27,13 @@ from tracelens.schema.vocabulary import (
     SEGMENTS_SUFFIX,
     TRACE_SUFFIX,
 )
+from tracelens.watch.journaling import CommandJournal
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from tracelens.watch.looks import Looks
 
 
 NAME: Final = "record"
@@ -70,6 +73,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-verdict", action="store_true", help="do not say at the end what the run lost time to"
     )
+    parser.add_argument(
+        "--watch", action="store_true", help="also tell on standard error when the job stands still"
+    )
+    parser.add_argument(
+        "--on-alert", metavar="COMMAND", help="as of `tracelens watch`; it means --watch, too"
+    )
     parser.add_argument("command", nargs=REMAINDER, help="the training command, after --")
 
 
@@ -82,7 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
     folder = _check_folder((arguments.out or default_folder()).absolute())
     files_before = _find_recordings(folder)
     _note_recorder(folder)
-    code, attached = _run(command, environment(folder) | retention)
+    among_ranks = launcher_rank() is not None
+    with CommandJournal(folder, shlex.join(command), among_ranks=among_ranks) as journal:
+        looks = _begin_watch(folder, arguments.on_alert) if arguments.watch or arguments.on_alert else None
+        code, attached = _run(command, environment(folder) | retention, journal, looks)
+        journal.end(code)
+        if looks is not None:
+            looks.close()
     if arguments.sample:
         _await_samples(folder)
     _convert_leftovers(folder)
@@ -160,12 +175,23 @@ def _parse_sampling(rate: int | None) -> dict[str, str]:
     return {RATE_VARIABLE: str(rate)}
 
 
-def _run(command: Sequence[str], variables: dict[str, str]) -> tuple[int, list[str]]:
+def _begin_watch(folder: Path, on_alert: str | None) -> Looks:
+    """Return what looks at the job while we wait for it."""
+    from tracelens.watch.alerts import AlertCommand
+    from tracelens.watch.looks import Looks
+
+    return Looks(folder, AlertCommand(on_alert) if on_alert else None)
+
+
+def _run(
+    command: Sequence[str], variables: dict[str, str], journal: CommandJournal, looks: Looks | None
+) -> tuple[int, list[str]]:
     """Run the command; return its exit code and what hooks attached to, once for all ranks."""
     from tracelens_instrument.core.attachments import ATTACHED_VARIABLE
 
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as listing:
-        code = run_child(command, variables | {ATTACHED_VARIABLE: listing.name})
+        variables = variables | {ATTACHED_VARIABLE: listing.name}
+        code = run_child(command, variables, lambda pid: journal.wait_for(pid, looks))
         return code, list(dict.fromkeys(listing.read().splitlines()))
 
 
@@ -358,8 +384,17 @@ def _write(text: str) -> None:
     sys.stderr.write(f"tracelens: {text}\n")
 
 
-def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def run_child(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    wait_for: Callable[[int], object] = lambda _pid: None,
+) -> int:
     """Run to the end and return the exit code; killed by a signal it is 128 + its number, as in a shell.
+
+    Args:
+        command: Program and arguments.
+        environment: All of its variables.
+        wait_for: Called with its pid; returns when it has ended, or before.
 
     Raises:
         InvalidArgument: the command cannot be started.
@@ -374,6 +409,7 @@ def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
             ) from error
         with child:
             relay.attach(child)
+            wait_for(child.pid)
             code = child.wait()
     return code if code >= 0 else 128 - code
 

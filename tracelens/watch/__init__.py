@@ -1,0 +1,1 @@
+"""A running job seen from outside: its recordings, processes, stalls, and how processes end."""

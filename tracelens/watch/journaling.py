@@ -1,0 +1,171 @@
+"""Writes down the life of a recorded command: its start and end, and how its processes end.
+
+The parent of the command does this while it waits. Nothing here may fail the command, so what cannot be
+written is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from tracelens.errors import UnusableInput
+from tracelens.schema.gate import open_regular
+from tracelens.schema.host import find_segments, host_name
+from tracelens.schema.life import Ended, Journal, Launched
+from tracelens.schema.ownership import belongs_to
+from tracelens.schema.side import from_lines
+from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, SIDE_FILE
+from tracelens.watch.exits import ExitWatch
+from tracelens.watch.processes import is_descendant, is_here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Self
+
+    from tracelens.schema.life import Gone
+    from tracelens.schema.side import Process
+
+__all__ = ["CommandJournal", "JobExits"]
+
+LOOK_EVERY_S: Final = 0.5  # seconds between two looks for new recordings [policy]
+# seconds after the command ended, for processes that end after it [policy]
+GRACE_S: Final = 1.0
+# ns: a process of some frameworks learns its rank after it began to record, but not later [chosen]
+RANK_KNOWN_AFTER_NS: Final = 60 * 10**9
+# ns: clocks of a host may be set back a little between two readings [chosen]
+_CLOCK_SLACK_NS: Final = 10**9
+# bytes of a side file, in which the first lines say whose it is [policy]
+_MAX_BYTES_OF_HEAD: Final = 1 << 16
+
+
+class JobExits:
+    """Finds the recorded processes of a trace folder on this host, and notices their ends.
+
+    `has_found` says that there was one.
+    """
+
+    def __init__(self, folder: Path, is_ours: Callable[[Process], bool]) -> None:
+        self._folder = folder
+        self._is_ours = is_ours
+        self._begun_ns: dict[str, int] = {}
+        self.has_found = False
+        self.exits = ExitWatch()
+
+    def find_new(self) -> None:
+        """Watch the processes whose recordings appeared since."""
+        with suppress(OSError), os.scandir(self._folder) as entries:
+            names = [entry.name for entry in entries]
+            for name in names:
+                if name.endswith((SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)):
+                    self._look_at(name)
+
+    def _look_at(self, name: str) -> None:
+        """Watch the process of a recording; of a young one look whether it knows its rank by now."""
+        begun_ns = self._begun_ns.get(name)
+        if begun_ns is not None and time.time_ns() - begun_ns > RANK_KNOWN_AFTER_NS:
+            return
+        process = _read_process(self._folder, name)
+        if process is None:
+            return
+        if begun_ns is not None:
+            self.exits.rename(process)
+            return
+        self._begun_ns[name] = time.time_ns()
+        if is_here(process) and self._is_ours(process):
+            self.has_found = True
+            self.exits.add(process)
+
+
+class CommandJournal:
+    """Journals a command that records to a folder; the journal appears with the first recording."""
+
+    def __init__(self, folder: Path, command: str, *, among_ranks: bool) -> None:
+        """Note when the command begins.
+
+        Args:
+            folder: The trace folder, which need not exist yet.
+            command: As a user writes it.
+            among_ranks: The command is one rank; its launcher also starts other commands like it.
+        """
+        self._folder = folder
+        self._command = command
+        self._among_ranks = among_ranks
+        self._launched_ns = time.time_ns()
+        self._pid = 0
+        self._journal: Journal | None = None
+        self._jobs = JobExits(folder, self._is_ours)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._jobs.exits.close()
+
+    def wait_for(self, pid: int, on_look: Callable[[list[Gone]], None] | None = None) -> bool:
+        """Wait until the command has ended, and journal how its processes end meanwhile.
+
+        Args:
+            pid: That of the command.
+            on_look: Called at each look, with the processes that have ended since the last one.
+
+        Returns:
+            False if the system cannot tell: then nothing was waited for.
+        """
+        self._pid = pid
+        if not self._jobs.exits.add_other(pid):
+            return False
+        has_ended = False
+        while not has_ended:
+            self._jobs.find_new()
+            gone, has_ended = self._jobs.exits.wait(LOOK_EVERY_S)
+            self._append(gone)
+            if on_look is not None:
+                on_look(gone)
+        return True
+
+    def end(self, code: int) -> None:
+        """Journal the end of the command, and of processes that end just after it."""
+        ended_ns = time.time_ns()
+        self._jobs.find_new()
+        self._append([])
+        end_s = time.monotonic() + GRACE_S
+        while self._jobs.exits.count and time.monotonic() < end_s:
+            gone, _ = self._jobs.exits.wait(LOOK_EVERY_S)
+            self._append(gone)
+        if self._journal is not None:
+            self._append([Ended(ended_ns, code)])
+
+    def _append(self, entries: list[Gone] | list[Ended]) -> None:
+        with suppress(OSError):
+            if self._journal is None and self._jobs.has_found:
+                self._journal = Journal(self._folder)
+                launched = Launched(self._launched_ns, host_name(), self._pid, self._command)
+                self._journal.append(launched)
+            for entry in entries:
+                if self._journal is not None:
+                    self._journal.append(entry)
+
+    def _is_ours(self, process: Process) -> bool:
+        if process.parent_rank_pid is not None:
+            return False
+        if self._among_ranks:
+            return is_descendant(process.pid, self._pid)
+        return process.incarnation >= self._launched_ns - _CLOCK_SLACK_NS
+
+
+def _read_process(folder: Path, name: str) -> Process | None:
+    """Return whose recording it is; None while that is not written yet, or not on this host."""
+    try:
+        path = folder / name
+        if name.endswith(ELSEWHERE_SUFFIX):
+            path = find_segments(path)
+            if not belongs_to(path, folder):
+                return None
+        with open_regular(path / SIDE_FILE, "side") as file:
+            return from_lines(file.read(_MAX_BYTES_OF_HEAD).split(b"\n")).process
+    except (OSError, UnusableInput):
+        return None

@@ -1,0 +1,46 @@
+"""The watch of a launcher's parent: it looks between two waits, and tells alarms on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from tracelens.watch.output import Lines
+from tracelens.watch.watcher import Watcher
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.schema.life import Gone
+    from tracelens.watch.alerts import AlertCommand
+
+__all__ = ["Looks"]
+
+LOOK_EVERY_S: Final = 1.0  # seconds between two looks at a job [policy]
+
+
+class Looks:
+    """Called between two waits; a failure of its own ends it, and not the command."""
+
+    def __init__(self, folder: Path, alert_command: AlertCommand | None) -> None:
+        self._watcher: Watcher | None = Watcher(folder, alert_command, is_parent=True)
+        self._show = Lines(sys.stderr, prefix="tracelens: ")
+        self._due_s = time.monotonic()
+
+    def __call__(self, gone: list[Gone]) -> None:
+        """Take note of processes that have ended, and look if it is time."""
+        if self._watcher is None or not (gone or time.monotonic() >= self._due_s):
+            return
+        try:
+            self._watcher.add_gone(gone)
+            self._show(self._watcher, self._watcher.look())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the command goes on
+            sys.stderr.write(f"tracelens: the watch has failed and ends ({error!r})\n")
+            self._watcher = None
+        self._due_s = time.monotonic() + LOOK_EVERY_S
+
+    def close(self) -> None:
+        """Tell what is left to tell."""
+        if self._watcher is not None:
+            self._show(self._watcher, [*self._watcher.look(), *self._watcher.close()])

@@ -1,0 +1,80 @@
+"""Pauses that are no hang: what a training does while no step ends, and how long that may take."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tracelens.schema.side import Definition
+
+__all__ = [
+    "BETWEEN_STEPS",
+    "END",
+    "PAUSES_BY_SPAN",
+    "START",
+    "STEP",
+    "PauseLimits",
+    "pause_of",
+]
+
+S: Final = 10**9  # ns [definition]
+START: Final = "start"  # until the first steps are over: start-up, the first batch, compilation
+STEP: Final = "step"
+BETWEEN_STEPS: Final = "between steps"
+END: Final = "end"  # a rank has ended its recording: the others may save, evaluate and clean up
+PAUSES_BY_SPAN: Final = ("checkpoint", "evaluation", "data")
+_CHECKPOINT: Final = re.compile(r"checkpoint|\bsav(e|ing)", re.IGNORECASE)
+_EVALUATION: Final = re.compile(r"\beval|\bvalid|\btest", re.IGNORECASE)
+MIN_STALL_NS: Final = 5 * S  # ns: a shorter pause is never a stall [chosen]
+# times the usual step, or the longest pause of the same kind so far: a stall is longer [chosen]
+STEPS_PER_STALL: Final = 10
+LONGEST_PAUSES_PER_STALL: Final = 2
+# ns: a pause of a kind that was never seen before is a stall only if it is longer than this [chosen]
+UNSEEN_LIMITS_NS: Final[Mapping[str, int]] = {
+    START: 300 * S,
+    "checkpoint": 300 * S,
+    "evaluation": 300 * S,
+    "data": 60 * S,
+    BETWEEN_STEPS: 30 * S,
+    END: 300 * S,
+}
+
+
+def pause_of(definition: Definition) -> str | None:
+    """Return the kind of pause that a span of this definition is; None if it is no pause."""
+    if definition.kind in {"checkpoint", "data"}:
+        return definition.kind
+    if definition.kind != "user":
+        return None
+    if _CHECKPOINT.search(definition.name):
+        return "checkpoint"
+    return "evaluation" if _EVALUATION.search(definition.name) else None
+
+
+class PauseLimits:
+    """How long each kind of pause may last before it is a stall, from those that were seen."""
+
+    def __init__(self) -> None:
+        self._longest_ns: dict[str, int] = {}
+
+    def learn(self, pauses_ns: Iterable[tuple[str, int]]) -> None:
+        """Take note of pauses that were no stall: kind and length."""
+        for kind, length_ns in pauses_ns:
+            self._longest_ns[kind] = max(self._longest_ns.get(kind, 0), length_ns)
+
+    def limit_ns(self, kind: str, usual_step_ns: int) -> int:
+        """Return after how long a pause of this kind is a stall.
+
+        Args:
+            kind: One of `PAUSES_BY_SPAN`, or a constant of this module.
+            usual_step_ns: The median step; 0 before there is one.
+        """
+        longest_ns = self._longest_ns.get(kind)
+        usual_ns = max(MIN_STALL_NS, STEPS_PER_STALL * usual_step_ns)
+        if longest_ns is None:
+            return max(usual_ns, UNSEEN_LIMITS_NS.get(kind, 0))
+        unseen_ns = UNSEEN_LIMITS_NS[START] if kind == START else 0
+        return max(usual_ns, LONGEST_PAUSES_PER_STALL * longest_ns, unseen_ns)

@@ -1,0 +1,141 @@
+"""What the system says of the processes of a job: their state, their children, kills for want of memory."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tracelens.schema.host import host_name, process_started_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens.schema.side import Process
+
+__all__ = [
+    "ENDED_STATES",
+    "find_children",
+    "find_out_of_memory_files",
+    "is_descendant",
+    "is_here",
+    "read_out_of_memory_kills",
+    "read_state",
+]
+
+_PROC: Final = Path("/proc")
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+# ns: the kernel gives start times in ticks, relative to a whole second [definition]
+_START_SLACK_NS: Final = 2 * 10**9
+_STATES: Final = {
+    "R": "running",
+    "S": "sleeping",
+    "I": "sleeping",
+    "D": "uninterruptible",
+    "T": "stopped",
+    "t": "stopped",
+    "Z": "zombie",
+    "X": "gone",
+}
+ENDED_STATES: Final = ("zombie", "gone")
+_MAX_ANCESTORS: Final = 64  # of a process, before the search for one is given up [policy]
+
+
+def is_here(process: Process) -> bool:
+    """Return True if a process ran on this host, so that its state can be read."""
+    return process.host == host_name()
+
+
+def read_state(pid: int, incarnation: int = 0) -> str | None:
+    """Return the state of a process of this host in one word; None if nothing tells.
+
+    Args:
+        pid: Its number.
+        incarnation: When it began to record, wall time in ns: a process that started later is another
+            one that got its number. 0: any process.
+    """
+    fields = _read_stat(pid)
+    if fields is None:
+        return "gone" if _PROC.is_dir() else None
+    if incarnation:
+        started_ns = process_started_ns(pid)
+        if started_ns is None or started_ns > incarnation + _START_SLACK_NS:
+            return "gone"
+    return _STATES.get(fields[0])
+
+
+def find_children(pid: int) -> dict[int, tuple[str, str]]:
+    """Return the children of a process: name and state by pid."""
+    children: dict[int, tuple[str, str]] = {}
+    for path in (_PROC / str(pid) / "task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, path.read_text(encoding="ascii").split()):
+                state = read_state(child)
+                if state is not None:
+                    children[child] = (_read_name(child), state)
+    return children
+
+
+def is_descendant(pid: int, ancestor: int) -> bool:
+    """Return True if a process is another one, or was started by it or its descendants."""
+    for _ in range(_MAX_ANCESTORS):
+        if pid == ancestor:
+            return True
+        fields = _read_stat(pid)
+        if fields is None or pid <= 1:
+            return False
+        pid = int(fields[1])
+    return False
+
+
+def find_out_of_memory_files(pid: int) -> tuple[Path, ...]:
+    """Return the files that count kills for want of memory: of the process' control group, and of all."""
+    files = []
+    with suppress(OSError):
+        for line in (_PROC / str(pid) / "cgroup").read_text(encoding="utf-8").splitlines():
+            controllers, _, path = line.partition(":")[2].partition(":")
+            if not controllers:
+                roots = (_CGROUPS, _CGROUPS / "unified")
+                files += [root / path.lstrip("/") / "memory.events" for root in roots]
+            elif "memory" in controllers.split(","):
+                files.append(_CGROUPS / "memory" / path.lstrip("/") / "memory.oom_control")
+    return (*(file for file in files if file.exists()), _PROC / "vmstat")
+
+
+def read_out_of_memory_kills(files: tuple[Path, ...]) -> int:
+    """Return how many processes were killed for want of memory, by the counters in some files."""
+    return sum(count for file in files for count in _read_counts(file))
+
+
+def _read_counts(file: Path) -> Iterator[int]:
+    with suppress(OSError, ValueError):
+        for line in file.read_text(encoding="ascii").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                yield int(value)
+
+
+def _read_stat(pid: int) -> list[str] | None:
+    """Return the fields of a process from its state on; None if it does not exist."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()
+
+
+def _read_name(pid: int) -> str:
+    try:
+        return (_PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def read_exit_status(pid: int) -> int | None:
+    """Return the wait status of a zombie, as far as this user may read it; None of others."""
+    fields = _read_stat(pid)
+    if fields is None or fields[0] != "Z":
+        return None
+    status = int(fields[49])
+    return status if status or os.geteuid() == 0 else None

@@ -1,0 +1,348 @@
+"""What one process has done so far: its steps, open spans, calls and work, read while it records."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tracelens.conversion.definitions import NO_INDEX
+from tracelens.model.columns import FOREVER, NULL
+from tracelens.schema.record import NO_SEQ
+from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
+from tracelens.watch.pauses import BETWEEN_STEPS, START, STEP, pause_of
+from tracelens.watch.segments import LiveSegments
+from tracelens.watch.side import LiveSide
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from tracelens.arrays import Flags, Int32s, Ints
+    from tracelens.conversion.columns import Records
+    from tracelens.schema.side import Communicator, Process
+    from tracelens.watch.segments import NewRecords
+
+__all__ = ["Call", "CallLog", "LiveRecording", "OpenSpan", "Step"]
+
+MAX_CALLS_KEPT: Final = 256  # calls of a communicator: ranks are compared over no more [chosen]
+MAX_STEPS_KEPT: Final = 512  # steps: the usual step is the median of no more [chosen]
+MAX_OPEN_SPANS: Final = 4096  # spans of a process: those of a leak are forgotten [policy]
+# steps: until so many are over the process still starts, loads and compiles [chosen]
+STEPS_OF_START: Final = 3
+# collectives: a program without steps has started when it has made so many [chosen]
+CALLS_OF_START: Final = 50
+_WORK: Final = ("samples", "tokens")
+
+
+class Step(NamedTuple):
+    """A completed step; monotonic times of its process, ns."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+class Call(NamedTuple):
+    """A collective call of one rank; `op` is a place in `COLLECTIVES`, `end_ns` `FOREVER` if open."""
+
+    seq: int
+    op: int
+    step: int
+    bucket: int
+    nbytes: int
+    thread: int
+    peer: int
+    start_ns: int
+    end_ns: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the rank is still in it."""
+        return self.end_ns == FOREVER
+
+
+class OpenSpan(NamedTuple):
+    """A span that has not ended; `in_flight` if it is on a track of operations in flight."""
+
+    kind: str
+    name: str
+    op: str | None
+    communicator: str | None
+    seq: int
+    step: int
+    peer: int
+    thread: int
+    in_flight: bool
+    start_ns: int
+    pause: str | None
+
+
+@dataclass(eq=False)
+class CallLog:
+    """The last calls of a rank in a communicator, by number; `count` is that of all calls."""
+
+    group: Communicator
+    calls: dict[int, Call]
+    count: int = 0
+
+    @property
+    def last_entered(self) -> Call | None:
+        """The call with the highest number."""
+        return max(self.calls.values(), key=lambda call: call.seq, default=None)
+
+    @property
+    def last_completed(self) -> Call | None:
+        """The call with the highest number that has ended."""
+        ended_calls = (call for call in self.calls.values() if not call.is_open)
+        return max(ended_calls, key=lambda call: call.seq, default=None)
+
+    def put(self, call: Call) -> None:
+        """Add a call, or replace it when it has ended."""
+        self.count += call.seq not in self.calls
+        self.calls[call.seq] = call
+        if len(self.calls) > 2 * MAX_CALLS_KEPT:
+            for seq in sorted(self.calls)[:-MAX_CALLS_KEPT]:
+                if not self.calls[seq].is_open:
+                    del self.calls[seq]
+
+
+class LiveRecording:
+    """Follows the recording of one process; all times are of its monotonic clock, ns.
+
+    `progress_ns` is when its training thread last began or ended a span, or a collective of it began or
+    ended; 0 before the first. `exception` is the last span that an exception closed.
+    `longest_pauses_ns` has the longest span of each kind of pause (`pauses.py`).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open the segments folder of a process.
+
+        Raises:
+            NotATrace, NewerVersion, OSError: as `LiveSide` does.
+        """
+        self._side = LiveSide(folder)
+        self._segments = LiveSegments(folder)
+        self._open: dict[int, OpenSpan] = {}
+        self._step_thread: int | None = None
+        self.call_logs: dict[str, CallLog] = {}
+        self.steps: deque[Step] = deque(maxlen=MAX_STEPS_KEPT)
+        self.step_count = 0
+        self.work: dict[str, deque[tuple[int, float]]] = {
+            name: deque(maxlen=MAX_STEPS_KEPT) for name in _WORK
+        }
+        self.progress_ns = 0
+        self.exception: OpenSpan | None = None
+        self.longest_pauses_ns: dict[str, int] = {}
+
+    @property
+    def process(self) -> Process:
+        """Who it is."""
+        return self._side.process
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the process ended its recording itself."""
+        return self._side.is_complete
+
+    @property
+    def wall_offset_ns(self) -> int:
+        """Wall time minus the process' monotonic time, ns."""
+        clock = self._side.clock
+        return 0 if clock is None or clock.wall_ns is None else clock.wall_ns - clock.monotonic_ns
+
+    @property
+    def open_spans(self) -> list[OpenSpan]:
+        """All open spans, by their begin."""
+        return sorted(self._open.values(), key=lambda span: span.start_ns)
+
+    @property
+    def innermost(self) -> OpenSpan | None:
+        """The open span of the training thread that began last; else the last call in flight."""
+        spans = self.open_spans
+        on_thread = [
+            span
+            for span in spans
+            if not span.in_flight and self._step_thread in {None, span.thread}
+        ]
+        return next(reversed(on_thread or spans), None)
+
+    @property
+    def open_step(self) -> int:
+        """The number of the step that it is in; -1 outside of steps."""
+        return max((span.step for span in self._open.values() if span.kind == "step"), default=-1)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the first steps, or calls of a program without steps, are over."""
+        if self.step_count >= STEPS_OF_START:
+            return True
+        calls_made = sum(log.count for log in self.call_logs.values())
+        has_steps = self.step_count or any(span.kind == "step" for span in self._open.values())
+        return not has_steps and calls_made >= CALLS_OF_START
+
+    @property
+    def pause(self) -> str:
+        """The kind of pause that it would be if nothing happened from now on (`pauses.py`)."""
+        spans = self._open.values()
+        named_pauses = [span.pause for span in self.open_spans if span.pause is not None]
+        if not self.has_started:
+            return START
+        if named_pauses:
+            return named_pauses[0]
+        return STEP if not self.steps or any(s.kind == "step" for s in spans) else BETWEEN_STEPS
+
+    def look(self) -> None:
+        """Read what is new."""
+        with suppress(OSError):
+            self._side.read_on()
+            self._apply(self._segments.read_new(self._side.find_spans))
+
+    def close(self) -> None:
+        """Close all files."""
+        self._side.close()
+        self._segments.close()
+
+    def open_messages(self) -> Iterator[tuple[str, str, int, int]]:
+        """Yield communicator, operation, peer and step of sends and receives that have not ended."""
+        for span in self._open.values():
+            if span.op in POINT_TO_POINT and span.peer >= 0:
+                yield span.communicator or "", span.op or "", span.peer, span.step
+
+    def _apply(self, news: NewRecords) -> None:
+        for origin in [*news.ended_origins.tolist(), *news.dropped_origins.tolist()]:
+            self._open.pop(origin, None)
+        if len(news.ended):
+            self._apply_ended(news.ended)
+        if len(news.opened):
+            self._apply_opened(news.opened, news.opened_origins.tolist())
+        if len(self._open) > MAX_OPEN_SPANS:
+            for origin in sorted(self._open)[:-MAX_OPEN_SPANS]:
+                del self._open[origin]
+
+    def _apply_opened(self, records: Records, origins: Iterable[int]) -> None:
+        rows = self._side.meanings.rows(records["definition"])
+        self._put_calls(records, rows, is_open=True)
+        for origin, span in zip(origins, self._spans_of(records), strict=True):
+            if span is not None:
+                self._open[origin] = span
+                if span.kind == "step":
+                    self._step_thread = span.thread
+        self._note_progress(records["start_ns"], records, rows)
+
+    def _apply_ended(self, records: Records) -> None:
+        rows = self._side.meanings.rows(records["definition"])
+        end_ns = np.abs(records["end_ns"])
+        is_span = self._side.find_spans(records["definition"])
+        self._put_calls(records, rows, is_open=False)
+        kinds = self._side.meanings.kind.codes[rows]
+        step_code = self._side.kinds.index("step") if "step" in self._side.kinds else -2
+        is_step = kinds == step_code
+        self._put_steps(records[is_step & is_span])
+        self._put_work(records[is_step & ~is_span])
+        self._put_pauses(records[is_span], end_ns[is_span])
+        failed = records[is_span & (records["end_ns"] < 0)]
+        if len(failed):
+            innermost = int(failed["start_ns"].argmax())
+            self.exception = next(self._spans_of(failed[innermost : innermost + 1]), None)
+        self._note_progress(np.maximum(end_ns, records["start_ns"]), records, rows)
+
+    def _put_steps(self, records: Records) -> None:
+        for record in records[np.argsort(records["end_ns"], kind="stable")]:
+            self._step_thread = int(record["thread"])
+            if record["end_ns"] > 0:  # else an exception ended it
+                self.step_count += 1
+                number, start_ns = int(record["step"]), int(record["start_ns"])
+                self.steps.append(Step(number, start_ns, int(record["end_ns"])))
+
+    def _put_work(self, records: Records) -> None:
+        amounts = records["request"].copy().view(np.float64)
+        for record, amount in zip(records, amounts.tolist(), strict=True):
+            definition = self._side.definition_of(int(record["definition"]))
+            if definition is not None and definition.name in self.work:
+                self.work[definition.name].append((int(record["start_ns"]), amount))
+
+    def _put_pauses(self, records: Records, end_ns: Ints) -> None:
+        """Keep the longest span of each kind of pause."""
+        for definition_id in np.unique(records["definition"]).tolist():
+            definition = self._side.definition_of(definition_id)
+            pause = None if definition is None else pause_of(definition)
+            if pause is not None:
+                is_chosen = records["definition"] == definition_id
+                longest_ns = int((end_ns - records["start_ns"])[is_chosen].max())
+                self.longest_pauses_ns[pause] = max(
+                    self.longest_pauses_ns.get(pause, 0), longest_ns
+                )
+
+    def _put_calls(self, records: Records, rows: Int32s, *, is_open: bool) -> None:
+        """Put the last collectives of each communicator into its log."""
+        op_codes = self._side.op_codes(rows)
+        indexes = self._side.meanings.communicator[rows]
+        is_call = (op_codes >= 0) & (indexes != NO_INDEX) & (records["seq"] != NO_SEQ)
+        if not is_call.any():
+            return
+        for index in np.unique(indexes[is_call]).tolist():
+            group = self._side.communicators.get(index)
+            if group is None:
+                continue
+            where = np.flatnonzero(is_call & (indexes == index))
+            log = self.call_logs.setdefault(group.uid, CallLog(group, {}))
+            log.count += max(len(where) - MAX_CALLS_KEPT, 0)
+            for record, op in zip(
+                records[where[-MAX_CALLS_KEPT:]], op_codes[where[-MAX_CALLS_KEPT:]], strict=True
+            ):
+                log.put(_to_call(record, int(op), is_open=is_open))
+
+    def _spans_of(self, records: Records) -> Iterator[OpenSpan | None]:
+        """Yield each record as an open span; None for one without a definition."""
+        for record in records:
+            definition = self._side.definition_of(int(record["definition"]))
+            if definition is None:
+                yield None
+                continue
+            group = self._side.communicators.get(definition.communicator or 0)
+            thread = int(record["thread"])
+            yield OpenSpan(
+                kind=definition.kind,
+                name=definition.name,
+                op=definition.op,
+                communicator=None
+                if group is None or definition.communicator is None
+                else group.uid,
+                seq=int(record["seq"]),
+                step=int(record["step"]),
+                peer=int(record["peer"]),
+                thread=thread,
+                in_flight=thread in self._side.in_flight_threads,
+                start_ns=int(record["start_ns"]),
+                pause=pause_of(definition),
+            )
+
+    def _note_progress(self, times_ns: Ints, records: Records, rows: Int32s) -> None:
+        """Take the latest time of the training thread and of tracks of operations in flight."""
+        counts: Flags = np.ones(len(records), np.bool_)
+        if "gc" in self._side.kinds:
+            counts = self._side.meanings.kind.codes[rows] != self._side.kinds.index("gc")
+        if self._step_thread is not None:
+            threads = [self._step_thread, *self._side.in_flight_threads]
+            counts = counts & np.isin(records["thread"], threads)
+        if counts.any():
+            self.progress_ns = max(self.progress_ns, int(times_ns[counts].max()))
+
+
+def _to_call(record: np.void, op: int, *, is_open: bool) -> Call:
+    bucket, peer = int(record["bucket"]), int(record["peer"])
+    return Call(
+        seq=int(record["seq"]),
+        op=op,
+        step=int(record["step"]),
+        bucket=bucket if bucket >= 0 else NULL,
+        nbytes=int(record["bytes"]),
+        thread=int(record["thread"]),
+        peer=peer if peer >= 0 else NULL,
+        start_ns=int(record["start_ns"]),
+        end_ns=FOREVER if is_open else abs(int(record["end_ns"])),
+    )

@@ -1,0 +1,199 @@
+"""What a watch tells, as sentences for people."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Final
+
+from tracelens.model import fmt
+from tracelens.model.inert import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracelens.schema.life import Gone, Stalled
+    from tracelens.watch.job import JobProcess
+    from tracelens.watch.recording import LiveRecording, OpenSpan
+    from tracelens.watch.stalls import Stall
+    from tracelens.watch.status import JobStatus
+
+__all__ = [
+    "describe_begin",
+    "describe_end",
+    "describe_resumption",
+    "describe_stacks",
+    "describe_stall",
+    "describe_status",
+    "join_reasons",
+]
+
+_PYTHON_FRAMES_SHOWN: Final = 3  # innermost frames of Python in a line of a stack [policy]
+
+
+def describe_begin(begun: Sequence[JobProcess], world: int, *, restarted: bool) -> str:
+    """Say which processes have begun to record."""
+    ranks = sorted(one.process.rank for one in begun if one.process.role == "worker")
+    servers = len(begun) - len(ranks)
+    who = fmt.listing("rank", ranks) if ranks else fmt.count(servers, "parameter server")
+    again = " again" if restarted else ""
+    verb = "records" if len(begun) == 1 else "record"
+    return f"{who} of {world} {verb}{again}"
+
+
+def describe_status(status: JobStatus) -> str:
+    """Say where a job stands in one line."""
+    running = [one for one in status.ranks if not one.is_over]
+    parts = [f"{len(running)} of {fmt.count(status.world, 'rank')}"]
+    if status.step is not None:
+        parts.append(f"step {status.step}")
+    if status.steps_per_s is not None:
+        usual = status.usual_steps_per_s
+        usual_text = f" (usual {usual[0]:.3g} to {usual[1]:.3g})" if usual else ""
+        parts.append(f"{status.steps_per_s:.3g} steps/s{usual_text}")
+    if status.samples_per_s is not None:
+        parts.append(f"{status.samples_per_s:,.0f} samples/s")
+    if status.tokens_per_s is not None:
+        parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
+    latest = status.latest
+    if latest is not None and latest.late_ns is not None and latest.late_ns > 0:
+        parts.append(f"rank {latest.rank} enters last, by {fmt.duration(latest.late_ns)}")
+    return ", ".join(parts)
+
+
+def describe_stall(
+    stall: Stall,
+    entry: Stalled,
+    ranks: Mapping[int, JobProcess],
+    other_hosts: Mapping[int, str],
+) -> str:
+    """Say who waits for whom, in which call, since when, and what the culprits are doing."""
+    length = fmt.duration(entry.at_ns - stall.since_ns)
+    where = _describe_call(entry)
+    if not stall.culprits:
+        waiting = fmt.listing("rank", stall.waiting).capitalize()
+        return f"STALLED for {length}: {waiting} are all in {where}, which does not complete"
+    who = fmt.listing("rank", stall.culprits)
+    details = [_describe_culprit(rank, stall, entry, ranks, other_hosts) for rank in stall.culprits]
+    if not stall.waiting:
+        return f"STALLED for {length}: {who} made no progress; {'; '.join(details)}"
+    waiting = [rank for rank in stall.waiting if rank not in stall.culprits]
+    if not waiting or stall.reason == "wait for each other":
+        return f"STALLED for {length}: {who} wait for each other; {'; '.join(details)}"
+    verb = "waits" if len(waiting) == 1 else "wait"
+    return (
+        f"STALLED for {length}: {fmt.listing('rank', waiting)} {verb} in {where} for {who}; "
+        f"{'; '.join(details)}"
+    )
+
+
+def _describe_call(entry: Stalled) -> str:
+    number = "" if entry.seq is None else f" {entry.seq}"
+    name = "" if entry.communicator is None else f" of '{clean(entry.communicator)}'"
+    step = "" if entry.step is None else f", step {entry.step}"
+    return f"{entry.op}{number}{name}{step}"
+
+
+def _describe_culprit(
+    rank: int,
+    stall: Stall,
+    entry: Stalled,
+    ranks: Mapping[int, JobProcess],
+    other_hosts: Mapping[int, str],
+) -> str:
+    """Say what a rank that others wait for is doing."""
+    one = ranks.get(rank)
+    if one is None:
+        host = other_hosts.get(rank)
+        place = "was never seen here" if host is None else f"records on host {clean(host)}"
+        return f"rank {rank} {place}"
+    if stall.reason in {"has ended its recording", "has died"} and one.is_over:
+        return f"rank {rank} {stall.reason}"
+    children = [
+        f"its{label.removeprefix(str(rank))} is {state}"
+        for label, state in entry.states.items()
+        if label.startswith(f"{rank} child")
+    ]
+    span = None if one.recording is None else one.recording.innermost
+    parts = [f"rank {rank} is {one.state or 'not on this host'}"]
+    if span is not None:
+        since_ns = entry.at_ns - one.to_wall_ns(span.start_ns)
+        parts.append(f"in {_describe_span(span)} since {fmt.duration(since_ns)}")
+    if stall.reason == "made another call":
+        parts.append("made another call than the others")
+    return ", ".join([*parts, *children])
+
+
+def describe_stacks(entry: Stalled) -> str:
+    """Show the innermost frames of each stack, a line each, and why there are none of others."""
+    lines = [
+        f"rank {clean(label)}: {' < '.join(map(clean, _choose_frames(frames)))}"
+        for label, frames in entry.stacks.items()
+    ]
+    if entry.no_stacks is not None:
+        lines.append(f"no stacks of {entry.no_stacks}")
+    return "\n".join(lines)
+
+
+def _choose_frames(frames: Sequence[str]) -> list[str]:
+    """Return the innermost frame that has a name, and the innermost ones of Python."""
+    named_frames = [frame for frame in frames if not frame.startswith("0x")]
+    python_frames = [frame for frame in named_frames if ".py:" in frame]
+    chosen_frames = [*named_frames[:1], *python_frames[:_PYTHON_FRAMES_SHOWN]]
+    return list(dict.fromkeys(chosen_frames))
+
+
+def join_reasons(reasons: Mapping[str, str]) -> str:
+    """Say of which ranks there are no stacks, and why."""
+    ranks_by_reason: dict[str, list[str]] = {}
+    for label, reason in reasons.items():
+        ranks_by_reason.setdefault(reason, []).append(label)
+    return "; ".join(
+        f"{fmt.listing('rank', labels)}: {clean(reason)}"
+        for reason, labels in ranks_by_reason.items()
+    )
+
+
+def describe_resumption(stall: Stall, now_ns: int, *, has_ended: bool) -> str:
+    """Say that a stall is over."""
+    length = fmt.duration(now_ns - stall.since_ns)
+    return f"the job ended after a stall of {length}" if has_ended else f"resumed after {length}"
+
+
+def describe_end(entry: Gone, one: JobProcess | None) -> str:
+    """Say how a process ended."""
+    who = f"{'rank' if entry.role == 'worker' else 'parameter server'} {entry.rank}"
+    how = _describe_code(entry.code)
+    if entry.is_out_of_memory:
+        how += ", for want of memory"
+    recording = None if one is None else one.recording
+    where = "" if recording is None or entry.code == 0 else _describe_last_span(recording, entry)
+    return f"{who} (pid {entry.pid}) {how}{where}"
+
+
+def _describe_last_span(recording: LiveRecording, entry: Gone) -> str:
+    """Say which span an exception left, or in which one a process was killed."""
+    failed = recording.exception
+    has_raised = entry.code is not None and entry.code > 0
+    if has_raised and failed is not None:
+        return f"; an exception left {_describe_span(failed)}"
+    span = recording.innermost
+    if span is not None:
+        return f"; it was in {_describe_span(span)}"
+    return f" after step {recording.steps[-1].number}" if recording.steps else ""
+
+
+def _describe_span(span: OpenSpan) -> str:
+    if span.kind == "step":
+        return f"step {span.step}"
+    return f"'{clean(span.name)}'{f' of step {span.step}' if span.step >= 0 else ''}"
+
+
+def _describe_code(code: int | None) -> str:
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,159 @@
+"""Stacks of processes, taken by py-spy from outside, each in a process of its own with a time limit."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from tracelens.schema.json_text import loads
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["StackDumps", "Stacks"]
+
+TIME_LIMIT_S: Final = 10.0  # seconds for one process, after which it is left out [chosen]
+MAX_DUMPS_AT_ONCE: Final = 2  # py-spy processes: reading symbols takes much of a core [policy]
+MAX_FRAMES: Final = 60  # innermost frames that are kept of a thread [policy]
+_MAX_BYTES: Final = 1 << 24  # of the output of one dump [policy]
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Frames by process, innermost first, and why there are none of others."""
+
+    frames: dict[str, list[str]]
+    reasons: dict[str, str]
+
+
+@dataclass(eq=False)
+class _Dump:
+    """A running py-spy of one process."""
+
+    label: str
+    pid: int
+    is_native: bool
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    errors: IO[bytes]
+    deadline_s: float
+
+
+class StackDumps:
+    """Takes stacks of some processes beside the watch; nothing here waits or raises."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        """Begin, if py-spy is installed.
+
+        Args:
+            pids: The processes, by a label that is theirs in the outcome.
+        """
+        self._program = _find_program()
+        self._waiting = [(label, pid, True) for label, pid in pids.items()]
+        self._running: list[_Dump] = []
+        self._frames: dict[str, list[str]] = {}
+        self._reasons: dict[str, str] = {}
+        if self._program is None:
+            reason = "py-spy is not installed (pip install py-spy)"
+            self._reasons = dict.fromkeys(pids, reason)
+            self._waiting = []
+        self.advance()
+
+    def advance(self) -> Stacks | None:
+        """Start what may be started and read what is done; the outcome when all is done."""
+        for dump in list(self._running):
+            if dump.process.poll() is not None:
+                self._finish(dump)
+            elif time.monotonic() > dump.deadline_s:
+                dump.process.kill()
+                dump.process.wait()
+                self._finish(dump, f"py-spy took longer than {TIME_LIMIT_S:.0f} s")
+        while self._waiting and len(self._running) < MAX_DUMPS_AT_ONCE:
+            self._start(*self._waiting.pop(0))
+        return None if self._running or self._waiting else Stacks(self._frames, self._reasons)
+
+    def stop(self) -> Stacks:
+        """End what still runs; return what there is."""
+        for dump in self._running:
+            dump.process.kill()
+            dump.process.wait()
+            self._reasons[dump.label] = "the watch ended before"
+        self._running, self._waiting = [], []
+        return Stacks(self._frames, self._reasons)
+
+    def _start(self, label: str, pid: int, is_native: bool) -> None:  # noqa: FBT001 - of a tuple
+        assert self._program is not None
+        command = [self._program, "dump", "--json", "--pid", str(pid)]
+        output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - see _finish
+        try:
+            process = subprocess.Popen(
+                [*command, "--native"] if is_native else command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._reasons[label] = f"py-spy cannot be started ({error.strerror})"
+            return
+        deadline_s = time.monotonic() + TIME_LIMIT_S
+        self._running.append(_Dump(label, pid, is_native, process, output, errors, deadline_s))
+
+    def _finish(self, dump: _Dump, failure: str = "") -> None:
+        """Read the frames of a dump that has ended; if there are none, try again without native ones."""
+        self._running.remove(dump)
+        with dump.output as output, dump.errors as errors:
+            output.seek(0)
+            errors.seek(0)
+            frames = {} if failure else _parse(output.read(_MAX_BYTES), dump.label, dump.pid)
+            messages = errors.read(_MAX_BYTES).decode(errors="replace").strip().splitlines()
+        if frames:
+            self._frames |= frames
+        elif dump.is_native:
+            self._waiting.insert(0, (dump.label, dump.pid, False))
+        else:
+            self._reasons[dump.label] = failure or _explain(messages)
+
+
+def _find_program() -> str | None:
+    """Return the path of py-spy: beside this Python, or on the path."""
+    sibling = Path(sys.executable).with_name("py-spy")
+    return str(sibling) if sibling.exists() else shutil.which("py-spy")
+
+
+def _explain(messages: list[str]) -> str:
+    """Return why py-spy failed, from what it wrote."""
+    text = next((line for line in reversed(messages) if line.strip()), "it wrote nothing")
+    text = text.removeprefix("Error: ").strip()
+    if "ermission" in text or "not permitted" in text:
+        return f"py-spy may not look into the process: {text} (docs/watch.md)"
+    return f"py-spy failed: {text}"
+
+
+def _parse(content: bytes, label: str, pid: int) -> dict[str, list[str]]:
+    """Return the frames of the main thread, and of another thread that holds the GIL."""
+    try:
+        threads: list[dict[str, Any]] = loads(content)
+        stacks = {}
+        for thread in threads:
+            frames = [_write_frame(frame) for frame in thread["frames"][:MAX_FRAMES]]
+            if thread.get("os_thread_id") == pid or len(threads) == 1:
+                stacks[label] = frames
+            elif thread.get("owns_gil"):
+                stacks[f"{label} thread {thread.get('thread_name') or '?'} (holds the GIL)"] = frames
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {name: frames for name, frames in stacks.items() if frames}
+
+
+def _write_frame(frame: dict[str, Any]) -> str:
+    file = frame.get("short_filename") or frame.get("filename") or "?"
+    line = frame.get("line")
+    location = f"{file}:{line}" if line else str(file)
+    return f"{frame['name']} ({location})"

@@ -1,0 +1,326 @@
+"""Stalls of a running job: who waits for whom, since when, and whether that is no usual pause.
+
+The ranks that all others wait for are those of `tracelens.accounting.standstill`. They are accused when
+they have made no progress for longer than their kind of pause may take (`pauses.py`). A rank that is
+stopped or gone, that made another call than its peers, or that is in a circle of ranks which wait for
+each other, will make none: it is accused after the shortest time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tracelens.accounting.standstill import (
+    find_open_calls,
+    find_roots,
+    find_last_numbers,
+    pair_open_messages,
+)
+from tracelens.align.collectives import to_grid
+from tracelens.model.recognition import EQUAL_BYTES
+from tracelens.schema.vocabulary import STATUSES
+from tracelens.watch.pauses import END, MIN_STALL_NS, START, STEP, PauseLimits
+from tracelens.watch.recording import STEPS_OF_START
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tracelens.accounting.standstill import OpenCall, Root
+    from tracelens.arrays import Array
+    from tracelens.model.calls import CallGrid
+    from tracelens.watch.job import JobProcess, LiveJob
+    from tracelens.watch.recording import Call
+
+__all__ = ["Stall", "StallDetector"]
+
+# ns: shorter pauses teach nothing, as looks are a second apart [chosen]
+MIN_PAUSE_TO_LEARN_NS: Final = 10**9
+_CLOSED: Final = STATUSES.index("closed")
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A job that stands still; wall times, ns.
+
+    Since `since_ns` the `culprits` have made no progress, which was found at `found_ns`; `waiting` ranks are in `call`, null where no
+    rank is in a call. `communicator` is its name. `pause` is the kind of pause of the culprits, `limit_ns`
+    how long that may take. `reason` says why they will not go on, empty where that is not certain.
+    """
+
+    since_ns: int
+    found_ns: int
+    culprits: tuple[int, ...]
+    waiting: tuple[int, ...]
+    call: OpenCall | None
+    communicator: str | None
+    pause: str
+    limit_ns: int
+    reason: str
+
+
+class StallDetector:
+    """Judges a job at each look; a stall lasts until one of those who stood still makes progress."""
+
+    def __init__(self) -> None:
+        self.limits = PauseLimits()
+        self.stall: Stall | None = None
+        self._idle: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self._started: set[tuple[str, int, int]] = set()
+
+    def look(self, job: LiveJob, now_ns: int) -> Stall | None:
+        """Return the present stall; the same one as long as it lasts."""
+        ranks = job.ranks
+        self._learn(ranks, now_ns)
+        if self.stall is not None and not self._is_resumed(self.stall, ranks):
+            return self.stall
+        self.stall = self._find(ranks, now_ns)
+        return self.stall
+
+    def usual_step_ns(self, ranks: Mapping[int, JobProcess]) -> int:
+        """Return the median step of all ranks, ns; 0 before there is one."""
+        steps = [
+            step.end_ns - step.start_ns
+            for one in ranks.values()
+            if one.recording is not None
+            for step in one.recording.steps
+        ]
+        return int(np.median(steps)) if steps else 0
+
+    def _is_resumed(self, stall: Stall, ranks: Mapping[int, JobProcess]) -> bool:
+        """Return True if one that stood still has made progress, ended or was started again."""
+        idle_since_ns = dict.fromkeys(stall.waiting, stall.found_ns)
+        idle_since_ns |= dict.fromkeys(stall.culprits, stall.since_ns)
+        for rank, ns in idle_since_ns.items():
+            one = ranks.get(rank)
+            if one is not None and one.progress_wall_ns > ns:
+                return True
+        return all(one.is_over for one in ranks.values())
+
+    def _learn(self, ranks: Mapping[int, JobProcess], now_ns: int) -> None:
+        """Learn from spans how long pauses take, and from times without progress that have ended."""
+        pauses_ns: list[tuple[str, int]] = []
+        for one in ranks.values():
+            if one.recording is None:
+                continue
+            pauses_ns += one.recording.longest_pauses_ns.items()
+            if one.identity not in self._started and one.step_count >= STEPS_OF_START:
+                self._started.add(one.identity)
+                pauses_ns.append((START, max(now_ns - one.process.incarnation, 0)))
+            progress_ns = one.progress_wall_ns
+            idle_since_ns, pause = self._idle.get(one.identity, (progress_ns, ""))
+            length_ns = progress_ns - idle_since_ns
+            if pause and length_ns > MIN_PAUSE_TO_LEARN_NS:
+                pauses_ns.append((pause, length_ns))
+            is_waiting = any(span.op is not None for span in one.recording.open_spans)
+            is_free = one.state not in {"stopped", "gone", "zombie"} and not is_waiting
+            self._idle[one.identity] = (progress_ns, one.recording.pause if is_free else "")
+        self.limits.learn(pauses_ns)
+
+    def _find(self, ranks: Mapping[int, JobProcess], now_ns: int) -> Stall | None:
+        """Return the stall with most victims; None while all that stands still may be a pause."""
+        if not _may_stand_still(ranks, now_ns):
+            return None
+        grids = _gather_calls(ranks)
+        members = {
+            uid: log.group.ranks
+            for one in ranks.values()
+            if one.recording is not None
+            for uid, log in one.recording.call_logs.items()
+        }
+        calls = [
+            call
+            for uid, grid in grids.items()
+            for call in find_open_calls(grid, members[uid], None, EQUAL_BYTES)
+        ]
+        calls += pair_open_messages(_gather_messages(ranks))
+        counts: Counter[int] = Counter()
+        for grid in grids.values():
+            counts.update(find_last_numbers(grid))
+        names = {
+            uid: log.group.name
+            for one in ranks.values()
+            if one.recording is not None
+            for uid, log in one.recording.call_logs.items()
+        }
+        for root in find_roots(calls, counts):
+            stall = self._judge_root(root, ranks, names, now_ns)
+            if stall is not None:
+                return stall
+        return self._judge_all(calls, ranks, names, now_ns)
+
+    def _judge_root(
+        self,
+        root: Root,
+        ranks: Mapping[int, JobProcess],
+        names: Mapping[str, str],
+        now_ns: int,
+    ) -> Stall | None:
+        """Return the stall that a root causes; None if its pause may be a usual one."""
+        calls = [call for call in root.calls if call.inside]
+        if not calls:
+            return None
+        culprits = {rank: ranks[rank] for rank in root.ranks if rank in ranks}
+        entered_ns = {call: _entered_ns(call, ranks) for call in calls}
+        call = min(calls, key=lambda call: entered_ns[call])
+        progress_ns = [one.progress_wall_ns for one in culprits.values()]
+        since_ns = max(progress_ns, default=entered_ns[call])
+        reason = _explain(root, culprits.values())
+        pause, limit_ns = self._limit(culprits.values(), ranks)
+        limit_ns = MIN_STALL_NS if reason else limit_ns
+        if now_ns - max(since_ns, entered_ns[call]) <= limit_ns:
+            return None
+        return Stall(
+            since_ns=since_ns,
+            found_ns=now_ns,
+            culprits=root.ranks,
+            waiting=call.inside,
+            call=call,
+            communicator=names.get(call.communicator),
+            pause=pause,
+            limit_ns=limit_ns,
+            reason=reason,
+        )
+
+    def _judge_all(
+        self,
+        calls: Iterable[OpenCall],
+        ranks: Mapping[int, JobProcess],
+        names: Mapping[str, str],
+        now_ns: int,
+    ) -> Stall | None:
+        """Return the stall of a job in which no rank makes progress and none waits for another.
+
+        If the ranks are in a call that all have entered, nobody is the culprit.
+        """
+        running = {rank: one for rank, one in ranks.items() if not one.is_over}
+        if not running:
+            return None
+        since_ns = max(one.progress_wall_ns for one in running.values())
+        pause, limit_ns = self._limit(running.values(), ranks)
+        is_stopped = all(one.state == "stopped" for one in running.values())
+        limit_ns = MIN_STALL_NS if is_stopped else limit_ns
+        if now_ns - since_ns <= limit_ns:
+            return None
+        entered = [call for call in calls if call.inside and not call.awaited]
+        call = max(entered, key=lambda call: len(call.inside), default=None)
+        waiting = () if call is None else call.inside
+        return Stall(
+            since_ns=since_ns,
+            found_ns=now_ns,
+            culprits=() if waiting else tuple(running),
+            waiting=waiting,
+            call=call,
+            communicator=None if call is None else names.get(call.communicator),
+            pause=pause,
+            limit_ns=limit_ns,
+            reason="is stopped" if is_stopped else "",
+        )
+
+    def _limit(
+        self, culprits: Iterable[JobProcess], ranks: Mapping[int, JobProcess]
+    ) -> tuple[str, int]:
+        """Return the kind of pause that lasts longest of those the culprits make, and its limit, ns."""
+        usual_step_ns = self.usual_step_ns(ranks)
+        if any(one.is_complete for one in ranks.values()):
+            pauses = {END}
+        else:
+            has_started = not self._started.isdisjoint(one.identity for one in ranks.values())
+            pauses = {one.recording.pause for one in culprits if one.recording is not None} or {
+                STEP if has_started else START
+            }
+        limits_ns = {pause: self.limits.limit_ns(pause, usual_step_ns) for pause in pauses}
+        pause = max(limits_ns, key=lambda pause: limits_ns[pause])
+        return pause, limits_ns[pause]
+
+
+def _may_stand_still(ranks: Mapping[int, JobProcess], now_ns: int) -> bool:
+    """Return True if a rank has made no progress for the shortest time that a stall takes."""
+    return any(
+        not one.is_over and now_ns - one.progress_wall_ns > MIN_STALL_NS for one in ranks.values()
+    )
+
+
+def _explain(root: Root, culprits: Iterable[JobProcess]) -> str:
+    """Return why a root will not go on, as a predicate; empty where it may."""
+    states = [one.state for one in culprits if not one.is_complete]
+    if states and all(state == "stopped" for state in states):
+        return "is stopped"
+    if any(one.is_complete for one in culprits):
+        return "has ended its recording"
+    if states and all(state in {"gone", "zombie"} for state in states):
+        return "has died"
+    if root.is_strayed:
+        return "made another call"
+    return "wait for each other" if len(root.ranks) > 1 else ""
+
+
+def _entered_ns(call: OpenCall, ranks: Mapping[int, JobProcess]) -> int:
+    """Return when the first of the ranks inside entered a call, wall time."""
+    times_ns = []
+    for rank in call.inside:
+        one = ranks[rank]
+        assert one.recording is not None
+        log = one.recording.call_logs.get(call.communicator)
+        entry = None if log is None else log.calls.get(call.seq)
+        begin_ns = one.recording.progress_ns if entry is None else entry.start_ns
+        times_ns.append(one.to_wall_ns(begin_ns))
+    return min(times_ns)
+
+
+def _gather_messages(
+    ranks: Mapping[int, JobProcess],
+) -> list[tuple[str | None, str, int, int, int]]:
+    """Return open sends and receives: communicator, operation, rank, peer and step."""
+    return [
+        (communicator, op, rank, peer, step)
+        for rank, one in ranks.items()
+        if one.recording is not None and not one.is_over
+        for communicator, op, peer, step in one.recording.open_messages()
+    ]
+
+
+def _gather_calls(ranks: Mapping[int, JobProcess]) -> dict[str, CallGrid]:
+    """Put the last calls of all ranks side by side, by communicator, on the clocks of the ranks."""
+    calls_of: dict[str, dict[int, list[Call]]] = {}
+    for rank, one in ranks.items():
+        if one.recording is not None:
+            for uid, log in one.recording.call_logs.items():
+                calls = [call for _, call in sorted(log.calls.items())]
+                if one.is_over:  # it is in no call any more: others that are wait for it
+                    calls = [call for call in calls if not call.is_open]
+                if calls:
+                    calls_of.setdefault(uid, {})[rank] = calls
+    return {uid: _to_grid(uid, calls_by_rank) for uid, calls_by_rank in calls_of.items()}
+
+
+def _to_grid(uid: str, calls_by_rank: Mapping[int, list[Call]]) -> CallGrid:
+    """Build the grid of calls from the first open one on, and of the last call of each rank."""
+    open_seqs = [call.seq for calls in calls_by_rank.values() for call in calls if call.is_open]
+    first_seq = min(open_seqs, default=1 << 62)
+    return to_grid(
+        uid,
+        {
+            (rank, rank): _to_columns(
+                [call for call in calls if call.seq >= first_seq or call is calls[-1]]
+            )
+            for rank, calls in calls_by_rank.items()
+        },
+    )
+
+
+def _to_columns(calls: list[Call]) -> dict[str, Array]:
+    """Return the calls of a rank as `CallFacts` by name, [call]."""
+    types: dict[str, Any] = {
+        **dict.fromkeys(("seq", "nbytes", "start_ns", "end_ns"), np.int64),
+        **dict.fromkeys(("step", "bucket", "thread", "peer"), np.int32),
+        "op": np.int8,
+    }
+    columns = {
+        name: np.array([getattr(call, name) for call in calls], kind)
+        for name, kind in types.items()
+    }
+    return columns | {"status": np.full(len(calls), _CLOSED, np.int8)}

@@ -1,0 +1,235 @@
+"""Where a running job stands: its pace and its usual pace, its ranks, and who is late now."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tracelens.watch.job import JobProcess, LiveJob
+    from tracelens.watch.recording import CallLog, LiveRecording
+
+__all__ = ["CommunicatorStatus", "JobStatus", "PaceHistory", "RankStatus", "measure_status"]
+
+# ns: the pace of now is that of the steps that ended in so much time [chosen]
+WINDOW_NS: Final = 10 * 10**9
+# looks: the usual pace is that of no more, of which the slowest and fastest tenth are left out [chosen]
+MAX_PACES_KEPT: Final = 600
+MIN_PACES_FOR_RANGE: Final = 10  # looks: of fewer no usual range is told [chosen]
+# collectives: who is late now is told from the last ones [chosen]
+MAX_CALLS_FOR_LATENESS: Final = 32
+# times the usual step: after so long without a step's end the pace falls [chosen]
+STEPS_UNTIL_PACE_FALLS: Final = 2
+_FULL_CODES: Final = frozenset(map(COLLECTIVES.index, FULL_COLLECTIVES))
+
+
+@dataclass(frozen=True)
+class CommunicatorStatus:
+    """The last calls of a rank in a communicator: operation and number; null before the first."""
+
+    name: str
+    entered: tuple[str, int] | None
+    completed: tuple[str, int] | None
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """Where a rank stands; rates are per second, null where they are not known.
+
+    `step` is the last completed one. `span` is the innermost open span, as kind and name, since
+    `span_since_ns` of wall time. `late_ns` is by how much it enters collectives after the others.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    state: str | None
+    is_over: bool
+    step: int | None
+    step_count: int
+    steps_per_s: float | None
+    samples_per_s: float | None
+    tokens_per_s: float | None
+    span: tuple[str, str] | None
+    span_since_ns: int | None
+    late_ns: float | None
+    communicators: tuple[CommunicatorStatus, ...]
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """Where a job stands; `usual_steps_per_s` is the range of its pace so far, null in the beginning."""
+
+    at_ns: int
+    world: int
+    ranks: tuple[RankStatus, ...]
+    steps_per_s: float | None
+    usual_steps_per_s: tuple[float, float] | None
+    samples_per_s: float | None
+    tokens_per_s: float | None
+
+    @property
+    def step(self) -> int | None:
+        """The last step that all ranks have completed."""
+        steps = [one.step for one in self.ranks if not one.is_over or one.step is not None]
+        known_steps = [step for step in steps if step is not None]
+        return min(known_steps) if known_steps and len(known_steps) == len(steps) else None
+
+    @property
+    def latest(self) -> RankStatus | None:
+        """The rank that is late most."""
+        late_ranks = [one for one in self.ranks if one.late_ns is not None]
+        return max(late_ranks, key=lambda one: one.late_ns or 0.0, default=None)
+
+
+@dataclass(eq=False)
+class PaceHistory:
+    """The pace of a job at each look so far, steps per second."""
+
+    paces: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_PACES_KEPT))
+
+    def range(self) -> tuple[float, float] | None:
+        """Return the usual pace: from the slowest tenth of all looks to the fastest."""
+        if len(self.paces) < MIN_PACES_FOR_RANGE:
+            return None
+        low, high = np.quantile(self.paces, (0.1, 0.9)).tolist()
+        return low, high
+
+
+def measure_status(job: LiveJob, history: PaceHistory, now_ns: int) -> JobStatus:
+    """Measure where a job stands now, and add its pace to the history."""
+    ranks = job.ranks
+    late_ns = _measure_lateness(ranks)
+    rank_statuses = tuple(
+        _measure_rank(rank, one, late_ns.get(rank), now_ns) for rank, one in ranks.items()
+    )
+    paces = [one.steps_per_s for one in rank_statuses if one.steps_per_s is not None]
+    pace = median(paces) if paces else None
+    usual = history.range()
+    if pace is not None:
+        history.paces.append(pace)
+    return JobStatus(
+        at_ns=now_ns,
+        world=max(job.world, len(ranks)),
+        ranks=rank_statuses,
+        steps_per_s=pace,
+        usual_steps_per_s=usual,
+        samples_per_s=_sum(one.samples_per_s for one in rank_statuses),
+        tokens_per_s=_sum(one.tokens_per_s for one in rank_statuses),
+    )
+
+
+def _sum(rates: Iterable[float | None]) -> float | None:
+    known_rates = [rate for rate in rates if rate is not None]
+    return sum(known_rates) if known_rates else None
+
+
+def _measure_rank(
+    rank: int, one: JobProcess, late_ns: float | None, now_ns: int
+) -> RankStatus:
+    recording = one.recording
+    facts: dict[str, Any] = {
+        "rank": rank,
+        "host": one.process.host,
+        "pid": one.process.pid,
+        "state": one.state,
+        "is_over": one.is_over,
+        "step_count": one.step_count,
+        "late_ns": late_ns,
+    }
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("step", "steps_per_s", "samples_per_s", "tokens_per_s", "span", "span_since_ns")
+    )
+    if recording is None:
+        return RankStatus(**facts, **nothing, communicators=())
+    last_step = recording.steps[-1].number if recording.steps else None
+    communicators = tuple(map(_describe_calls, recording.call_logs.values()))
+    if one.is_over:
+        return RankStatus(**facts, **nothing | {"step": last_step}, communicators=communicators)
+    monotonic_ns = now_ns - recording.wall_offset_ns
+    begin_ns, end_ns, step_count = _window_of_steps(recording, monotonic_ns)
+    seconds = (end_ns - begin_ns) / 1e9
+    span = recording.innermost
+    return RankStatus(
+        **facts,
+        step=last_step,
+        steps_per_s=step_count / seconds if seconds > 0 else None,
+        samples_per_s=_measure_work(recording, "samples", begin_ns, seconds),
+        tokens_per_s=_measure_work(recording, "tokens", begin_ns, seconds),
+        span=None if span is None else (span.kind, span.name),
+        span_since_ns=None if span is None else one.to_wall_ns(span.start_ns),
+        communicators=communicators,
+    )
+
+
+def _describe_calls(log: CallLog) -> CommunicatorStatus:
+    entered, completed = log.last_entered, log.last_completed
+    return CommunicatorStatus(
+        log.group.name,
+        None if entered is None else (COLLECTIVES[entered.op], entered.seq),
+        None if completed is None else (COLLECTIVES[completed.op], completed.seq),
+    )
+
+
+def _window_of_steps(recording: LiveRecording, now_ns: int) -> tuple[int, int, int]:
+    """Return begin and end of the time that tells the pace, and the steps that ended in it.
+
+    It begins with the end of a step. It ends with the last one, or now if that is long ago.
+    """
+    ends_ns = [step.end_ns for step in recording.steps]
+    if len(ends_ns) < 2:
+        return 0, 0, 0
+    usual_ns = median(np.diff(ends_ns).tolist())
+    last_ns = ends_ns[-1]
+    is_due = now_ns - last_ns > STEPS_UNTIL_PACE_FALLS * usual_ns
+    end_ns = now_ns if is_due else last_ns
+    first = next(
+        (i for i, ns in enumerate(ends_ns) if ns >= end_ns - WINDOW_NS), len(ends_ns) - 1
+    )
+    first = min(first, len(ends_ns) - 2) if not is_due else first
+    return ends_ns[first], end_ns, len(ends_ns) - 1 - first
+
+
+def _measure_work(
+    recording: LiveRecording, name: str, begin_ns: int, seconds: float
+) -> float | None:
+    """Return the rate of a counter of steps; None where the program counts none."""
+    amounts = recording.work[name]
+    if not amounts or seconds <= 0:
+        return None
+    return sum(amount for at_ns, amount in amounts if at_ns > begin_ns) / seconds
+
+
+def _measure_lateness(ranks: Mapping[int, JobProcess]) -> dict[int, float]:
+    """Return by how much each rank enters collectives after the mean of the others, ns.
+
+    Told from the last calls of the largest group of ranks that share a clock.
+    """
+    arrivals_ns: dict[tuple[str, str], dict[int, dict[int, int]]] = {}
+    for rank, one in ranks.items():
+        if one.recording is None or one.is_over:
+            continue
+        for uid, log in one.recording.call_logs.items():
+            key = (uid, one.process.clock_domain)
+            arrivals_ns.setdefault(key, {})[rank] = {
+                call.seq: call.start_ns for call in log.calls.values() if call.op in _FULL_CODES
+            }
+    starts_by_rank = max(arrivals_ns.values(), key=len, default={})
+    if len(starts_by_rank) < 2:
+        return {}
+    shared_seqs = set.intersection(*(set(starts) for starts in starts_by_rank.values()))
+    last_seqs = sorted(shared_seqs)[-MAX_CALLS_FOR_LATENESS:]
+    if not last_seqs:
+        return {}
+    starts_ns = np.array([[starts[seq] for seq in last_seqs] for starts in starts_by_rank.values()])
+    others_ns = (starts_ns.sum(axis=0) - starts_ns) / (len(starts_ns) - 1)
+    lateness_ns = (starts_ns - others_ns).mean(axis=1)
+    return dict(zip(starts_by_rank, lateness_ns.tolist(), strict=True))

@@ -1,0 +1,289 @@
+"""Watches a job: looks once a second, tells what is new, and writes stalls into the trace folder."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.model.inert import clean
+from tracelens.schema.life import Ended, Gone, Journal, Launched, Resumed, Stalled, read_journals
+from tracelens.watch import sentences
+from tracelens.watch.exits import ExitWatch
+from tracelens.watch.job import LiveJob
+from tracelens.watch.processes import find_children, is_here, read_state
+from tracelens.watch.stacks import StackDumps
+from tracelens.watch.stalls import StallDetector
+from tracelens.watch.status import PaceHistory, measure_status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tracelens.schema.life import Entry
+    from tracelens.watch.alerts import AlertCommand
+    from tracelens.watch.job import JobProcess
+    from tracelens.watch.stalls import Stall
+    from tracelens.watch.status import JobStatus
+
+__all__ = ["News", "Watcher"]
+
+# seconds after the last process ended, in which the job may be started again [chosen]
+GRACE_S: Final = 10.0
+_ORDINARY_STATES: Final = ("running", "sleeping")
+
+
+@dataclass(frozen=True)
+class News:
+    """Something to tell: for people a sentence, for programs the facts. Alarms also run a command."""
+
+    kind: str
+    sentence: str
+    facts: dict[str, Any]
+    is_alarm: bool = False
+
+
+class Watcher:
+    """Looks at a job that records to a folder.
+
+    `status` is where it stood at the last look, `stall` the stall that lasts.
+    """
+
+    def __init__(
+        self, folder: Path, alert_command: AlertCommand | None = None, *, is_parent: bool = False
+    ) -> None:
+        """Begin; the folder need not exist yet.
+
+        Args:
+            folder: The trace folder.
+            alert_command: What is run for each alarm.
+            is_parent: The launcher's parent watches: it journals ends, and hands them to `add_gone`.
+        """
+        self._folder = folder
+        self._job = LiveJob(folder)
+        self._alert_command = alert_command
+        self._detector = StallDetector()
+        self._history = PaceHistory()
+        self._exits = None if is_parent else ExitWatch()
+        self._followed: set[tuple[str, int, int]] = set()
+        self._codes: dict[tuple[str, int, int], int | None] = {}
+        self._entry: Stalled | None = None
+        self._dumps: StackDumps | None = None
+        self._labels_without_stack: dict[str, str] = {}
+        self._over_since_s: float | None = None
+        self._journal: Journal | None = None
+        self._news: list[News] = []
+        self.stall: Stall | None = None
+        self.status: JobStatus | None = None
+        self.ended_code: int | None = None
+
+    def look(self) -> list[News]:
+        """Look once; return what is new since the last look."""
+        now_ns = time.time_ns()
+        self._job.look()
+        self._follow_processes()
+        self.wait(0)
+        self.status = measure_status(self._job, self._history, now_ns)
+        self._judge(now_ns)
+        if self._alert_command is not None:
+            self._alert_command.advance()
+        news, self._news = self._news, []
+        return news
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait so long, or until a process of this host ends."""
+        if self._exits is not None:
+            gone, _ = self._exits.wait(timeout_s)
+            self.add_gone(gone)
+
+    def add_gone(self, entries: Iterable[Gone]) -> None:
+        """Take note of processes that have ended."""
+        for entry in entries:
+            identity = (entry.host, entry.pid, entry.incarnation)
+            self._codes[identity] = entry.code
+            one = self._job.find(identity)
+            if one is not None:
+                one.look()
+            has_failed = entry.code != 0 and not (
+                entry.code is None and one is not None and one.is_complete
+            )
+            sentence = sentences.describe_end(entry, one)
+            facts = {"entry": "gone", **asdict(entry)}
+            self._tell(News("gone", sentence, facts, is_alarm=has_failed))
+            if self._exits is not None and not self._is_journaled():
+                self._write(entry)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, and is not about to be started again."""
+        if not self._job.is_over:
+            self._over_since_s = None
+            return False
+        if self._over_since_s is None:
+            self._over_since_s = time.monotonic()
+        begun_ns = max(one.process.incarnation for one in self._job.all_processes)
+        launched, ended = _find_command(self._folder)
+        if ended is not None and ended.at_ns >= begun_ns:
+            self.ended_code = ended.code
+            return True
+        if launched is not None and read_state(launched.pid, launched.at_ns) not in {
+            None,
+            "gone",
+            "zombie",
+        }:
+            return False
+        return time.monotonic() - self._over_since_s >= GRACE_S
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a rank failed or the job stands still, else 0."""
+        if self.stall is not None or self.ended_code:
+            return 1
+        return int(any(self._has_failed(one) for one in self._job.ranks.values()))
+
+    def close(self) -> list[News]:
+        """Write what is not written yet and close all files; return the last news."""
+        if self._dumps is not None:
+            self._end_dumps()
+        if self._exits is not None:
+            self._exits.close()
+        self._job.close()
+        news, self._news = self._news, []
+        return news
+
+    def _follow_processes(self) -> None:
+        """Tell of processes that have begun, and watch for their end."""
+        new = [one for one in self._job.all_processes if one.identity not in self._followed]
+        for one in new:
+            self._followed.add(one.identity)
+            if self._exits is not None and is_here(one.process) and not one.is_over:
+                self._exits.add(one.process)
+        begun = [one for one in new if not one.is_over]
+        if begun:
+            facts = {
+                "ranks": [one.process.rank for one in begun],
+                "pids": [one.process.pid for one in begun],
+            }
+            restarted = len(self._job.all_processes) - len(begun) >= len(self._job.ranks)
+            sentence = sentences.describe_begin(begun, self._job.world, restarted=restarted)
+            self._tell(News("began", sentence, facts))
+
+    def _judge(self, now_ns: int) -> None:
+        """Tell of a stall that has begun or ended, and of stacks that are there by now."""
+        stall_before, self.stall = self.stall, self._detector.look(self._job, now_ns)
+        if self.stall is not stall_before and stall_before is not None:
+            self._resume(stall_before, now_ns)
+        if self.stall is not None and self.stall is not stall_before:
+            self._begin_stall(self.stall, now_ns)
+        if self._dumps is not None and self._dumps.advance() is not None:
+            self._end_dumps()
+
+    def _begin_stall(self, stall: Stall, now_ns: int) -> None:
+        ranks = self._job.ranks
+        states = {str(rank): one.state for rank, one in ranks.items() if one.state is not None}
+        for rank in stall.culprits:
+            if rank in ranks and is_here(ranks[rank].process):
+                for pid, (name, state) in find_children(ranks[rank].process.pid).items():
+                    if state not in _ORDINARY_STATES:
+                        states[f"{rank} child {pid} ({clean(name)})"] = state
+        call = stall.call
+        steps = [one.recording.open_step for one in ranks.values() if one.recording is not None]
+        step = max(steps, default=-1) if call is None else call.step
+        self._entry = Stalled(
+            at_ns=now_ns,
+            since_ns=stall.since_ns,
+            culprits=[*stall.culprits],
+            waiting=[*stall.waiting],
+            communicator=stall.communicator,
+            op=None if call is None else call.op,
+            seq=None if call is None or call.seq < 0 else call.seq,
+            step=step if step >= 0 else None,
+            states=states,
+        )
+        sentence = sentences.describe_stall(stall, self._entry, ranks, self._job.other_hosts)
+        self._tell(News("stalled", sentence, {"entry": "stalled", **asdict(self._entry)}))
+        self._begin_dumps(ranks)
+
+    def _begin_dumps(self, ranks: dict[int, JobProcess]) -> None:
+        """Begin to take the stacks of all ranks, the culprits' first."""
+        assert self._entry is not None
+        culprits = set(self._entry.culprits)
+        pids: dict[str, int] = {}
+        self._labels_without_stack = {}
+        for rank in sorted(ranks, key=lambda rank: (rank not in culprits, rank)):
+            one = ranks[rank]
+            if not is_here(one.process):
+                self._labels_without_stack[str(rank)] = f"it runs on {clean(one.process.host)}"
+            elif one.state in {"stopped", "zombie", "gone"}:
+                self._labels_without_stack[str(rank)] = f"the process is {one.state}"
+            else:
+                pids[str(rank)] = one.process.pid
+        self._dumps = StackDumps(pids)
+
+    def _end_dumps(self) -> None:
+        """Write the stall down, with the stacks that there are, and run the command."""
+        assert self._dumps is not None
+        assert self._entry is not None
+        stacks = self._dumps.stop()
+        self._dumps = None
+        reasons = self._labels_without_stack | stacks.reasons
+        self._entry = replace(
+            self._entry,
+            stacks=stacks.frames,
+            no_stacks=sentences.join_reasons(reasons) if reasons else None,
+        )
+        facts = {"entry": "stalled", **asdict(self._entry)}
+        sentence = sentences.describe_stacks(self._entry)
+        self._tell(News("stacks", sentence, facts))
+        self._alert("stalled", facts)
+        self._write(self._entry)
+
+    def _resume(self, stall: Stall, now_ns: int) -> None:
+        if self._dumps is not None:
+            self._end_dumps()
+        has_ended = self._job.is_over
+        sentence = sentences.describe_resumption(stall, now_ns, has_ended=has_ended)
+        facts = {"entry": "resumed", "at_ns": now_ns, "since_ns": stall.since_ns}
+        self._tell(News("resumed", sentence, facts | {"has_ended": has_ended}, is_alarm=True))
+        if not has_ended:
+            self._write(Resumed(now_ns, stall.since_ns))
+
+    def _has_failed(self, one: JobProcess) -> bool:
+        """Return True if the process of a rank ended otherwise than well, as far as that is known."""
+        if not one.is_over:
+            return False
+        code = self._codes.get(one.identity)
+        return code != 0 if code is not None else not one.is_complete
+
+    def _tell(self, news: News) -> None:
+        self._news.append(news)
+        if news.is_alarm:
+            self._alert(news.kind, news.facts | {"sentence": news.sentence})
+
+    def _alert(self, kind: str, facts: dict[str, Any]) -> None:
+        if self._alert_command is not None:
+            self._alert_command.send({"alert": kind, "folder": str(self._folder), **facts})
+
+    def _write(self, entry: Entry) -> None:
+        with suppress(OSError):  # a folder that this user may not write to is watched all the same
+            if self._journal is None:
+                self._journal = Journal(self._folder)
+            self._journal.append(entry)
+
+    def _is_journaled(self) -> bool:
+        """Return True if a `record` that still runs writes down how processes end."""
+        launched, ended = _find_command(self._folder)
+        return launched is not None and (ended is None or ended.at_ns < launched.at_ns)
+
+
+def _find_command(folder: Path) -> tuple[Launched | None, Ended | None]:
+    """Return the journal's last launch of a command, and the last end of one."""
+    launched: Launched | None = None
+    ended: Ended | None = None
+    for entry in read_journals(folder):
+        if isinstance(entry, Launched):
+            launched = entry
+        elif isinstance(entry, Ended):
+            ended = entry
+    return launched, ended

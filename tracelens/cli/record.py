@@ -93,7 +93,11 @@ def run(arguments: argparse.Namespace) -> int:
     _note_recorder(folder)
     among_ranks = launcher_rank() is not None
     with CommandJournal(folder, shlex.join(command), among_ranks=among_ranks) as journal:
-        looks = _begin_watch(folder, arguments.on_alert) if arguments.watch or arguments.on_alert else None
+        looks = (
+            _begin_watch(folder, arguments.on_alert)
+            if arguments.watch or arguments.on_alert
+            else None
+        )
         code, attached = _run(command, environment(folder) | retention, journal, looks)
         journal.end(code)
         if looks is not None:

@@ -47,9 +47,9 @@ class AlertCommand:
             file.write(text)
             file.seek(0)
             try:
-                process = subprocess.Popen(
+                process = subprocess.Popen(  # noqa: S602 - the user's own command line
                     self._command,
-                    shell=True,  # noqa: S602 - the user's own command line
+                    shell=True,
                     stdin=file,
                     stdout=sys.stderr,
                     start_new_session=True,

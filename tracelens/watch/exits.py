@@ -1,4 +1,4 @@
-"""How recorded processes end: by a file descriptor of each, which the kernel makes readable at its end."""
+"""How recorded processes end: the kernel makes a file descriptor of each readable at its end."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tracelens.readers.native.recordings import DAMAGE
 from tracelens.schema.host import read_note
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX, parse_stem
-from tracelens.watch.processes import ENDED_STATES, is_here, read_state
+from tracelens.watch.processes import ENDED_STATES, is_on_this_host, read_state
 from tracelens.watch.recording import LiveRecording
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class JobProcess:
             return
         self.state = (
             read_state(self.process.pid, self.process.incarnation)
-            if is_here(self.process)
+            if is_on_this_host(self.process)
             else None
         )
         self.recording.look()  # after its state: of an ended process everything is read
@@ -194,4 +194,3 @@ class LiveJob:
             is_over=True,
             summary_steps=0 if end.summary is None else end.summary.steps,
         )
-

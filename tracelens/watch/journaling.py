@@ -19,7 +19,7 @@ from tracelens.schema.ownership import belongs_to
 from tracelens.schema.side import from_lines
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, SIDE_FILE
 from tracelens.watch.exits import ExitWatch
-from tracelens.watch.processes import is_descendant, is_here
+from tracelens.watch.processes import is_descendant, is_on_this_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ class JobExits:
             self.exits.rename(process)
             return
         self._begun_ns[name] = time.time_ns()
-        if is_here(process) and self._is_ours(process):
+        if is_on_this_host(process) and self._is_ours(process):
             self.has_found = True
             self.exits.add(process)
 
@@ -121,10 +121,10 @@ class CommandJournal:
         has_ended = False
         while not has_ended:
             self._jobs.find_new()
-            gone, has_ended = self._jobs.exits.wait(LOOK_EVERY_S)
-            self._append(gone)
+            ended_processes, has_ended = self._jobs.exits.wait(LOOK_EVERY_S)
+            self._append(ended_processes)
             if on_look is not None:
-                on_look(gone)
+                on_look(ended_processes)
         return True
 
     def end(self, code: int) -> None:
@@ -134,8 +134,8 @@ class CommandJournal:
         self._append([])
         end_s = time.monotonic() + GRACE_S
         while self._jobs.exits.count and time.monotonic() < end_s:
-            gone, _ = self._jobs.exits.wait(LOOK_EVERY_S)
-            self._append(gone)
+            ended_processes, _ = self._jobs.exits.wait(LOOK_EVERY_S)
+            self._append(ended_processes)
         if self._journal is not None:
             self._append([Ended(ended_ns, code)])
 

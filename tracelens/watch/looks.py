@@ -28,12 +28,12 @@ class Looks:
         self._show = Lines(sys.stderr, prefix="tracelens: ")
         self._due_s = time.monotonic()
 
-    def __call__(self, gone: list[Gone]) -> None:
+    def __call__(self, ended_processes: list[Gone]) -> None:
         """Take note of processes that have ended, and look if it is time."""
-        if self._watcher is None or not (gone or time.monotonic() >= self._due_s):
+        if self._watcher is None or not (ended_processes or time.monotonic() >= self._due_s):
             return
         try:
-            self._watcher.add_gone(gone)
+            self._watcher.add_ends(ended_processes)
             self._show(self._watcher, self._watcher.look())
         except Exception as error:  # noqa: BLE001 - whatever it is, the command goes on
             sys.stderr.write(f"tracelens: the watch has failed and ends ({error!r})\n")
@@ -41,6 +41,6 @@ class Looks:
         self._due_s = time.monotonic() + LOOK_EVERY_S
 
     def close(self) -> None:
-        """Tell what is left to tell."""
+        """Report what is left."""
         if self._watcher is not None:
             self._show(self._watcher, [*self._watcher.look(), *self._watcher.close()])

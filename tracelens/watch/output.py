@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["Lines", "output_for", "write_json"]
 
 # share of the usual pace: a pace further outside of its range is told [chosen]
-MIN_SHARE_TO_TELL_PACE: Final = 0.2
+MIN_SHARE_OF_PACE_CHANGE: Final = 0.2
 
 
 @contextmanager
-def output_for(
-    stream: TextIO, *, as_json: bool
-) -> Iterator[Callable[[Watcher, list[News]], None]]:
+def output_for(stream: TextIO, *, as_json: bool) -> Iterator[Callable[[Watcher, list[News]], None]]:
     """Yield what shows a look: it is called with the watcher and with what is new."""
     if as_json:
         yield lambda watcher, news: write_json(stream, watcher, news)
@@ -40,12 +38,12 @@ def output_for(
 
 def write_json(stream: TextIO, watcher: Watcher, news: list[News]) -> None:
     """Write what is new and where the job stands, an object a line."""
-    for one in news:
-        stream.write(dumps({"kind": one.kind, "sentence": one.sentence, **one.facts}) + "\n")
+    rows = [{"kind": one.kind, "sentence": one.sentence, **one.facts} for one in news]
     if watcher.status is not None and watcher.status.ranks:
         facts: dict[str, Any] = asdict(watcher.status)
         status = {"kind": "status", "step": watcher.status.step, **facts}
-        stream.write(dumps(status | {"is_stalled": watcher.stall is not None}) + "\n")
+        rows.append(status | {"is_stalled": watcher.stall is not None})
+    stream.writelines(dumps(row) + "\n" for row in rows)
     stream.flush()
 
 
@@ -88,7 +86,7 @@ def _find_change(watcher: Watcher) -> tuple[int, str] | None:
     if status.usual_steps_per_s is None:
         return running_count, "first"
     low, high = status.usual_steps_per_s
-    if status.steps_per_s < low * (1 - MIN_SHARE_TO_TELL_PACE):
+    if status.steps_per_s < low * (1 - MIN_SHARE_OF_PACE_CHANGE):
         return running_count, "slower"
-    is_faster = status.steps_per_s > high * (1 + MIN_SHARE_TO_TELL_PACE)
+    is_faster = status.steps_per_s > high * (1 + MIN_SHARE_OF_PACE_CHANGE)
     return running_count, "faster" if is_faster else "usual"

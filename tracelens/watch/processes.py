@@ -1,4 +1,4 @@
-"""What the system says of the processes of a job: their state, their children, kills for want of memory."""
+"""What the system says of the processes of a job: state, children, kills for want of memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
     "find_children",
     "find_out_of_memory_files",
     "is_descendant",
-    "is_here",
+    "is_on_this_host",
     "read_out_of_memory_kills",
     "read_state",
 ]
@@ -42,7 +42,7 @@ ENDED_STATES: Final = ("zombie", "gone")
 _MAX_ANCESTORS: Final = 64  # of a process, before the search for one is given up [policy]
 
 
-def is_here(process: Process) -> bool:
+def is_on_this_host(process: Process) -> bool:
     """Return True if a process ran on this host, so that its state can be read."""
     return process.host == host_name()
 
@@ -90,7 +90,7 @@ def is_descendant(pid: int, ancestor: int) -> bool:
 
 
 def find_out_of_memory_files(pid: int) -> tuple[Path, ...]:
-    """Return the files that count kills for want of memory: of the process' control group, and of all."""
+    """Return the files that count kills for want of memory, of a control group and of the kernel."""
     files = []
     with suppress(OSError):
         for line in (_PROC / str(pid) / "cgroup").read_text(encoding="utf-8").splitlines():

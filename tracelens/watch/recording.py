@@ -12,7 +12,7 @@ import numpy as np
 from tracelens.conversion.definitions import NO_INDEX
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.schema.record import NO_SEQ
-from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
+from tracelens.schema.vocabulary import POINT_TO_POINT
 from tracelens.watch.pauses import BETWEEN_STEPS, START, STEP, pause_of
 from tracelens.watch.segments import LiveSegments
 from tracelens.watch.side import LiveSide

@@ -31,17 +31,17 @@ _PYTHON_FRAMES_SHOWN: Final = 3  # innermost frames of Python in a line of a sta
 
 
 def describe_begin(begun: Sequence[JobProcess], world: int, *, restarted: bool) -> str:
-    """Say which processes have begun to record."""
+    """Report which processes have begun to record."""
     ranks = sorted(one.process.rank for one in begun if one.process.role == "worker")
     servers = len(begun) - len(ranks)
-    who = fmt.listing("rank", ranks) if ranks else fmt.count(servers, "parameter server")
+    name = fmt.listing("rank", ranks) if ranks else fmt.count(servers, "parameter server")
     again = " again" if restarted else ""
     verb = "records" if len(begun) == 1 else "record"
-    return f"{who} of {world} {verb}{again}"
+    return f"{name} of {world} {verb}{again}"
 
 
 def describe_status(status: JobStatus) -> str:
-    """Say where a job stands in one line."""
+    """Describe where a job stands in one line."""
     running = [one for one in status.ranks if not one.is_over]
     parts = [f"{len(running)} of {fmt.count(status.world, 'rank')}"]
     if status.step is not None:
@@ -55,8 +55,8 @@ def describe_status(status: JobStatus) -> str:
     if status.tokens_per_s is not None:
         parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
     latest = status.latest
-    if latest is not None and latest.late_ns is not None and latest.late_ns > 0:
-        parts.append(f"rank {latest.rank} enters last, by {fmt.duration(latest.late_ns)}")
+    if latest is not None and latest.delay_ns is not None and latest.delay_ns > 0:
+        parts.append(f"rank {latest.rank} enters last, by {fmt.duration(latest.delay_ns)}")
     return ", ".join(parts)
 
 
@@ -66,22 +66,22 @@ def describe_stall(
     ranks: Mapping[int, JobProcess],
     other_hosts: Mapping[int, str],
 ) -> str:
-    """Say who waits for whom, in which call, since when, and what the culprits are doing."""
+    """Describe which ranks wait for which, in which call, since when, and what the culprits do."""
     length = fmt.duration(entry.at_ns - stall.since_ns)
     where = _describe_call(entry)
     if not stall.culprits:
-        waiting = fmt.listing("rank", stall.waiting).capitalize()
-        return f"STALLED for {length}: {waiting} are all in {where}, which does not complete"
-    who = fmt.listing("rank", stall.culprits)
+        all_ranks = fmt.listing("rank", stall.waiting)
+        return f"STALLED for {length}: {all_ranks} are all in {where}, which does not complete"
+    name = fmt.listing("rank", stall.culprits)
     details = [_describe_culprit(rank, stall, entry, ranks, other_hosts) for rank in stall.culprits]
     if not stall.waiting:
-        return f"STALLED for {length}: {who} made no progress; {'; '.join(details)}"
+        return f"STALLED for {length}: {name} made no progress; {'; '.join(details)}"
     waiting = [rank for rank in stall.waiting if rank not in stall.culprits]
     if not waiting or stall.reason == "wait for each other":
-        return f"STALLED for {length}: {who} wait for each other; {'; '.join(details)}"
+        return f"STALLED for {length}: {name} wait for each other; {'; '.join(details)}"
     verb = "waits" if len(waiting) == 1 else "wait"
     return (
-        f"STALLED for {length}: {fmt.listing('rank', waiting)} {verb} in {where} for {who}; "
+        f"STALLED for {length}: {fmt.listing('rank', waiting)} {verb} in {where} for {name}; "
         f"{'; '.join(details)}"
     )
 
@@ -100,7 +100,7 @@ def _describe_culprit(
     ranks: Mapping[int, JobProcess],
     other_hosts: Mapping[int, str],
 ) -> str:
-    """Say what a rank that others wait for is doing."""
+    """Describe what a rank that others wait for is doing."""
     one = ranks.get(rank)
     if one is None:
         host = other_hosts.get(rank)
@@ -119,7 +119,8 @@ def _describe_culprit(
         since_ns = entry.at_ns - one.to_wall_ns(span.start_ns)
         parts.append(f"in {_describe_span(span)} since {fmt.duration(since_ns)}")
     if stall.reason == "made another call":
-        parts.append("made another call than the others")
+        other = "another call" if stall.other_op is None else f"{stall.other_op} {entry.seq}"
+        parts.append(f"made {other} instead")
     return ", ".join([*parts, *children])
 
 
@@ -143,7 +144,7 @@ def _choose_frames(frames: Sequence[str]) -> list[str]:
 
 
 def join_reasons(reasons: Mapping[str, str]) -> str:
-    """Say of which ranks there are no stacks, and why."""
+    """List the ranks without stacks, with the reason."""
     ranks_by_reason: dict[str, list[str]] = {}
     for label, reason in reasons.items():
         ranks_by_reason.setdefault(reason, []).append(label)
@@ -154,24 +155,24 @@ def join_reasons(reasons: Mapping[str, str]) -> str:
 
 
 def describe_resumption(stall: Stall, now_ns: int, *, has_ended: bool) -> str:
-    """Say that a stall is over."""
+    """Report that a stall is over."""
     length = fmt.duration(now_ns - stall.since_ns)
     return f"the job ended after a stall of {length}" if has_ended else f"resumed after {length}"
 
 
 def describe_end(entry: Gone, one: JobProcess | None) -> str:
-    """Say how a process ended."""
-    who = f"{'rank' if entry.role == 'worker' else 'parameter server'} {entry.rank}"
+    """Describe how a process ended."""
+    name = f"{'rank' if entry.role == 'worker' else 'parameter server'} {entry.rank}"
     how = _describe_code(entry.code)
     if entry.is_out_of_memory:
         how += ", for want of memory"
     recording = None if one is None else one.recording
     where = "" if recording is None or entry.code == 0 else _describe_last_span(recording, entry)
-    return f"{who} (pid {entry.pid}) {how}{where}"
+    return f"{name} (pid {entry.pid}) {how}{where}"
 
 
 def _describe_last_span(recording: LiveRecording, entry: Gone) -> str:
-    """Say which span an exception left, or in which one a process was killed."""
+    """Name the span that an exception left, or in which one a process was killed."""
     failed = recording.exception
     has_raised = entry.code is not None and entry.code > 0
     if has_raised and failed is not None:

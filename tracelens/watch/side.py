@@ -51,13 +51,10 @@ class LiveSide:
         self.clock: ClockReading | None = None
         self.is_complete = False
         self.process: Process
-        try:
-            self.read_on()
-            if not self._process_line:
-                raise NotATrace("its side file names no process yet")
-        except BaseException:
+        self.read_on()
+        if not self._process_line:
             self._file.close()
-            raise
+            raise NotATrace("its side file names no process yet")
 
     def read_on(self) -> None:
         """Read the lines that were added since."""

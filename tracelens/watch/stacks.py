@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,9 @@ __all__ = ["StackDumps", "Stacks"]
 TIME_LIMIT_S: Final = 10.0  # seconds for one process, after which it is left out [chosen]
 MAX_DUMPS_AT_ONCE: Final = 2  # py-spy processes: reading symbols takes much of a core [policy]
 MAX_FRAMES: Final = 60  # innermost frames that are kept of a thread [policy]
+# Options, one set after the other: where another debugger holds the process, it can only be read.
+_ATTEMPTS: Final = (("--native",), (), ("--nonblocking",))
+_PREFIX: Final = re.compile(r"Error: |\s*\d+: ")
 _MAX_BYTES: Final = 1 << 24  # of the output of one dump [policy]
 
 
@@ -38,7 +42,7 @@ class _Dump:
 
     label: str
     pid: int
-    is_native: bool
+    attempt: int
     process: subprocess.Popen[bytes]
     output: IO[bytes]
     errors: IO[bytes]
@@ -55,7 +59,7 @@ class StackDumps:
             pids: The processes, by a label that is theirs in the outcome.
         """
         self._program = _find_program()
-        self._waiting = [(label, pid, True) for label, pid in pids.items()]
+        self._waiting = [(label, pid, 0) for label, pid in pids.items()]
         self._running: list[_Dump] = []
         self._frames: dict[str, list[str]] = {}
         self._reasons: dict[str, str] = {}
@@ -87,13 +91,14 @@ class StackDumps:
         self._running, self._waiting = [], []
         return Stacks(self._frames, self._reasons)
 
-    def _start(self, label: str, pid: int, is_native: bool) -> None:  # noqa: FBT001 - of a tuple
+    def _start(self, label: str, pid: int, attempt: int) -> None:
+        """Start py-spy with the options of an attempt."""
         assert self._program is not None
         command = [self._program, "dump", "--json", "--pid", str(pid)]
         output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - see _finish
         try:
             process = subprocess.Popen(
-                [*command, "--native"] if is_native else command,
+                [*command, *_ATTEMPTS[attempt]],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
@@ -103,10 +108,10 @@ class StackDumps:
             self._reasons[label] = f"py-spy cannot be started ({error.strerror})"
             return
         deadline_s = time.monotonic() + TIME_LIMIT_S
-        self._running.append(_Dump(label, pid, is_native, process, output, errors, deadline_s))
+        self._running.append(_Dump(label, pid, attempt, process, output, errors, deadline_s))
 
     def _finish(self, dump: _Dump, failure: str = "") -> None:
-        """Read the frames of a dump that has ended; if there are none, try again without native ones."""
+        """Read the frames of a dump that has ended; if there are none, try again with other options."""
         self._running.remove(dump)
         with dump.output as output, dump.errors as errors:
             output.seek(0)
@@ -115,8 +120,8 @@ class StackDumps:
             messages = errors.read(_MAX_BYTES).decode(errors="replace").strip().splitlines()
         if frames:
             self._frames |= frames
-        elif dump.is_native:
-            self._waiting.insert(0, (dump.label, dump.pid, False))
+        elif dump.attempt + 1 < len(_ATTEMPTS):
+            self._waiting.insert(0, (dump.label, dump.pid, dump.attempt + 1))
         else:
             self._reasons[dump.label] = failure or _explain(messages)
 
@@ -129,9 +134,15 @@ def _find_program() -> str | None:
 
 def _explain(messages: list[str]) -> str:
     """Return why py-spy failed, from what it wrote."""
-    text = next((line for line in reversed(messages) if line.strip()), "it wrote nothing")
-    text = text.removeprefix("Error: ").strip()
-    if "ermission" in text or "not permitted" in text:
+    causes = []
+    for line in messages:
+        if line.startswith("Stack backtrace"):
+            break
+        cause = _PREFIX.sub("", line).strip()
+        if cause and cause != "Caused by:" and cause not in causes:
+            causes.append(cause)
+    text = ": ".join(causes) or "it wrote nothing"
+    if any(word in text for word in ("ermission", "EPERM", "not permitted")):
         return f"py-spy may not look into the process: {text} (docs/watch.md)"
     return f"py-spy failed: {text}"
 
@@ -146,7 +157,9 @@ def _parse(content: bytes, label: str, pid: int) -> dict[str, list[str]]:
             if thread.get("os_thread_id") == pid or len(threads) == 1:
                 stacks[label] = frames
             elif thread.get("owns_gil"):
-                stacks[f"{label} thread {thread.get('thread_name') or '?'} (holds the GIL)"] = frames
+                stacks[f"{label} thread {thread.get('thread_name') or '?'} (holds the GIL)"] = (
+                    frames
+                )
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
     return {name: frames for name, frames in stacks.items() if frames}

@@ -9,7 +9,7 @@ each other, will make none: it is accused after the shortest time.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from tracelens.accounting.standstill import (
 )
 from tracelens.align.collectives import to_grid
 from tracelens.model.recognition import EQUAL_BYTES
-from tracelens.schema.vocabulary import STATUSES
+from tracelens.schema.vocabulary import COLLECTIVES, STATUSES
 from tracelens.watch.pauses import END, MIN_STALL_NS, START, STEP, PauseLimits
 from tracelens.watch.recording import STEPS_OF_START
 
@@ -46,9 +46,10 @@ _CLOSED: Final = STATUSES.index("closed")
 class Stall:
     """A job that stands still; wall times, ns.
 
-    Since `since_ns` the `culprits` have made no progress, which was found at `found_ns`; `waiting` ranks are in `call`, null where no
-    rank is in a call. `communicator` is its name. `pause` is the kind of pause of the culprits, `limit_ns`
-    how long that may take. `reason` says why they will not go on, empty where that is not certain.
+    Since `since_ns` the `culprits` have made no progress, which was found at `found_ns`. The `waiting`
+    ranks are in `call`, null where no rank is in a call; `communicator` is its name. `pause` is the kind
+    of pause of the culprits, `limit_ns` how long that may take. `reason` says why they will not go on,
+    empty where that is not certain; `other_op` is the call that they made instead.
     """
 
     since_ns: int
@@ -60,6 +61,7 @@ class Stall:
     pause: str
     limit_ns: int
     reason: str
+    other_op: str | None = None
 
 
 class StallDetector:
@@ -166,12 +168,13 @@ class StallDetector:
         culprits = {rank: ranks[rank] for rank in root.ranks if rank in ranks}
         entered_ns = {call: _entered_ns(call, ranks) for call in calls}
         call = min(calls, key=lambda call: entered_ns[call])
+        call = replace(call, op=_find_op(call, call.inside, ranks) or call.op)
         progress_ns = [one.progress_wall_ns for one in culprits.values()]
-        since_ns = max(progress_ns, default=entered_ns[call])
+        since_ns = max(progress_ns, default=min(entered_ns.values()))
         reason = _explain(root, culprits.values())
         pause, limit_ns = self._limit(culprits.values(), ranks)
         limit_ns = MIN_STALL_NS if reason else limit_ns
-        if now_ns - max(since_ns, entered_ns[call]) <= limit_ns:
+        if now_ns - max(since_ns, min(entered_ns.values())) <= limit_ns:
             return None
         return Stall(
             since_ns=since_ns,
@@ -183,6 +186,7 @@ class StallDetector:
             pause=pause,
             limit_ns=limit_ns,
             reason=reason,
+            other_op=_find_op(call, root.ranks, ranks) if root.is_strayed else None,
         )
 
     def _judge_all(
@@ -256,6 +260,20 @@ def _explain(root: Root, culprits: Iterable[JobProcess]) -> str:
     if root.is_strayed:
         return "made another call"
     return "wait for each other" if len(root.ranks) > 1 else ""
+
+
+def _find_op(
+    call: OpenCall, members: Iterable[int], ranks: Mapping[int, JobProcess]
+) -> str | None:
+    """Return the operation that the first of some ranks made under the number of a call."""
+    for rank in members:
+        one = ranks.get(rank)
+        log = None
+        if one is not None and one.recording is not None:
+            log = one.recording.call_logs.get(call.communicator)
+        if log is not None and call.seq in log.calls:
+            return COLLECTIVES[log.calls[call.seq].op]
+    return None
 
 
 def _entered_ns(call: OpenCall, ranks: Mapping[int, JobProcess]) -> int:

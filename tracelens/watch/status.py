@@ -25,7 +25,7 @@ WINDOW_NS: Final = 10 * 10**9
 MAX_PACES_KEPT: Final = 600
 MIN_PACES_FOR_RANGE: Final = 10  # looks: of fewer no usual range is told [chosen]
 # collectives: who is late now is told from the last ones [chosen]
-MAX_CALLS_FOR_LATENESS: Final = 32
+MAX_CALLS_FOR_DELAY: Final = 32
 # times the usual step: after so long without a step's end the pace falls [chosen]
 STEPS_UNTIL_PACE_FALLS: Final = 2
 _FULL_CODES: Final = frozenset(map(COLLECTIVES.index, FULL_COLLECTIVES))
@@ -45,7 +45,7 @@ class RankStatus:
     """Where a rank stands; rates are per second, null where they are not known.
 
     `step` is the last completed one. `span` is the innermost open span, as kind and name, since
-    `span_since_ns` of wall time. `late_ns` is by how much it enters collectives after the others.
+    `span_since_ns` of wall time. `delay_ns` is by how much it enters collectives after the others.
     """
 
     rank: int
@@ -60,7 +60,7 @@ class RankStatus:
     tokens_per_s: float | None
     span: tuple[str, str] | None
     span_since_ns: int | None
-    late_ns: float | None
+    delay_ns: float | None
     communicators: tuple[CommunicatorStatus, ...]
 
 
@@ -86,8 +86,8 @@ class JobStatus:
     @property
     def latest(self) -> RankStatus | None:
         """The rank that is late most."""
-        late_ranks = [one for one in self.ranks if one.late_ns is not None]
-        return max(late_ranks, key=lambda one: one.late_ns or 0.0, default=None)
+        delayed_ranks = [one for one in self.ranks if one.delay_ns is not None]
+        return max(delayed_ranks, key=lambda one: one.delay_ns or 0.0, default=None)
 
 
 @dataclass(eq=False)
@@ -107,9 +107,9 @@ class PaceHistory:
 def measure_status(job: LiveJob, history: PaceHistory, now_ns: int) -> JobStatus:
     """Measure where a job stands now, and add its pace to the history."""
     ranks = job.ranks
-    late_ns = _measure_lateness(ranks)
+    delay_ns = _measure_delays(ranks)
     rank_statuses = tuple(
-        _measure_rank(rank, one, late_ns.get(rank), now_ns) for rank, one in ranks.items()
+        _measure_rank(rank, one, delay_ns.get(rank), now_ns) for rank, one in ranks.items()
     )
     paces = [one.steps_per_s for one in rank_statuses if one.steps_per_s is not None]
     pace = median(paces) if paces else None
@@ -132,9 +132,7 @@ def _sum(rates: Iterable[float | None]) -> float | None:
     return sum(known_rates) if known_rates else None
 
 
-def _measure_rank(
-    rank: int, one: JobProcess, late_ns: float | None, now_ns: int
-) -> RankStatus:
+def _measure_rank(rank: int, one: JobProcess, delay_ns: float | None, now_ns: int) -> RankStatus:
     recording = one.recording
     facts: dict[str, Any] = {
         "rank": rank,
@@ -143,7 +141,7 @@ def _measure_rank(
         "state": one.state,
         "is_over": one.is_over,
         "step_count": one.step_count,
-        "late_ns": late_ns,
+        "delay_ns": delay_ns,
     }
     nothing: dict[str, Any] = dict.fromkeys(
         ("step", "steps_per_s", "samples_per_s", "tokens_per_s", "span", "span_since_ns")
@@ -191,9 +189,7 @@ def _window_of_steps(recording: LiveRecording, now_ns: int) -> tuple[int, int, i
     last_ns = ends_ns[-1]
     is_due = now_ns - last_ns > STEPS_UNTIL_PACE_FALLS * usual_ns
     end_ns = now_ns if is_due else last_ns
-    first = next(
-        (i for i, ns in enumerate(ends_ns) if ns >= end_ns - WINDOW_NS), len(ends_ns) - 1
-    )
+    first = next((i for i, ns in enumerate(ends_ns) if ns >= end_ns - WINDOW_NS), len(ends_ns) - 1)
     first = min(first, len(ends_ns) - 2) if not is_due else first
     return ends_ns[first], end_ns, len(ends_ns) - 1 - first
 
@@ -208,7 +204,7 @@ def _measure_work(
     return sum(amount for at_ns, amount in amounts if at_ns > begin_ns) / seconds
 
 
-def _measure_lateness(ranks: Mapping[int, JobProcess]) -> dict[int, float]:
+def _measure_delays(ranks: Mapping[int, JobProcess]) -> dict[int, float]:
     """Return by how much each rank enters collectives after the mean of the others, ns.
 
     Told from the last calls of the largest group of ranks that share a clock.
@@ -226,10 +222,10 @@ def _measure_lateness(ranks: Mapping[int, JobProcess]) -> dict[int, float]:
     if len(starts_by_rank) < 2:
         return {}
     shared_seqs = set.intersection(*(set(starts) for starts in starts_by_rank.values()))
-    last_seqs = sorted(shared_seqs)[-MAX_CALLS_FOR_LATENESS:]
+    last_seqs = sorted(shared_seqs)[-MAX_CALLS_FOR_DELAY:]
     if not last_seqs:
         return {}
     starts_ns = np.array([[starts[seq] for seq in last_seqs] for starts in starts_by_rank.values()])
     others_ns = (starts_ns.sum(axis=0) - starts_ns) / (len(starts_ns) - 1)
-    lateness_ns = (starts_ns - others_ns).mean(axis=1)
-    return dict(zip(starts_by_rank, lateness_ns.tolist(), strict=True))
+    delays_ns = (starts_ns - others_ns).mean(axis=1)
+    return dict(zip(starts_by_rank, delays_ns.tolist(), strict=True))

@@ -12,7 +12,7 @@ from tracelens.schema.life import Ended, Gone, Journal, Launched, Resumed, Stall
 from tracelens.watch import sentences
 from tracelens.watch.exits import ExitWatch
 from tracelens.watch.job import LiveJob
-from tracelens.watch.processes import find_children, is_here, read_state
+from tracelens.watch.processes import find_children, is_on_this_host, read_state
 from tracelens.watch.stacks import StackDumps
 from tracelens.watch.stalls import StallDetector
 from tracelens.watch.status import PaceHistory, measure_status
@@ -58,7 +58,7 @@ class Watcher:
         Args:
             folder: The trace folder.
             alert_command: What is run for each alarm.
-            is_parent: The launcher's parent watches: it journals ends, and hands them to `add_gone`.
+            is_parent: The launcher's parent watches: it journals ends, and hands them to `add_ends`.
         """
         self._folder = folder
         self._job = LiveJob(folder)
@@ -94,10 +94,10 @@ class Watcher:
     def wait(self, timeout_s: float) -> None:
         """Wait so long, or until a process of this host ends."""
         if self._exits is not None:
-            gone, _ = self._exits.wait(timeout_s)
-            self.add_gone(gone)
+            ended_processes, _ = self._exits.wait(timeout_s)
+            self.add_ends(ended_processes)
 
-    def add_gone(self, entries: Iterable[Gone]) -> None:
+    def add_ends(self, entries: Iterable[Gone]) -> None:
         """Take note of processes that have ended."""
         for entry in entries:
             identity = (entry.host, entry.pid, entry.incarnation)
@@ -110,7 +110,7 @@ class Watcher:
             )
             sentence = sentences.describe_end(entry, one)
             facts = {"entry": "gone", **asdict(entry)}
-            self._tell(News("gone", sentence, facts, is_alarm=has_failed))
+            self._report(News("gone", sentence, facts, is_alarm=has_failed))
             if self._exits is not None and not self._is_journaled():
                 self._write(entry)
 
@@ -153,11 +153,11 @@ class Watcher:
         return news
 
     def _follow_processes(self) -> None:
-        """Tell of processes that have begun, and watch for their end."""
+        """Report processes that have begun, and watch for their end."""
         new = [one for one in self._job.all_processes if one.identity not in self._followed]
         for one in new:
             self._followed.add(one.identity)
-            if self._exits is not None and is_here(one.process) and not one.is_over:
+            if self._exits is not None and is_on_this_host(one.process) and not one.is_over:
                 self._exits.add(one.process)
         begun = [one for one in new if not one.is_over]
         if begun:
@@ -167,10 +167,10 @@ class Watcher:
             }
             restarted = len(self._job.all_processes) - len(begun) >= len(self._job.ranks)
             sentence = sentences.describe_begin(begun, self._job.world, restarted=restarted)
-            self._tell(News("began", sentence, facts))
+            self._report(News("began", sentence, facts))
 
     def _judge(self, now_ns: int) -> None:
-        """Tell of a stall that has begun or ended, and of stacks that are there by now."""
+        """Report a stall that has begun or ended, and stacks that were taken."""
         stall_before, self.stall = self.stall, self._detector.look(self._job, now_ns)
         if self.stall is not stall_before and stall_before is not None:
             self._resume(stall_before, now_ns)
@@ -183,7 +183,7 @@ class Watcher:
         ranks = self._job.ranks
         states = {str(rank): one.state for rank, one in ranks.items() if one.state is not None}
         for rank in stall.culprits:
-            if rank in ranks and is_here(ranks[rank].process):
+            if rank in ranks and is_on_this_host(ranks[rank].process):
                 for pid, (name, state) in find_children(ranks[rank].process.pid).items():
                     if state not in _ORDINARY_STATES:
                         states[f"{rank} child {pid} ({clean(name)})"] = state
@@ -202,7 +202,7 @@ class Watcher:
             states=states,
         )
         sentence = sentences.describe_stall(stall, self._entry, ranks, self._job.other_hosts)
-        self._tell(News("stalled", sentence, {"entry": "stalled", **asdict(self._entry)}))
+        self._report(News("stalled", sentence, {"entry": "stalled", **asdict(self._entry)}))
         self._begin_dumps(ranks)
 
     def _begin_dumps(self, ranks: dict[int, JobProcess]) -> None:
@@ -213,7 +213,7 @@ class Watcher:
         self._labels_without_stack = {}
         for rank in sorted(ranks, key=lambda rank: (rank not in culprits, rank)):
             one = ranks[rank]
-            if not is_here(one.process):
+            if not is_on_this_host(one.process):
                 self._labels_without_stack[str(rank)] = f"it runs on {clean(one.process.host)}"
             elif one.state in {"stopped", "zombie", "gone"}:
                 self._labels_without_stack[str(rank)] = f"the process is {one.state}"
@@ -235,7 +235,7 @@ class Watcher:
         )
         facts = {"entry": "stalled", **asdict(self._entry)}
         sentence = sentences.describe_stacks(self._entry)
-        self._tell(News("stacks", sentence, facts))
+        self._report(News("stacks", sentence, facts))
         self._alert("stalled", facts)
         self._write(self._entry)
 
@@ -245,7 +245,7 @@ class Watcher:
         has_ended = self._job.is_over
         sentence = sentences.describe_resumption(stall, now_ns, has_ended=has_ended)
         facts = {"entry": "resumed", "at_ns": now_ns, "since_ns": stall.since_ns}
-        self._tell(News("resumed", sentence, facts | {"has_ended": has_ended}, is_alarm=True))
+        self._report(News("resumed", sentence, facts | {"has_ended": has_ended}, is_alarm=True))
         if not has_ended:
             self._write(Resumed(now_ns, stall.since_ns))
 
@@ -256,7 +256,7 @@ class Watcher:
         code = self._codes.get(one.identity)
         return code != 0 if code is not None else not one.is_complete
 
-    def _tell(self, news: News) -> None:
+    def _report(self, news: News) -> None:
         self._news.append(news)
         if news.is_alarm:
             self._alert(news.kind, news.facts | {"sentence": news.sentence})
@@ -266,7 +266,14 @@ class Watcher:
             self._alert_command.send({"alert": kind, "folder": str(self._folder), **facts})
 
     def _write(self, entry: Entry) -> None:
+        """Append an entry to the journal, unless another watch has written down the same stall."""
         with suppress(OSError):  # a folder that this user may not write to is watched all the same
+            is_stall = isinstance(entry, Stalled | Resumed)
+            if is_stall and any(
+                isinstance(known, type(entry)) and known.since_ns == entry.since_ns
+                for known in read_journals(self._folder)
+            ):
+                return
             if self._journal is None:
                 self._journal = Journal(self._folder)
             self._journal.append(entry)

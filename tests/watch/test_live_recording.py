@@ -1,0 +1,145 @@
+"""A recording is followed while it grows: each record counts once, and open spans until they close."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from support.launch.patience import until
+from support.watch.commanded import commanded
+
+from tracelens.watch.job import LiveJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_steps_and_work_are_counted_once(tmp_path: Path) -> None:
+    """However often it is looked at, and over more than one segment."""
+    job = LiveJob(tmp_path)
+    with commanded(tmp_path) as process:
+        for first in range(0, 6000, 2000):
+            numbers = f"range({first}, {first + 2000})"
+            process.tell(
+                f"for i in {numbers}: tl.step(i, 4).__enter__().__exit__(None, None, None)"
+            )
+            job.look()
+            job.look()
+        recording = job.ranks[0].recording
+        assert recording is not None
+        assert recording.step_count == 6000
+        assert recording.steps[-1].number == 5999
+        assert [amount for _, amount in recording.work["samples"]][-3:] == [4.0] * 3
+    job.close()
+
+
+def test_an_open_span_is_innermost_until_it_closes(tmp_path: Path) -> None:
+    job = LiveJob(tmp_path)
+    with commanded(tmp_path) as process:
+        process.tell("step = tl.step(7).__enter__(); token = work.begin()")
+        job.look()
+        recording = job.ranks[0].recording
+        assert recording is not None
+        assert recording.innermost is not None
+        assert (recording.innermost.name, recording.innermost.step) == ("work", 7)
+        assert recording.open_step == 7
+        process.tell("token.end(); other = work.begin(); other.discard()")
+        job.look()
+        assert recording.innermost.kind == "step"
+        process.tell("step.__exit__(None, None, None)")
+        job.look()
+        assert recording.open_spans == []
+        assert [step.number for step in recording.steps] == [7]
+    job.close()
+
+
+def test_a_span_closes_although_its_segment_was_removed(tmp_path: Path) -> None:
+    """Full segments become Arrow; the memory of one stays as long as a span is open in it."""
+    job = LiveJob(tmp_path)
+    with commanded(tmp_path) as process:
+        process.tell("token = work.begin()")
+        job.look()
+        for segment in tmp_path.glob("*/*.seg"):
+            segment.unlink()
+        recording = job.ranks[0].recording
+        assert recording is not None
+        assert len(recording.open_spans) == 1
+        process.tell("token.end()")
+        job.look()
+        assert recording.open_spans == []
+    job.close()
+
+
+def test_calls_are_entered_and_completed(tmp_path: Path) -> None:
+    job = LiveJob(tmp_path)
+    with commanded(tmp_path, world=2) as process:
+        process.tell("reduce.begin(seq=0, nbytes=8).end(); token = gather.begin(seq=1, nbytes=8)")
+        job.look()
+        recording = job.ranks[0].recording
+        assert recording is not None
+        (log,) = recording.call_logs.values()
+        assert log.group.name == "world"
+        assert log.last_entered is not None
+        assert log.last_completed is not None
+        assert (log.last_entered.seq, log.last_completed.seq) == (1, 0)
+        process.tell("token.end()")
+        job.look()
+        assert log.last_completed.seq == 1
+        assert not log.calls[1].is_open
+    job.close()
+
+
+def test_a_late_watch_knows_what_is_open(tmp_path: Path) -> None:
+    """It begins after the span, and after more records than a segment holds."""
+    with commanded(tmp_path) as process:
+        process.tell("token = save.begin(); [work.begin().end() for _ in range(10_000)]")
+        job = LiveJob(tmp_path)
+        job.look()
+        recording = job.ranks[0].recording
+        assert recording is not None
+        assert [span.name for span in recording.open_spans] == ["save"]
+        job.close()
+
+
+def test_the_newest_process_of_a_rank_counts(tmp_path: Path) -> None:
+    """A rank is started again into the same folder; the first one was killed."""
+    job = LiveJob(tmp_path)
+    with commanded(tmp_path) as first:
+        job.look()
+    with commanded(tmp_path) as second:
+        until(lambda: (job.look(), job.ranks[0].process.pid == second.process.pid)[1])
+        assert [one.state for one in job.all_processes][0] == "gone"
+        assert len(job.all_processes) == 2
+        assert not job.is_over
+        assert second.end() == 0
+        job.look()
+        assert job.ranks[0].is_complete
+        assert job.is_over
+    assert first.process.returncode != 0
+    job.close()
+
+
+def test_what_ended_before_is_known_by_its_file(tmp_path: Path) -> None:
+    with commanded(tmp_path) as process:
+        process.tell("for i in range(5): tl.step(i).__enter__().__exit__(None, None, None)")
+        assert process.end() == 0
+    job = LiveJob(tmp_path)
+    job.look()
+    assert (job.ranks[0].is_over, job.ranks[0].is_complete, job.ranks[0].step_count) == (
+        True,
+        True,
+        5,
+    )
+
+
+def test_an_exception_is_told(tmp_path: Path) -> None:
+    job = LiveJob(tmp_path)
+    with commanded(tmp_path) as process:
+        process.tell("step = tl.step(3).__enter__(); token = work.begin(); token.end(failed=True)")
+        process.tell("step.__exit__(ValueError, None, None)")
+        job.look()
+        recording = job.ranks[0].recording
+        assert recording is not None
+        assert recording.exception is not None
+        assert (recording.exception.name, recording.exception.step) == ("work", 3)
+        assert recording.step_count == 0
+    job.close()

@@ -25,7 +25,7 @@ PASSED = ("mapped(", "contents(", "passed(")
 # Which are called so and open no file themselves: runs, browsers, sockets, and what asks the gate.
 OTHER = {
     *("Store.open", "runs.open", "runs().open", "served.open", "webbrowser.open", "probe.connect"),
-    *("scan_parquet", "scan_arrow", "load.open"),
+    *("scan_parquet", "scan_arrow", "load.open", "_SegmentReader.open"),
 }
 
 OURS = "a folder that TraceLens made: its marker was looked at"
@@ -113,9 +113,17 @@ LISTED: dict[str, dict[str, str]] = {
         "(_PLACE / f'{name}.toml').read_text": PACKAGE,
         "path.read_text": "a scenario that the user wrote, no trace",
     },
+    "tracelens/schema/life.py": {"os.open": "it appends to a journal of this process"},
     "tracelens/supervisor.py": {
         "mmap.mmap": "memory without a file",
         "Path('/proc/meminfo').read_text": SYSTEM,
+    },
+    "tracelens/watch/processes.py": {
+        "(_PROC / str(pid) / 'cgroup').read_text": SYSTEM,
+        "(_PROC / str(pid) / 'comm').read_text": SYSTEM,
+        "(_PROC / str(pid) / 'stat').read_text": SYSTEM,
+        "file.read_text": SYSTEM,
+        "path.read_text": SYSTEM,
     },
 }
 

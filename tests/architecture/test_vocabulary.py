@@ -86,6 +86,9 @@ EXCEPTIONS: Final = {
         "late",
     ),
     "tracelens/replay": Room(_LATER, "late"),
+    "tracelens/schema/life.py": Room(
+        "The entry of a process that does not exist any more.", "gone"
+    ),
 }
 
 

@@ -107,7 +107,7 @@ def test_the_newest_process_of_a_rank_counts(tmp_path: Path) -> None:
         job.look()
     with commanded(tmp_path) as second:
         until(lambda: (job.look(), job.ranks[0].process.pid == second.process.pid)[1])
-        assert [one.state for one in job.all_processes][0] == "gone"
+        assert job.all_processes[0].state == "gone"
         assert len(job.all_processes) == 2
         assert not job.is_over
         assert second.end() == 0

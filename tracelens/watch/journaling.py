@@ -158,7 +158,7 @@ class CommandJournal:
 
 
 def _read_process(folder: Path, name: str) -> Process | None:
-    """Return whose recording it is; None while that is not written yet, or not on this host."""
+    """Return the process of a recording; None while it is not written yet, or not on this host."""
     try:
         path = folder / name
         if name.endswith(ELSEWHERE_SUFFIX):

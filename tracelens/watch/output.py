@@ -73,9 +73,9 @@ class Lines:
 
 
 def _find_change(watcher: Watcher) -> tuple[int, str] | None:
-    """Return what makes a line of status worth writing: it differs from that of the line before.
+    """Return the number of running ranks and the kind of pace; a line is written when these change.
 
-    That is the number of running ranks, and whether the pace is as usual, slower or faster.
+    None where there is no pace to report.
     """
     status = watcher.status
     if status is None or status.steps_per_s is None or watcher.stall is not None:

@@ -66,7 +66,7 @@ class PauseLimits:
             self._longest_ns[kind] = max(self._longest_ns.get(kind, 0), length_ns)
 
     def limit_ns(self, kind: str, usual_step_ns: int) -> int:
-        """Return after how long a pause of this kind is a stall.
+        """Return the length from which on a pause of this kind is a stall, ns.
 
         Args:
             kind: One of `PAUSES_BY_SPAN`, or a constant of this module.

@@ -104,7 +104,7 @@ def find_out_of_memory_files(pid: int) -> tuple[Path, ...]:
 
 
 def read_out_of_memory_kills(files: tuple[Path, ...]) -> int:
-    """Return how many processes were killed for want of memory, by the counters in some files."""
+    """Return the number of processes killed for want of memory, by the counters in some files."""
     return sum(count for file in files for count in _read_counts(file))
 
 

@@ -134,7 +134,7 @@ class LiveSegments:
         self._current = min(numbers[-MAX_SEGMENTS_AT_FIRST:], default=0) - 1
 
     def read_new(self, find_spans: Callable[[UInt32s], Flags]) -> NewRecords:
-        """Return what changed since the last look.
+        """Return the records that are new or have changed since the last look.
 
         Args:
             find_spans: Returns True for each definition number that is one of spans: only these end.

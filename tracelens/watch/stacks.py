@@ -82,12 +82,15 @@ class StackDumps:
             self._start(*self._waiting.pop(0))
         return None if self._running or self._waiting else Stacks(self._frames, self._reasons)
 
-    def stop(self) -> Stacks:
-        """End what still runs; return what there is."""
+    def stop(self, reason: str) -> Stacks:
+        """End what still runs, and give a reason for what is missing; return the outcome."""
         for dump in self._running:
             dump.process.kill()
             dump.process.wait()
-            self._reasons[dump.label] = "the watch ended before"
+            dump.output.close()
+            dump.errors.close()
+        for label in [*(dump.label for dump in self._running), *(w[0] for w in self._waiting)]:
+            self._reasons[label] = reason
         self._running, self._waiting = [], []
         return Stacks(self._frames, self._reasons)
 
@@ -133,7 +136,7 @@ def _find_program() -> str | None:
 
 
 def _explain(messages: list[str]) -> str:
-    """Return why py-spy failed, from what it wrote."""
+    """Return the reason of a failure, from the messages of py-spy."""
     causes = []
     for line in messages:
         if line.startswith("Stack backtrace"):

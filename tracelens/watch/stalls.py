@@ -249,7 +249,7 @@ def _may_stand_still(ranks: Mapping[int, JobProcess], now_ns: int) -> bool:
 
 
 def _explain(root: Root, culprits: Iterable[JobProcess]) -> str:
-    """Return why a root will not go on, as a predicate; empty where it may."""
+    """Return the reason, as a predicate, for which a root will not go on; empty where it may."""
     states = [one.state for one in culprits if not one.is_complete]
     if states and all(state == "stopped" for state in states):
         return "is stopped"
@@ -262,9 +262,7 @@ def _explain(root: Root, culprits: Iterable[JobProcess]) -> str:
     return "wait for each other" if len(root.ranks) > 1 else ""
 
 
-def _find_op(
-    call: OpenCall, members: Iterable[int], ranks: Mapping[int, JobProcess]
-) -> str | None:
+def _find_op(call: OpenCall, members: Iterable[int], ranks: Mapping[int, JobProcess]) -> str | None:
     """Return the operation that the first of some ranks made under the number of a call."""
     for rank in members:
         one = ranks.get(rank)
@@ -277,7 +275,7 @@ def _find_op(
 
 
 def _entered_ns(call: OpenCall, ranks: Mapping[int, JobProcess]) -> int:
-    """Return when the first of the ranks inside entered a call, wall time."""
+    """Return the time at which the first of the ranks inside entered a call, wall time in ns."""
     times_ns = []
     for rank in call.inside:
         one = ranks[rank]

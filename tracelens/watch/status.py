@@ -205,7 +205,7 @@ def _measure_work(
 
 
 def _measure_delays(ranks: Mapping[int, JobProcess]) -> dict[int, float]:
-    """Return by how much each rank enters collectives after the mean of the others, ns.
+    """Return the mean delay with which each rank enters collectives after the others, ns.
 
     Told from the last calls of the largest group of ranks that share a clock.
     """

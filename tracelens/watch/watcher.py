@@ -221,11 +221,15 @@ class Watcher:
                 pids[str(rank)] = one.process.pid
         self._dumps = StackDumps(pids)
 
-    def _end_dumps(self) -> None:
-        """Write the stall down, with the stacks that there are, and run the command."""
+    def _end_dumps(self, reason: str = "the watch ended before") -> None:
+        """Write the stall down, with the stacks that there are, and run the command.
+
+        Args:
+            reason: For which those are missing that are not there yet.
+        """
         assert self._dumps is not None
         assert self._entry is not None
-        stacks = self._dumps.stop()
+        stacks = self._dumps.stop(reason)
         self._dumps = None
         reasons = self._labels_without_stack | stacks.reasons
         self._entry = replace(
@@ -241,7 +245,7 @@ class Watcher:
 
     def _resume(self, stall: Stall, now_ns: int) -> None:
         if self._dumps is not None:
-            self._end_dumps()
+            self._end_dumps("the stall ended before")
         has_ended = self._job.is_over
         sentence = sentences.describe_resumption(stall, now_ns, has_ended=has_ended)
         facts = {"entry": "resumed", "at_ns": now_ns, "since_ns": stall.since_ns}

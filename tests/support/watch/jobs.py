@@ -1,0 +1,73 @@
+"""Ranks of a job as the stall detector sees them, made by hand: no process, no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from tracelens.model.columns import FOREVER, NULL
+from tracelens.schema.side import Communicator, Process
+from tracelens.schema.vocabulary import COLLECTIVES
+from tracelens.watch.job import JobProcess
+from tracelens.watch.pauses import STEP
+from tracelens.watch.recording import Call, CallLog, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracelens.watch.job import LiveJob
+
+S = 10**9
+
+
+@dataclass
+class FakeRecording:
+    """What the detector asks of a recording; times in ns of wall time."""
+
+    progress_ns: int = S
+    pause: str = STEP
+    step_count: int = 100
+    steps: list[Step] = field(default_factory=lambda: [Step(i, i, i + S // 10) for i in range(9)])
+    call_logs: dict[str, CallLog] = field(default_factory=dict)
+    longest_pauses_ns: dict[str, int] = field(default_factory=dict)
+    wall_offset_ns: int = 0
+    messages: Sequence[tuple[str, str, int, int]] = ()
+
+    @property
+    def open_spans(self) -> list[Any]:
+        is_inside = any(
+            call.is_open for log in self.call_logs.values() for call in log.calls.values()
+        )
+        return [SimpleNamespace(op="allreduce")] if is_inside or self.messages else []
+
+    def open_messages(self) -> Iterator[tuple[str, str, int, int]]:
+        return iter(self.messages)
+
+
+def rank_of(rank: int, **facts: Any) -> JobProcess:
+    """Make a rank that runs; `facts` are of its process or of its recording."""
+    own = {name: facts.pop(name) for name in ("state", "is_over", "is_complete") if name in facts}
+    process = Process(rank=rank, world=4, host="h", pid=100 + rank, incarnation=1)
+    recording = cast("Any", FakeRecording(**facts))
+    return JobProcess(process, recording, Path("none"), **{"state": "sleeping"} | own)
+
+
+def enter(
+    one: JobProcess, uid: str, members: Sequence[int], *calls: tuple[int, str, int, int | None]
+) -> JobProcess:
+    """Let a rank make calls: number, operation, begin in s, and end in s or None."""
+    group = Communicator(0, uid, uid, [*members])
+    recording = cast("Any", one.recording)
+    log = recording.call_logs.setdefault(uid, CallLog(group, {}))
+    for seq, op, start_s, end_s in calls:
+        end_ns = FOREVER if end_s is None else end_s * S
+        log.put(Call(seq, COLLECTIVES.index(op), 5, NULL, 8, 0, NULL, start_s * S, end_ns))
+        recording.progress_ns = max(recording.progress_ns, start_s * S, (end_s or 0) * S)
+    return one
+
+
+def job_of(*ranks: JobProcess) -> LiveJob:
+    """Make a job of ranks."""
+    return cast("Any", SimpleNamespace(ranks={one.process.rank: one for one in ranks}))

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens.accounting.standstill import (
+    find_last_numbers,
     find_open_calls,
     find_roots,
-    find_last_numbers,
     pair_open_messages,
 )
 from tracelens.align.collectives import to_grid
@@ -71,7 +71,7 @@ class StallDetector:
         self.limits = PauseLimits()
         self.stall: Stall | None = None
         self._idle: dict[tuple[str, int, int], tuple[int, str]] = {}
-        self._started: set[tuple[str, int, int]] = set()
+        self._starting: set[tuple[str, int, int]] = set()
 
     def look(self, job: LiveJob, now_ns: int) -> Stall | None:
         """Return the present stall; the same one as long as it lasts."""
@@ -109,8 +109,10 @@ class StallDetector:
             if one.recording is None:
                 continue
             pauses_ns += one.recording.longest_pauses_ns.items()
-            if one.identity not in self._started and one.step_count >= STEPS_OF_START:
-                self._started.add(one.identity)
+            if one.step_count < STEPS_OF_START:
+                self._starting.add(one.identity)
+            elif one.identity in self._starting:  # a watch that began later cannot tell how long
+                self._starting.remove(one.identity)
                 pauses_ns.append((START, max(now_ns - one.process.incarnation, 0)))
             progress_ns = one.progress_wall_ns
             idle_since_ns, pause = self._idle.get(one.identity, (progress_ns, ""))
@@ -232,7 +234,7 @@ class StallDetector:
         if any(one.is_complete for one in ranks.values()):
             pauses = {END}
         else:
-            has_started = not self._started.isdisjoint(one.identity for one in ranks.values())
+            has_started = any(one.step_count >= STEPS_OF_START for one in ranks.values())
             pauses = {one.recording.pause for one in culprits if one.recording is not None} or {
                 STEP if has_started else START
             }

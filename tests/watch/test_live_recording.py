@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support.launch.patience import until
 from support.watch.commanded import commanded
 
 from tracelens.watch.job import LiveJob
@@ -106,14 +105,15 @@ def test_the_newest_process_of_a_rank_counts(tmp_path: Path) -> None:
     with commanded(tmp_path) as first:
         job.look()
     with commanded(tmp_path) as second:
-        until(lambda: (job.look(), job.ranks[0].process.pid == second.process.pid)[1])
+        job.look()
+        assert job.ranks[0].process.pid == second.process.pid
         assert job.all_processes[0].state == "gone"
         assert len(job.all_processes) == 2
-        assert not job.is_over
+        states = [job.is_over]
         assert second.end() == 0
         job.look()
+        assert [*states, job.is_over] == [False, True]
         assert job.ranks[0].is_complete
-        assert job.is_over
     assert first.process.returncode != 0
     job.close()
 

@@ -32,8 +32,8 @@ class AlertCommand:
         self._waiting.append(dumps(alert).encode() + b"\n")
         self.advance()
 
-    def advance(self) -> None:
-        """Start what waits, and end what takes too long."""
+    def advance(self) -> int:
+        """Start what waits, and end what takes too long; return how many commands run."""
         for process, deadline_s in list(self._running):
             if process.poll() is None and time.monotonic() > deadline_s:
                 process.kill()
@@ -41,6 +41,7 @@ class AlertCommand:
                 self._running.remove((process, deadline_s))
         while self._waiting and len(self._running) < MAX_COMMANDS_AT_ONCE:
             self._start(self._waiting.pop(0))
+        return len(self._running)
 
     def _start(self, text: bytes) -> None:
         with tempfile.TemporaryFile() as file:  # a pipe could be full, and be waited for

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from tracelens.arrays import Flags, Int32s, Ints
+    from tracelens.arrays import Flags, Int8s, Int32s, Ints
     from tracelens.conversion.columns import Records
     from tracelens.schema.side import Communicator, Process
     from tracelens.watch.segments import NewRecords
 
 __all__ = ["Call", "CallLog", "LiveRecording", "OpenSpan", "Step"]
 
-MAX_CALLS_KEPT: Final = 256  # calls of a communicator: ranks are compared over no more [chosen]
-MAX_STEPS_KEPT: Final = 512  # steps: the usual step is the median of no more [chosen]
+MAX_CALLS_KEPT: Final = 64  # calls of a communicator: ranks are compared over no more [chosen]
+MAX_STEPS_KEPT: Final = 200  # steps: the usual step is the median of no more [chosen]
 MAX_OPEN_SPANS: Final = 4096  # spans of a process: those of a leak are forgotten [policy]
 # steps: until so many are over the process still starts, loads and compiles [chosen]
 STEPS_OF_START: Final = 3
@@ -83,27 +83,27 @@ class OpenSpan(NamedTuple):
 
 @dataclass(eq=False)
 class CallLog:
-    """The last calls of a rank in a communicator, by number; `count` is that of all calls."""
+    """The last calls of a rank in a communicator, by number; `count` is that of all calls.
+
+    `last_entered` has the highest number, `last_completed` that of those that have ended.
+    """
 
     group: Communicator
     calls: dict[int, Call]
     count: int = 0
-
-    @property
-    def last_entered(self) -> Call | None:
-        """The call with the highest number."""
-        return max(self.calls.values(), key=lambda call: call.seq, default=None)
-
-    @property
-    def last_completed(self) -> Call | None:
-        """The call with the highest number that has ended."""
-        ended_calls = (call for call in self.calls.values() if not call.is_open)
-        return max(ended_calls, key=lambda call: call.seq, default=None)
+    last_entered: Call | None = None
+    last_completed: Call | None = None
 
     def put(self, call: Call) -> None:
         """Add a call, or replace it when it has ended."""
         self.count += call.seq not in self.calls
         self.calls[call.seq] = call
+        if self.last_entered is None or call.seq >= self.last_entered.seq:
+            self.last_entered = call
+        if not call.is_open and (
+            self.last_completed is None or call.seq >= self.last_completed.seq
+        ):
+            self.last_completed = call
         if len(self.calls) > 2 * MAX_CALLS_KEPT:
             for seq in sorted(self.calls)[:-MAX_CALLS_KEPT]:
                 if not self.calls[seq].is_open:
@@ -251,12 +251,14 @@ class LiveRecording:
         self._note_progress(np.maximum(end_ns, records["start_ns"]), records, rows)
 
     def _put_steps(self, records: Records) -> None:
-        for record in records[np.argsort(records["end_ns"], kind="stable")]:
-            self._step_thread = int(record["thread"])
-            if record["end_ns"] > 0:  # else an exception ended it
-                self.step_count += 1
-                number, start_ns = int(record["step"]), int(record["start_ns"])
-                self.steps.append(Step(number, start_ns, int(record["end_ns"])))
+        if not len(records):
+            return
+        records = records[np.argsort(records["end_ns"], kind="stable")]
+        self._step_thread = int(records["thread"][-1])
+        records = records[records["end_ns"] > 0]  # others were ended by an exception
+        self.step_count += len(records)
+        columns = (records[name].tolist() for name in ("step", "start_ns", "end_ns"))
+        self.steps.extend(map(Step._make, zip(*columns, strict=True)))
 
     def _put_work(self, records: Records) -> None:
         amounts = records["request"].copy().view(np.float64)
@@ -291,10 +293,9 @@ class LiveRecording:
             where = np.flatnonzero(is_call & (indexes == index))
             log = self.call_logs.setdefault(group.uid, CallLog(group, {}))
             log.count += max(len(where) - MAX_CALLS_KEPT, 0)
-            for record, op in zip(
-                records[where[-MAX_CALLS_KEPT:]], op_codes[where[-MAX_CALLS_KEPT:]], strict=True
-            ):
-                log.put(_to_call(record, int(op), is_open=is_open))
+            last_where = where[-MAX_CALLS_KEPT:]
+            for call in _to_calls(records[last_where], op_codes[last_where], is_open=is_open):
+                log.put(call)
 
     def _spans_of(self, records: Records) -> Iterator[OpenSpan | None]:
         """Yield each record as an open span; None for one without a definition."""
@@ -333,16 +334,18 @@ class LiveRecording:
             self.progress_ns = max(self.progress_ns, int(times_ns[counts].max()))
 
 
-def _to_call(record: np.void, op: int, *, is_open: bool) -> Call:
-    bucket, peer = int(record["bucket"]), int(record["peer"])
-    return Call(
-        seq=int(record["seq"]),
-        op=op,
-        step=int(record["step"]),
-        bucket=bucket if bucket >= 0 else NULL,
-        nbytes=int(record["bytes"]),
-        thread=int(record["thread"]),
-        peer=peer if peer >= 0 else NULL,
-        start_ns=int(record["start_ns"]),
-        end_ns=FOREVER if is_open else abs(int(record["end_ns"])),
+def _to_calls(records: Records, op_codes: Int8s, *, is_open: bool) -> Iterator[Call]:
+    """Yield records as calls; `op_codes` are their places in `COLLECTIVES`."""
+    end_ns = np.full(len(records), FOREVER) if is_open else np.abs(records["end_ns"])
+    columns = (
+        records["seq"],
+        op_codes,
+        records["step"],
+        np.where(records["bucket"] >= 0, records["bucket"], NULL),
+        records["bytes"],
+        records["thread"],
+        np.where(records["peer"] >= 0, records["peer"], NULL),
+        records["start_ns"],
+        end_ns,
     )
+    yield from map(Call._make, zip(*(column.tolist() for column in columns), strict=True))

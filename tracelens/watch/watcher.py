@@ -272,8 +272,7 @@ class Watcher:
     def _write(self, entry: Entry) -> None:
         """Append an entry to the journal, unless another watch has written down the same stall."""
         with suppress(OSError):  # a folder that this user may not write to is watched all the same
-            is_stall = isinstance(entry, Stalled | Resumed)
-            if is_stall and any(
+            if isinstance(entry, Stalled | Resumed) and any(
                 isinstance(known, type(entry)) and known.since_ns == entry.since_ns
                 for known in read_journals(self._folder)
             ):

@@ -48,10 +48,12 @@ class FakeRecording:
 
 def rank_of(rank: int, **facts: Any) -> JobProcess:
     """Make a rank that runs; `facts` are of its process or of its recording."""
-    own = {name: facts.pop(name) for name in ("state", "is_over", "is_complete") if name in facts}
     process = Process(rank=rank, world=4, host="h", pid=100 + rank, incarnation=1)
-    recording = cast("Any", FakeRecording(**facts))
-    return JobProcess(process, recording, Path("none"), **{"state": "sleeping"} | own)
+    job_process = JobProcess(process, cast("Any", None), Path("none"), "sleeping")
+    for name in ("state", "is_over", "is_complete"):
+        setattr(job_process, name, facts.pop(name, getattr(job_process, name)))
+    job_process.recording = cast("Any", FakeRecording(**facts))
+    return job_process
 
 
 def enter(
@@ -70,4 +72,5 @@ def enter(
 
 def job_of(*ranks: JobProcess) -> LiveJob:
     """Make a job of ranks."""
-    return cast("Any", SimpleNamespace(ranks={one.process.rank: one for one in ranks}))
+    job: Any = SimpleNamespace(ranks={one.process.rank: one for one in ranks})
+    return cast("LiveJob", job)

@@ -1,0 +1,108 @@
+"""`tracelens watch` names the rank that holds up a real training, or that ended it, from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import support.watch
+from support.launch.patience import PATIENCE_S
+from support.launch.record import record_command
+from support.launch.recording import clean_environment
+from support.launch.torchrun import torchrun_command
+
+from tracelens.schema.life import Stalled, read_journals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytest.importorskip("torch")
+
+SCRIPT: Final = Path(support.watch.__file__).with_name("faulty_ddp.py")
+
+
+@contextmanager
+def training(fault: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Record a training in the background; end all its processes afterwards."""
+    command = torchrun_command(SCRIPT, 2, [fault])
+    with subprocess.Popen(
+        record_command("--no-verdict", "--out", folder, "--", *command),
+        env=clean_environment(OMP_NUM_THREADS="1"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as started:
+        try:
+            yield started
+        finally:
+            for name in folder.glob("*-*-*"):
+                with suppress(ValueError, ProcessLookupError):
+                    os.kill(int(name.stem.rpartition("-")[2]), signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+
+
+def watch(folder: Path, until_kind: str | None) -> tuple[list[dict[str, Any]], int]:
+    """Watch until an object of a kind was written, or to the end; return all objects."""
+    command = [sys.executable, "-m", "tracelens", "watch", str(folder), "--json"]
+    rows = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        for line in started.stdout:
+            rows.append(json.loads(line))
+            if rows[-1]["kind"] == until_kind:
+                started.send_signal(signal.SIGINT)
+                break
+        started.stdout.read()
+        return rows, started.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("fault", "state"), [("sleep", "sleeping"), ("stop", "stopped"), ("mismatch", "sleeping")]
+)
+def test_a_stall(fault: str, state: str, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    with training(fault, folder):
+        rows, _ = watch(folder, "stacks")
+        stacks = rows[-1]
+    assert (stacks["culprits"], stacks["waiting"]) == ([1], [0])
+    assert (stacks["op"], stacks["step"]) == ("allreduce", 20)
+    assert stacks["states"]["1"] == state
+    if fault == "sleep" and stacks["stacks"]:
+        assert any("load_features" in frame for frame in stacks["stacks"]["1"])
+    if fault == "stop":
+        assert "rank 1: the process is stopped" in stacks["no_stacks"]
+    (entry,) = (one for one in read_journals(folder) if isinstance(one, Stalled))
+    assert entry.culprits == [1]
+
+
+@pytest.mark.parametrize(("fault", "code"), [("raise", 1), ("kill", -signal.SIGKILL)])
+def test_a_failure(fault: str, code: int, tmp_path: Path) -> None:
+    """The watch ends with the job, and says that it failed."""
+    folder = tmp_path / "t"
+    with training(fault, folder) as started:
+        rows, exit_code = watch(folder, None)
+        started.wait(PATIENCE_S)
+    ends = {row["rank"]: row for row in rows if row["kind"] == "gone"}
+    assert exit_code == 1
+    assert ends[1]["code"] == code
+    assert "step 20" in ends[1]["sentence"]
+    assert not any(row["kind"] == "stalled" for row in rows)
+
+
+def test_a_training_that_ends_well(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    with training("nothing", folder) as started:
+        rows, exit_code = watch(folder, None)
+        started.wait(PATIENCE_S)
+    assert exit_code == 0
+    assert {row["kind"] for row in rows} >= {"began", "status"}
+    assert not any(row["kind"] == "stalled" for row in rows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from support.watch.jobs import S, enter, job_of, rank_of
 
-from tracelens.watch.pauses import BETWEEN_STEPS, END, UNSEEN_LIMITS_NS
+from tracelens.watch.pauses import BETWEEN_STEPS, END, UNSEEN_LIMITS_NS, pause_of_stack
 from tracelens.watch.stalls import StallDetector
 
 if TYPE_CHECKING:
@@ -153,6 +153,32 @@ def test_a_receive_waits_for_its_sender() -> None:
     stall = judge(receiver, rank_of(1), at_s=16)
     assert stall is not None
     assert (stall.culprits, stall.waiting) == ((1,), (0,))
+
+
+def test_a_pause_that_a_stack_explains_is_judged_by_its_kind() -> None:
+    """Until there is progress."""
+    detector, ranks = StallDetector(), waiting_ranks()
+    stall = detector.look(job_of(*ranks), 16 * S)
+    assert stall is not None
+    detector.excuse(stall, {1: ranks[2]}, "checkpoint")
+    limit_s = 10 + UNSEEN_LIMITS_NS["checkpoint"] // S
+    assert detector.look(job_of(*ranks), (limit_s - 1) * S) is None
+    assert detector.look(job_of(*ranks), (limit_s + 1) * S) is not None
+
+
+@pytest.mark.parametrize(
+    ("frame", "pause"),
+    [
+        ("save (torch/serialization.py:966)", "checkpoint"),
+        ("save_model (train.py:3)", "checkpoint"),
+        ("evaluate (train.py:3)", "evaluation"),
+        ("compile_fx (torch/_inductor/compile_fx.py:7)", "start"),
+        ("load_features (train.py:3)", None),
+        ("main (retrieval.py:3)", None),
+    ],
+)
+def test_stacks_show_pauses(frame: str, pause: str | None) -> None:
+    assert pause_of_stack(["read (io.py:1)", frame, "<module> (train.py:9)"]) == pause
 
 
 def test_a_stall_lasts_until_there_is_progress() -> None:

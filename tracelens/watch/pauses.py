@@ -18,6 +18,7 @@ __all__ = [
     "STEP",
     "PauseLimits",
     "pause_of",
+    "pause_of_stack",
 ]
 
 S: Final = 10**9  # ns [definition]
@@ -28,6 +29,11 @@ END: Final = "end"  # a rank has ended its recording: the others may save, evalu
 PAUSES_BY_SPAN: Final = ("checkpoint", "evaluation", "data")
 _CHECKPOINT: Final = re.compile(r"checkpoint|\bsav(e|ing)", re.IGNORECASE)
 _EVALUATION: Final = re.compile(r"\beval|\bvalid|\btest", re.IGNORECASE)
+_PAUSES_BY_FRAME: Final = {  # frames of Python, as ``function (file:line)``
+    re.compile(r"^_?save|checkpoint|\(torch/serialization\.py|\(safetensors/"): "checkpoint",
+    re.compile(r"^_?(eval|valid|test_(loop|epoch|step))"): "evaluation",
+    re.compile(r"\((torch/_(dynamo|inductor)|triton)/"): START,
+}
 MIN_STALL_NS: Final = 5 * S  # ns: a shorter pause is never a stall [chosen]
 # times the usual step, or the longest pause of the same kind so far: a stall is longer [chosen]
 STEPS_PER_STALL: Final = 10
@@ -52,6 +58,19 @@ def pause_of(definition: Definition) -> str | None:
     if _CHECKPOINT.search(definition.name):
         return "checkpoint"
     return "evaluation" if _EVALUATION.search(definition.name) else None
+
+
+def pause_of_stack(frames: Iterable[str]) -> str | None:
+    """Return the kind of pause that a stack shows; None if it shows none.
+
+    Args:
+        frames: As ``function (file:line)``.
+    """
+    for frame in frames:
+        for pattern, pause in _PAUSES_BY_FRAME.items():
+            if pattern.search(frame):
+                return pause
+    return None
 
 
 class PauseLimits:

@@ -24,7 +24,9 @@ MAX_DUMPS_AT_ONCE: Final = 2  # py-spy processes: reading symbols takes much of 
 MAX_FRAMES: Final = 60  # innermost frames that are kept of a thread [policy]
 # Options, one set after the other: where another debugger holds the process, it can only be read.
 _ATTEMPTS: Final = (("--native",), (), ("--nonblocking",))
+_QUICK_ATTEMPTS: Final = (("--nonblocking",), ())
 _PREFIX: Final = re.compile(r"Error: |\s*\d+: ")
+_POLL_EVERY_S: Final = 0.02
 _MAX_BYTES: Final = 1 << 24  # of the output of one dump [policy]
 
 
@@ -52,12 +54,14 @@ class _Dump:
 class StackDumps:
     """Takes stacks of some processes beside the watch; nothing here waits or raises."""
 
-    def __init__(self, pids: Mapping[str, int]) -> None:
+    def __init__(self, pids: Mapping[str, int], *, is_quick: bool = False) -> None:
         """Begin, if py-spy is installed.
 
         Args:
             pids: The processes, by a label that is theirs in the outcome.
+            is_quick: Without native frames, which take seconds.
         """
+        self._attempts = _QUICK_ATTEMPTS if is_quick else _ATTEMPTS
         self._program = _find_program()
         self._waiting = [(label, pid, 0) for label, pid in pids.items()]
         self._running: list[_Dump] = []
@@ -82,6 +86,12 @@ class StackDumps:
             self._start(*self._waiting.pop(0))
         return None if self._running or self._waiting else Stacks(self._frames, self._reasons)
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the outcome, at most so long."""
+        end_s = time.monotonic() + timeout_s
+        while self.advance() is None and time.monotonic() < end_s:
+            time.sleep(_POLL_EVERY_S)
+
     def stop(self, reason: str) -> Stacks:
         """End what still runs, and give a reason for what is missing; return the outcome."""
         for dump in self._running:
@@ -101,7 +111,7 @@ class StackDumps:
         output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - see _finish
         try:
             process = subprocess.Popen(
-                [*command, *_ATTEMPTS[attempt]],
+                [*command, *self._attempts[attempt]],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
@@ -123,7 +133,7 @@ class StackDumps:
             messages = errors.read(_MAX_BYTES).decode(errors="replace").strip().splitlines()
         if frames:
             self._frames |= frames
-        elif dump.attempt + 1 < len(_ATTEMPTS):
+        elif dump.attempt + 1 < len(self._attempts):
             self._waiting.insert(0, (dump.label, dump.pid, dump.attempt + 1))
         else:
             self._reasons[dump.label] = failure or _explain(messages)

@@ -71,6 +71,7 @@ class StallDetector:
         self.limits = PauseLimits()
         self.stall: Stall | None = None
         self._idle: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self._excuses: dict[tuple[str, int, int], tuple[int, str]] = {}
         self._starting: set[tuple[str, int, int]] = set()
 
     def look(self, job: LiveJob, now_ns: int) -> Stall | None:
@@ -81,6 +82,14 @@ class StallDetector:
             return self.stall
         self.stall = self._find(ranks, now_ns)
         return self.stall
+
+    def excuse(self, stall: Stall, ranks: Mapping[int, JobProcess], pause: str) -> None:
+        """Judge those who stand still by another kind of pause, until they make progress."""
+        for rank in stall.culprits:
+            if rank in ranks:
+                one = ranks[rank]
+                self._excuses[one.identity] = (one.progress_wall_ns, pause)
+        self.stall = None
 
     def usual_step_ns(self, ranks: Mapping[int, JobProcess]) -> int:
         """Return the median step of all ranks, ns; 0 before there is one."""
@@ -121,7 +130,7 @@ class StallDetector:
                 pauses_ns.append((pause, length_ns))
             is_waiting = any(span.op is not None for span in one.recording.open_spans)
             is_free = one.state not in {"stopped", "gone", "zombie"} and not is_waiting
-            self._idle[one.identity] = (progress_ns, one.recording.pause if is_free else "")
+            self._idle[one.identity] = (progress_ns, self._pause_of(one) if is_free else "")
         self.limits.learn(pauses_ns)
 
     def _find(self, ranks: Mapping[int, JobProcess], now_ns: int) -> Stall | None:
@@ -226,6 +235,13 @@ class StallDetector:
             reason="is stopped" if is_stopped else "",
         )
 
+    def _pause_of(self, one: JobProcess) -> str:
+        """Return the kind of pause that a rank makes, by its spans or by its excuse."""
+        progress_ns, pause = self._excuses.get(one.identity, (0, ""))
+        if pause and progress_ns == one.progress_wall_ns:
+            return pause
+        return START if one.recording is None else one.recording.pause
+
     def _limit(
         self, culprits: Iterable[JobProcess], ranks: Mapping[int, JobProcess]
     ) -> tuple[str, int]:
@@ -235,7 +251,7 @@ class StallDetector:
             pauses = {END}
         else:
             has_started = any(one.step_count >= STEPS_OF_START for one in ranks.values())
-            pauses = {one.recording.pause for one in culprits if one.recording is not None} or {
+            pauses = {self._pause_of(one) for one in culprits if one.recording is not None} or {
                 STEP if has_started else START
             }
         limits_ns = {pause: self.limits.limit_ns(pause, usual_step_ns) for pause in pauses}

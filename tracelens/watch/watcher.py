@@ -12,7 +12,8 @@ from tracelens.schema.life import Ended, Gone, Journal, Launched, Resumed, Stall
 from tracelens.watch import sentences
 from tracelens.watch.exits import ExitWatch
 from tracelens.watch.job import LiveJob
-from tracelens.watch.processes import find_children, is_on_this_host, read_state
+from tracelens.watch.pauses import BETWEEN_STEPS, STEP, pause_of_stack
+from tracelens.watch.processes import ENDED_STATES, find_children, is_on_this_host, read_state
 from tracelens.watch.stacks import StackDumps
 from tracelens.watch.stalls import StallDetector
 from tracelens.watch.status import PaceHistory, measure_status
@@ -31,6 +32,8 @@ __all__ = ["News", "Watcher"]
 
 # seconds after the last process ended, in which the job may be started again [chosen]
 GRACE_S: Final = 10.0
+# seconds: stacks that are not there by then are waited for until the next look [policy]
+MAX_WAIT_FOR_QUICK_STACKS_S: Final = 0.5
 _ORDINARY_STATES: Final = ("running", "sleeping")
 
 
@@ -70,6 +73,7 @@ class Watcher:
         self._codes: dict[tuple[str, int, int], int | None] = {}
         self._entry: Stalled | None = None
         self._dumps: StackDumps | None = None
+        self._suspicion: tuple[Stall, StackDumps] | None = None
         self._labels_without_stack: dict[str, str] = {}
         self._over_since_s: float | None = None
         self._journal: Journal | None = None
@@ -146,6 +150,7 @@ class Watcher:
         """Write what is not written yet and close all files; return the last news."""
         if self._dumps is not None:
             self._end_dumps()
+        self._drop_suspicion()
         if self._exits is not None:
             self._exits.close()
         self._job.close()
@@ -171,13 +176,47 @@ class Watcher:
 
     def _judge(self, now_ns: int) -> None:
         """Report a stall that has begun or ended, and stacks that were taken."""
-        stall_before, self.stall = self.stall, self._detector.look(self._job, now_ns)
-        if self.stall is not stall_before and stall_before is not None:
-            self._resume(stall_before, now_ns)
-        if self.stall is not None and self.stall is not stall_before:
-            self._begin_stall(self.stall, now_ns)
+        stall = self._detector.look(self._job, now_ns)
+        if self.stall is not None and stall is not self.stall:
+            self._resume(self.stall, now_ns)
+            self.stall = None
+        if stall is not None and self.stall is None and self._is_confirmed(stall):
+            self.stall = stall
+            self._begin_stall(stall, now_ns)
         if self._dumps is not None and self._dumps.advance() is not None:
             self._end_dumps()
+
+    def _is_confirmed(self, stall: Stall) -> bool:
+        """Return True unless stacks show, or may yet show, a pause that no span marks."""
+        if stall.reason or stall.pause not in {STEP, BETWEEN_STEPS}:
+            return True
+        if self._suspicion is None or self._suspicion[0] is not stall:
+            self._drop_suspicion()
+            dumps = StackDumps(self._find_pids(stall.culprits), is_quick=True)
+            dumps.wait(MAX_WAIT_FOR_QUICK_STACKS_S)
+            self._suspicion = stall, dumps
+        stacks = self._suspicion[1].advance()
+        if stacks is None:
+            return False
+        pauses = [pause_of_stack(frames) for frames in stacks.frames.values()]
+        pause = next(filter(None, pauses), None)
+        if pause is not None:
+            self._detector.excuse(stall, self._job.ranks, pause)
+        return pause is None
+
+    def _find_pids(self, ranks: Iterable[int]) -> dict[str, int]:
+        """Return the processes of some ranks that can be looked into, by rank."""
+        processes = {rank: self._job.ranks[rank] for rank in ranks if rank in self._job.ranks}
+        return {
+            str(rank): one.process.pid
+            for rank, one in processes.items()
+            if is_on_this_host(one.process) and one.state not in {"stopped", *ENDED_STATES}
+        }
+
+    def _drop_suspicion(self) -> None:
+        if self._suspicion is not None:
+            self._suspicion[1].stop("it is not needed any more")
+            self._suspicion = None
 
     def _begin_stall(self, stall: Stall, now_ns: int) -> None:
         ranks = self._job.ranks
@@ -209,16 +248,14 @@ class Watcher:
         """Begin to take the stacks of all ranks, the culprits' first."""
         assert self._entry is not None
         culprits = set(self._entry.culprits)
-        pids: dict[str, int] = {}
+        order = sorted(ranks, key=lambda rank: (rank not in culprits, rank))
+        pids = self._find_pids(order)
         self._labels_without_stack = {}
-        for rank in sorted(ranks, key=lambda rank: (rank not in culprits, rank)):
-            one = ranks[rank]
+        for rank, one in ranks.items():
             if not is_on_this_host(one.process):
                 self._labels_without_stack[str(rank)] = f"it runs on {clean(one.process.host)}"
-            elif one.state in {"stopped", "zombie", "gone"}:
+            elif str(rank) not in pids:
                 self._labels_without_stack[str(rank)] = f"the process is {one.state}"
-            else:
-                pids[str(rank)] = one.process.pid
         self._dumps = StackDumps(pids)
 
     def _end_dumps(self, reason: str = "the watch ended before") -> None:

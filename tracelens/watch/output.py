@@ -53,7 +53,7 @@ class Lines:
     def __init__(self, stream: TextIO, prefix: str = "") -> None:
         self._stream = stream
         self._prefix = prefix
-        self._last_change: tuple[int, str] | None = None
+        self._last_change: tuple[tuple[int, ...], str] | None = None
 
     def __call__(self, watcher: Watcher, news: list[News]) -> None:
         """Write what is new."""
@@ -72,21 +72,21 @@ class Lines:
             self._stream.write(f"{self._prefix}{moment} {line}\n")
 
 
-def _find_change(watcher: Watcher) -> tuple[int, str] | None:
-    """Return the number of running ranks and the kind of pace; a line is written when these change.
+def _find_change(watcher: Watcher) -> tuple[tuple[int, ...], str] | None:
+    """Return the pids of running ranks and the kind of pace; a line is written when these change.
 
     None where there is no pace to report.
     """
     status = watcher.status
     if status is None or status.steps_per_s is None or watcher.stall is not None:
         return None
-    running_count = sum(not one.is_over for one in status.ranks)
-    if not running_count:
+    running_pids = tuple(one.pid for one in status.ranks if not one.is_over)
+    if not running_pids:
         return None
     if status.usual_steps_per_s is None:
-        return running_count, "first"
+        return running_pids, "first"
     low, high = status.usual_steps_per_s
     if status.steps_per_s < low * (1 - MIN_SHARE_OF_PACE_CHANGE):
-        return running_count, "slower"
+        return running_pids, "slower"
     is_faster = status.steps_per_s > high * (1 + MIN_SHARE_OF_PACE_CHANGE)
-    return running_count, "faster" if is_faster else "usual"
+    return running_pids, "faster" if is_faster else "usual"

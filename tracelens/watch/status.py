@@ -92,9 +92,16 @@ class JobStatus:
 
 @dataclass(eq=False)
 class PaceHistory:
-    """The pace of a job at each look so far, steps per second."""
+    """The pace of a job at each look so far, steps per second; looks without a new step do not count."""
 
     paces: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_PACES_KEPT))
+    step_count: int = 0
+
+    def add(self, pace: float, step_count: int) -> None:
+        """Add the pace of a look; `step_count` is the sum of the steps of all ranks so far."""
+        if step_count != self.step_count:
+            self.step_count = step_count
+            self.paces.append(pace)
 
     def range(self) -> tuple[float, float] | None:
         """Return the usual pace: from the slowest tenth of all looks to the fastest."""
@@ -115,7 +122,7 @@ def measure_status(job: LiveJob, history: PaceHistory, now_ns: int) -> JobStatus
     pace = median(paces) if paces else None
     usual = history.range()
     if pace is not None:
-        history.paces.append(pace)
+        history.add(pace, sum(one.step_count for one in rank_statuses))
     return JobStatus(
         at_ns=now_ns,
         world=max(job.world, len(ranks)),

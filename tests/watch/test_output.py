@@ -1,0 +1,103 @@
+"""What a watch writes: lines, JSON, or a table on a terminal; and when it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from rich.console import Console
+from support.watch.commanded import Commanded, commanded
+
+from tracelens.cli import main
+from tracelens.schema.life import Ended, Journal
+from tracelens.watch.output import Lines, write_json
+from tracelens.watch.screen import draw
+from tracelens.watch.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STEPS: Final = "for i in range(9): tl.step(i, 4).__enter__().__exit__(None, None, None)"
+CALLS: Final = "reduce.begin(seq=0).end(); gather.begin(seq=1)"
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[Commanded]]]:
+    """Two ranks that have made nine steps and are in their second call."""
+    folder = tmp_path_factory.mktemp("t")
+    with commanded(folder, 0, 2) as first, commanded(folder, 1, 2) as second:
+        for process in (first, second):
+            process.tell(STEPS)
+            process.tell(CALLS)
+        yield folder, [first, second]
+
+
+def test_lines_are_written_once(ranks: tuple[Path, list[Commanded]]) -> None:
+    """For what begins, and for where the job stands, as long as that does not change."""
+    folder, _ = ranks
+    watcher, stream = Watcher(folder), io.StringIO()
+    show = Lines(stream)
+    for _ in range(3):
+        show(watcher, watcher.look())
+    watcher.close()
+    begin, status = stream.getvalue().splitlines()
+    assert begin.endswith("ranks 0 and 1 of 2 record")
+    assert "2 of 2 ranks, step 8, " in status
+    assert "samples/s" in status
+
+
+def test_json_has_an_object_a_line(ranks: tuple[Path, list[Commanded]]) -> None:
+    folder, processes = ranks
+    watcher, stream = Watcher(folder), io.StringIO()
+    write_json(stream, watcher, watcher.look())
+    watcher.close()
+    began, status = map(json.loads, stream.getvalue().splitlines())
+    assert (began["kind"], began["ranks"]) == ("began", [0, 1])
+    assert began["pids"] == [one.process.pid for one in processes]
+    assert (status["kind"], status["step"], status["world"]) == ("status", 8, 2)
+    assert not status["is_stalled"]
+    (group,) = status["ranks"][1]["communicators"]
+    assert (group["completed"], group["entered"]) == (["allreduce", 0], ["all_gather", 1])
+    assert status["ranks"][0]["step_count"] == 9
+
+
+def test_a_table_on_a_terminal(ranks: tuple[Path, list[Commanded]]) -> None:
+    folder, _ = ranks
+    watcher = Watcher(folder)
+    watcher.look()
+    watcher.close()
+    console = Console(file=io.StringIO(), width=150)
+    with console.capture() as capture:
+        console.print(draw(watcher, []))
+    lines = capture.get().splitlines()
+    assert lines[0].startswith("2 of 2 ranks, step 8")
+    assert "allreduce 0" in lines[2]
+    assert "all_gather 1" in lines[2]
+
+
+def test_an_empty_folder_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It need not exist yet; one sentence says so."""
+    assert main(["watch", str(tmp_path / "later"), "--for", "0"]) == 0
+    assert "does not exist yet" in capsys.readouterr().err
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert main(["watch", str(tmp_path / "file")]) == 2
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_that_ended_before(
+    code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The journal has the exit code of its command, so nothing is waited for."""
+    with commanded(tmp_path) as process:
+        process.tell(STEPS)
+        assert process.end() == 0
+    Journal(tmp_path).append(Ended(1 << 62, code))
+    assert main(["watch", str(tmp_path), "--json"]) == (1 if code else 0)
+    status = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert status["ranks"][0]["is_over"]

@@ -39,6 +39,7 @@ PACKAGES: Final = (
     "tracelens.stats",
     "tracelens.studies",
     "tracelens.verdicts",
+    "tracelens.watch",
 )
 COMMENT: Final = re.compile(r"([^:]+): (.+) \[([^\[\];]+)(?:; one decision in ([^\[\];]+))?\]")
 WHEN_IMPORTED: Final = "module"  # the reader where no function is: when the module is imported

@@ -93,11 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
     _note_recorder(folder)
     among_ranks = launcher_rank() is not None
     with CommandJournal(folder, shlex.join(command), among_ranks=among_ranks) as journal:
-        looks = (
-            _begin_watch(folder, arguments.on_alert)
-            if arguments.watch or arguments.on_alert
-            else None
-        )
+        looks = None
+        if (arguments.watch or arguments.on_alert) and launcher_rank() in {None, 0}:
+            looks = _begin_watch(folder, arguments.on_alert)
         code, attached = _run(command, environment(folder) | retention, journal, looks)
         journal.end(code)
         if looks is not None:

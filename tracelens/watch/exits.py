@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ExitWatch"]
 
-# <linux/pidfd.h>: PIDFD_GET_INFO, since Linux 6.13; with PIDFD_INFO_EXIT, since 6.15, it tells the exit
+# PIDFD_GET_INFO of <linux/pidfd.h>, since Linux 6.13; with PIDFD_INFO_EXIT, since 6.15, it has the exit
 # status also after the process was waited for.
-_GET_INFO: Final = 0xC040FF0B
-_INFO_EXIT: Final = 1 << 3
+
+_GET_INFO: Final = 0xC040FF0B  # number: of the request [definition]
+_INFO_EXIT: Final = 1 << 3  # bit: of the mask [definition]
 _INFO: Final = struct.Struct("@Q52xi")  # mask, ..., exit status
-_SIGKILL: Final = 9
+_SIGKILL: Final = 9  # number: of the signal [definition]
 
 
 @dataclass(eq=False)

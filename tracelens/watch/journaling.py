@@ -31,15 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandJournal", "JobExits"]
 
-LOOK_EVERY_S: Final = 0.5  # seconds between two looks for new recordings [policy]
-# seconds after the command ended, for processes that end after it [policy]
+# seconds: new recordings are looked for so often [policy; one decision in CommandJournal.wait_for,
+# CommandJournal.end]
+LOOK_EVERY_S: Final = 0.5
+# seconds: processes that end after the command are waited for [policy]
 GRACE_S: Final = 1.0
 # ns: a process of some frameworks learns its rank after it began to record, but not later [chosen]
 RANK_KNOWN_AFTER_NS: Final = 60 * 10**9
 # ns: clocks of a host may be set back a little between two readings [chosen]
 _CLOCK_SLACK_NS: Final = 10**9
-# bytes of a side file, in which the first lines say whose it is [policy]
+# bytes: the lines of a side file that name its process are looked for in these [policy]
 _MAX_BYTES_OF_HEAD: Final = 1 << 16
+_PROCESS_LINE: Final = b'{"table":"process"'
 
 
 class JobExits:
@@ -166,6 +169,7 @@ def _read_process(folder: Path, name: str) -> Process | None:
             if not belongs_to(path, folder):
                 return None
         with open_regular(path / SIDE_FILE, "side") as file:
-            return from_lines(file.read(_MAX_BYTES_OF_HEAD).split(b"\n")).process
+            lines = file.read(_MAX_BYTES_OF_HEAD).split(b"\n")
+        return from_lines(line for line in lines if line.startswith(_PROCESS_LINE)).process
     except (OSError, UnusableInput):
         return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Looks"]
 
-LOOK_EVERY_S: Final = 1.0  # seconds between two looks at a job [policy]
+LOOK_EVERY_S: Final = 1.0  # seconds: a job is looked at so often [policy]
 
 
 class Looks:

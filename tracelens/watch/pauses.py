@@ -21,7 +21,7 @@ __all__ = [
     "pause_of_stack",
 ]
 
-S: Final = 10**9  # ns [definition]
+S: Final = 10**9  # ns: a second [definition]
 START: Final = "start"  # until the first steps are over: start-up, the first batch, compilation
 STEP: Final = "step"
 BETWEEN_STEPS: Final = "between steps"
@@ -35,8 +35,8 @@ _PAUSES_BY_FRAME: Final = {  # frames of Python, as ``function (file:line)``
     re.compile(r"\((torch/_(dynamo|inductor)|triton)/"): START,
 }
 MIN_STALL_NS: Final = 5 * S  # ns: a shorter pause is never a stall [chosen]
-# times the usual step, or the longest pause of the same kind so far: a stall is longer [chosen]
-STEPS_PER_STALL: Final = 10
+STEPS_PER_STALL: Final = 10  # times the usual step: a stall is longer [chosen]
+# times the longest pause of the same kind so far: a stall is longer [chosen]
 LONGEST_PAUSES_PER_STALL: Final = 2
 # ns: a pause of a kind that was never seen before is a stall only if it is longer than this [chosen]
 UNSEEN_LIMITS_NS: Final[Mapping[str, int]] = {

@@ -39,7 +39,7 @@ _STATES: Final = {
     "X": "gone",
 }
 ENDED_STATES: Final = ("zombie", "gone")
-_MAX_ANCESTORS: Final = 64  # of a process, before the search for one is given up [policy]
+_MAX_ANCESTORS: Final = 64  # processes: the search for an ancestor is given up then [policy]
 
 
 def is_on_this_host(process: Process) -> bool:

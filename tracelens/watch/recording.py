@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "CallLog", "LiveRecording", "OpenSpan", "Step"]
 
-MAX_CALLS_KEPT: Final = 64  # calls of a communicator: ranks are compared over no more [chosen]
+# calls of a communicator: ranks are compared over no more [chosen; one decision in CallLog.put,
+# LiveRecording._put_calls]
+MAX_CALLS_KEPT: Final = 64
 MAX_STEPS_KEPT: Final = 200  # steps: the usual step is the median of no more [chosen]
 MAX_OPEN_SPANS: Final = 4096  # spans of a process: those of a leak are forgotten [policy]
 # steps: until so many are over the process still starts, loads and compiles [chosen]

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "drawing"]
 
-MAX_NEWS_SHOWN: Final = 12  # lines of news under the tables [policy]
-MAX_RANKS_SHOWN: Final = (
-    32  # rows: of more ranks the latest and those that are over are shown [policy]
-)
+MAX_NEWS_SHOWN: Final = 12  # lines of news: no more are shown under the table [policy]
+MAX_RANKS_SHOWN: Final = 32  # ranks: of more the late ones are shown [policy]
 
 
 @contextmanager

@@ -29,7 +29,8 @@ __all__ = ["LiveSegments", "NewRecords"]
 MAX_SEGMENTS_AT_FIRST: Final = 256
 # looks: a slot that stays empty so long was given back, and is not looked at again [chosen]
 MAX_LOOKS_AT_EMPTY_SLOT: Final = 10
-_SLOTS_TO_PEEK: Final = 64  # of the next segment: whether it is in use
+# slots: the first ones of the next segment show whether it is in use [policy]
+_SLOTS_TO_PEEK: Final = 64
 
 
 class _Part(NamedTuple):

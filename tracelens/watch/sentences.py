@@ -27,7 +27,7 @@ __all__ = [
     "join_reasons",
 ]
 
-_PYTHON_FRAMES_SHOWN: Final = 3  # innermost frames of Python in a line of a stack [policy]
+_PYTHON_FRAMES_SHOWN: Final = 3  # frames: the innermost ones of Python are shown [policy]
 
 
 def describe_begin(begun: Sequence[JobProcess], world: int, *, restarted: bool) -> str:

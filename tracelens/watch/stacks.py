@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["StackDumps", "Stacks"]
 
-TIME_LIMIT_S: Final = 10.0  # seconds for one process, after which it is left out [chosen]
+# seconds: py-spy is ended if it takes longer for one process [chosen; one decision in
+# StackDumps._start, StackDumps.advance]
+TIME_LIMIT_S: Final = 10.0
 MAX_DUMPS_AT_ONCE: Final = 2  # py-spy processes: reading symbols takes much of a core [policy]
-MAX_FRAMES: Final = 60  # innermost frames that are kept of a thread [policy]
+MAX_FRAMES: Final = 60  # frames: the innermost ones of a thread are kept [policy]
 # Options, one set after the other: where another debugger holds the process, it can only be read.
 _ATTEMPTS: Final = (("--native",), (), ("--nonblocking",))
 _QUICK_ATTEMPTS: Final = (("--nonblocking",), ())
 _PREFIX: Final = re.compile(r"Error: |\s*\d+: ")
-_POLL_EVERY_S: Final = 0.02
-_MAX_BYTES: Final = 1 << 24  # of the output of one dump [policy]
+_POLL_EVERY_S: Final = 0.02  # seconds: the end of a quick dump is looked for so often [policy]
+_MAX_BYTES: Final = 1 << 24  # bytes: no more of the output of one dump is read [policy]
 
 
 @dataclass(frozen=True)

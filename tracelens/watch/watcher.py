@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["News", "Watcher"]
 
-# seconds after the last process ended, in which the job may be started again [chosen]
+# seconds: the job may be started again so long after its last process ended [chosen]
 GRACE_S: Final = 10.0
 # seconds: stacks that are not there by then are waited for until the next look [policy]
 MAX_WAIT_FOR_QUICK_STACKS_S: Final = 0.5

@@ -17,6 +17,8 @@ from tracelens.accounting.compute_time import ComputeTime, measure_compute_time
 from tracelens.accounting.core_waits import measure_core_wait_of_run
 from tracelens.accounting.early_ends import find_early_end
 from tracelens.accounting.efficiency import find_useful
+from tracelens.accounting.life.failures import Failure, find_failures
+from tracelens.accounting.life.ledger import LifeLedger, measure_life
 from tracelens.accounting.spent_time import SpentTime, measure_spent_time
 from tracelens.accounting.stages import Roles, find_roles
 from tracelens.caching import cached_property
@@ -47,6 +49,17 @@ class Facts:
     def early_end(self) -> EarlyEnd | None:
         """Which ranks ended training before the others; None where none did."""
         return find_early_end(self.trace, self.phases, self.roles)
+
+    @cached_property
+    def life(self) -> LifeLedger | None:
+        """The attempts of the job and the uses of its wall time; None if TraceLens did not record it."""
+        is_part = self.trace.parted or self.trace.cut_short
+        return None if is_part or self.trace.is_snapshot else measure_life(self.trace)
+
+    @cached_property
+    def failures(self) -> list[Failure]:
+        """How ranks of the last attempt failed, the one that explains the others first."""
+        return find_failures(self.trace, self.life.lives[-1]) if self.life else []
 
     @cached_property
     def spent_time(self) -> SpentTime:

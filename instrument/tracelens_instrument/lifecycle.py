@@ -19,9 +19,10 @@ from tracelens_instrument.core.failures import (
     short_repr,
     warn_once,
 )
-from tracelens_instrument.core.identity import identify, with_learned
+from tracelens_instrument.core.identity import identify, launcher_of, with_learned
 from tracelens_instrument.core.registry import REGISTRY
 from tracelens_instrument.core.state import NO_STEP, STATE, Waiting
+from tracelens_instrument.endings import open_on_failure
 from tracelens_instrument.recording import Recording
 from tracelens_instrument.retention.policy import (
     DEFAULT_DETAIL,
@@ -131,6 +132,8 @@ def wait_for_first_use() -> None:
         with Tolerated(OSError):  # the working folder is gone: that will be said then
             directory = directory.absolute()
         STATE.waiting = Waiting(directory, first_use)
+        if launcher_of(os.environ) is not None:
+            open_on_failure(first_use)
 
 
 def first_use() -> OpenSegment | None:
@@ -232,6 +235,7 @@ def _prepare(recording: Recording) -> None:
     while _details:
         recording.look(_details.pop())
     _mark_environment(recording)
+    recording.end_notes.begin()
     if os.environ.get(environment.KEEP_SIGNAL_VARIABLE):
         _install_keep_signal()
     if os.environ.get(environment.RATE_VARIABLE):

@@ -15,10 +15,11 @@ from tracelens.schema.vocabulary import (
 )
 from tracelens_instrument.core.arguments import any_text
 from tracelens_instrument.core.clock import now, read_clocks
-from tracelens_instrument.core.failures import contain
+from tracelens_instrument.core.failures import contain, contained
 from tracelens_instrument.core.identity import process_row
 from tracelens_instrument.core.registry import LAST_THREAD, REGISTRY
 from tracelens_instrument.core.state import STATE, ThreadState
+from tracelens_instrument.endings import EndNotes
 from tracelens_instrument.retention.policy import DEFAULT_DETAIL
 from tracelens_instrument.storage.placement import Place, discard_place, new_folder
 from tracelens_instrument.storage.rotation import Storage
@@ -72,6 +73,7 @@ class Recording:
         self._losses.adopt(TOO_MANY_NAMES, REGISTRY.overflow)
         self._side.append(to_line("process", self.process))
         self._side.append(to_line("retention", retention))
+        self.end_notes = EndNotes(self.folder, self._side.append)
         REGISTRY.listen(self._side.append, identity.job)
         self.read_clocks()
         self._foreign: dict[int, ThreadState] = {}
@@ -207,6 +209,7 @@ class Recording:
             if moment >= self._look_due:
                 self._look_due = moment + _LOOK_EVERY_NS
                 self._losses.report_if_due(moment)
+                self.end_notes.look()
                 if moment >= self._clock_due:
                     self.read_clocks()
             if self._devices is None and self._request is None:
@@ -217,6 +220,7 @@ class Recording:
     def close(self) -> None:
         """Accept no more events, and write the last side tables."""
         try:
+            contained(self.end_notes.finish)()
             if self._devices is not None:
                 self._devices.finish()
         finally:
@@ -242,5 +246,6 @@ class Recording:
             self._background.abandon()
         if self._devices is not None:
             self._devices.abandon()
+        self.end_notes.abandon()
         self.storage.abandon()
         self._side.close()

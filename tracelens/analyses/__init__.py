@@ -18,6 +18,7 @@ from tracelens.analyses import (
     imbalance,
     integrity,
     interleaving,
+    life,
     membership,
     stage_imbalance,
 )
@@ -54,6 +55,7 @@ _AWAITED: Final = frozenset({"awaited_messages"})
 
 ANALYSES: Final = (
     Analysis("integrity", "What of the run is not in the trace?", integrity.run),
+    Analysis("life", "What became of the job's wall time?", life.run),
     Analysis("membership", "Do ranks join or leave while the job runs?", membership.run),
     Analysis(
         "stragglers",

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MAX_NAMES_LISTED: Final = 8  # processes or ranks: a sentence names no more [policy]
 # share of events: if fewer were dropped, the findings are the same [policy]
 MIN_SHARE_DROPPED_IF_FAULT: Final = 0.01
+# ns: a rank that recorded nothing for so long before it was ended was hanging [policy]
+MIN_SILENCE_OF_HANG_NS: Final = 5_000_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,7 @@ def run(facts: Facts) -> Integrity:
     open_spans, standstill = _find_open_spans(trace), find_standstill(trace)
     findings = [
         *_report_hangs(facts, standstill),
-        *([] if trace.cut_short else _report_cut_off(trace, open_spans, standstill)),
+        *([] if trace.cut_short else _report_end(facts, open_spans, standstill)),
         *_report_damaged(trace),
         *_report_missing(trace),
         *_report_mismatches(facts),
@@ -95,6 +97,86 @@ def _identify(process: dict[str, Any]) -> dict[str, Any]:
         "shards": (shard,) if is_server and shard is not None else (),
         "hosts": (process["host"],),
     }
+
+
+def _report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> list[Finding]:
+    """Report how the last attempt ended, if not by itself: in a hang, by a failure, or cut off."""
+    failures = facts.failures
+    if not failures or all(one.cause == "gone" for one in failures):
+        return _report_cut_off(facts.trace, open_spans, standstill)
+    hang = _find_ended_hang(facts, standstill)
+    return [hang or _report_crash(facts, open_spans, standstill)]
+
+
+def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
+    """Report the hang of a job that was ended from outside: ranks waited long for a silent one."""
+    ended_ns = {one.rank: one for one in facts.failures if one.is_echo}
+    roots = [root for root in standstill.roots if len(root.ranks) == 1 and not root.is_strayed]
+    if len(ended_ns) < len(facts.failures) or not roots or roots[0].ranks[0] not in ended_ns:
+        return None
+    (rank,) = roots[0].ranks
+    failure = ended_ns[rank]
+    last_ns = facts.trace.workers.filter(pl.col("rank") == rank)["last_ns"][0]
+    silent_ns = failure.at_ns - last_ns
+    call = max(roots[0].calls, key=lambda call: (len(call.inside), -call.seq))
+    if silent_ns < MIN_SILENCE_OF_HANG_NS:
+        return None
+    frame = f"; it was in {failure.user_frame} then" if failure.user_frame else ""
+    return Finding.of(
+        "hang",
+        {
+            "ranks": f"Rank {rank}",
+            "call": _name_call_of_group(facts.trace, call),
+            "waiting": _name_waiting(call),
+            "silence": fmt.duration(silent_ns),
+            "cause": failure.cause,
+            "frame": frame,
+        },
+        case="ended",
+        ranks=(rank,),
+        steps=(call.step, call.step) if call.step >= 0 else None,
+        function=failure.user_frame,
+        evidence={
+            "waiting": list(call.inside),
+            "call": call.seq,
+            "silent_ns": silent_ns,
+            "frames": list(failure.frames),
+        },
+    )
+
+
+def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> Finding:
+    """Report the failure that explains the others."""
+    first, *others = facts.failures
+    process = facts.trace.processes.filter(pl.col("process") == first.process).row(0, named=True)
+    span = next(open_spans.filter(pl.col("process") == first.process).iter_rows(named=True), None)
+    step = _find_last_step(facts.trace, first.process, span)
+    calls = standstill.waiting_for(first.rank)
+    consequences = [_describe_blocked(call) for call in calls[:1]]
+    if others:
+        ended = fmt.listing("rank", [one.rank for one in others])
+        causes = fmt.series(list(dict.fromkeys(one.cause for one in others)))
+        consequences.append(f"{ended} ended after it ({causes})")
+    return Finding.of(
+        "crash",
+        {
+            "who": fmt.capital(_name_process(process)),
+            "where": _describe_location(span, step),
+            "cause": first.text,
+            "others": "".join(f"; {text}" for text in consequences),
+        },
+        **_identify(process),
+        phase=span["kind"] if span else None,
+        steps=None if step is None else (step, step),
+        function=first.user_frame,
+        evidence={
+            "cause": first.cause,
+            "message": first.message,
+            "frames": list(first.frames),
+            "is_out_of_memory": first.is_out_of_memory,
+            "ended_after": {str(one.rank): one.cause for one in others},
+        },
+    )
 
 
 def _report_cut_off(

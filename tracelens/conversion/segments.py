@@ -23,6 +23,7 @@ from tracelens.conversion.incremental import IncrementalConversion, convert_rest
 from tracelens.conversion.lock import locked
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import EVENT_SCHEMA
+from tracelens.schema.endings import DUMPS, read_dumps
 from tracelens.schema.gate import contents
 from tracelens.schema.host import clock_domain, find_segments, host_name, process_started_ns
 from tracelens.schema.ownership import MARKER_FILE
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.conversion.folder import Segment
+    from tracelens.schema.endings import Ending
     from tracelens.schema.side import Process
 
 __all__ = ["convert", "decode", "finish", "folder_of", "is_live", "side_of"]
@@ -145,7 +147,7 @@ def _cleared(path: Path, folder: Path, arrow_file: Path) -> Path:
     before, or the whole file is known to be complete.
     """
     (folder / SIDE_FILE).unlink(missing_ok=True)
-    names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", MARKER_FILE)
+    names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", MARKER_FILE, *DUMPS)
     for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), *(folder / name for name in names)]:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # a file of another program is in it
@@ -203,13 +205,20 @@ def side_of(path: Path) -> SideTables:
 
 def _read_side(folder: Path) -> SideTables:
     try:
-        return from_lines(contents(folder / SIDE_FILE, "side").split(b"\n"))
+        side = from_lines(contents(folder / SIDE_FILE, "side").split(b"\n"))
+        return replace(side, endings=(*side.endings, *_read_dumps(folder, side)))
     except FileNotFoundError as error:
         raise TraceNotFound(
             f"{folder} has no {SIDE_FILE}, without which it is not known whose events these are"
         ) from error
     except OSError as error:
         raise NotATrace(f"{folder / SIDE_FILE} cannot be read ({error.strerror})") from error
+
+
+def _read_dumps(folder: Path, side: SideTables) -> Iterator[Ending]:
+    """Yield what signals left of a process; its clock is tied to that of files by its last reading."""
+    offsets_ns = [one.wall_ns - one.monotonic_ns for one in side.clocks if one.wall_ns is not None]
+    return read_dumps(folder, offsets_ns[-1]) if offsets_ns else iter(())
 
 
 def _read_segments(folder: Path) -> Iterator[Segment]:

@@ -359,7 +359,34 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
                 "All known ranks entered {call}, and it did not end on {ranks}: another rank is "
                 "missing, or the network or a device failed."
             ),
+            "ended": (
+                "{ranks} did not enter {call}, in which {waiting} for {silence} until the job was ended "
+                "({cause}){frame}."
+            ),
+            "running": (
+                "{ranks} has not entered {call}, in which {waiting}, for {silence}: the job "
+                "hangs{frame}."
+            ),
         },
+    ),
+    FindingKind(
+        kind="crash",
+        ends_job=True,
+        title="Crash",
+        group="trace",
+        category="fault",
+        action="Look at this rank first: what the other ranks report follows from it.",
+        sentence="{who} failed first{where}: {cause}{others}.",
+    ),
+    FindingKind(
+        kind="restarts",
+        title="Restarts",
+        group="whole job",
+        action="Look at why attempts failed, and save checkpoints as often as they pay.",
+        sentence=(
+            "The job was started {times} in {wall}, and {kept} of this time went into steps that were "
+            "kept; {uses}.{unknown}"
+        ),
     ),
     FindingKind(
         kind="missing_rank",

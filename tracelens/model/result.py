@@ -114,6 +114,23 @@ class Efficiency:
 
 
 @dataclass(frozen=True)
+class LifeShares:
+    """What became of the wall time of a job, from its launch to its last exit (docs/life.md).
+
+    `uses` are shares of `wall_ns` by use, the largest first, which add up to 1; `goodput` is that of
+    steps that were kept. `is_kept_known` is False if it is not known which steps were done again.
+    `failure` says what the last attempt failed of; null if it did not.
+    """
+
+    wall_ns: int
+    attempts: int
+    goodput: float
+    uses: Mapping[str, float]
+    is_kept_known: bool
+    failure: str | None
+
+
+@dataclass(frozen=True)
 class Summary:
     """What the trace holds.
 
@@ -139,7 +156,8 @@ class Summary:
 class Report:
     """Findings (those that limit the trace first, then by saving), their verdict, and what backs them.
 
-    `ledger` accounts for every loss; null where no worker recorded a step.
+    `ledger` accounts for every loss; null where no worker recorded a step. `life` is about the whole job
+    with all its attempts; null where TraceLens did not record it, or a part of it is selected.
     """
 
     verdict: Verdict
@@ -150,6 +168,7 @@ class Report:
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...]
     results: Mapping[str, Result] = field(default_factory=dict)
+    life: LifeShares | None = None
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:

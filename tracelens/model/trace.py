@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tracelens.model.events import Change
     from tracelens.model.outline import Outline
     from tracelens.model.recognition import Recognition
+    from tracelens.schema.life import Entry
 
 
 EVENT_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -90,6 +91,8 @@ PROCESS_COLUMNS: Final[dict[str, pl.DataType]] = {
     "file": pl.String(),
     "detail": pl.String(),  # how closely framework hooks looked; null = not set
     "last_steps": pl.Int32(),  # only so many steps, and marked ones, were to be kept; null = all
+    "child": pl.Boolean(),  # a recording process forked or spawned it
+    "started_ns": pl.Int64(),  # wall time at which the process began; null = not known
 }
 
 COMMUNICATOR_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -130,8 +133,19 @@ SAMPLE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "frames": pl.List(pl.String()),  # outermost first, as ``function (file:line)``
 }
 
+# What ended a process, or a thread of it, as the process itself noted; in order of time.
+ENDING_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "at_ns": pl.Int64(),
+    "cause": pl.String(),  # type of an exception, or name of a signal
+    "message": pl.String(),
+    "thread": pl.String(),  # name; null = the main thread, whose exception ends the process
+    "user_frame": pl.String(),  # innermost frame outside of libraries; null = not known
+    "frames": pl.List(pl.String()),  # innermost first, as ``function (file:line)``
+}
+
 # The tables of a trace whose rows name the process that they are about.
-OF_PROCESSES: Final = ("processes", "threads", "clocks", "samples")
+OF_PROCESSES: Final = ("processes", "threads", "clocks", "samples", "endings")
 
 # How each device's clock was brought onto its host's.
 DEVICE_CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -203,8 +217,8 @@ class Trace:
     be asked about. `expected_ranks` is the world size that the processes report. `steps` and `calls`
     are empty until alignment filled them in; `arrivals` are the calls as a frame. `clock_maps`
     map the times of each process to the common clock; those of a process that it lacks stayed as they
-    were. `choice` says what of the run is here, where a part was asked for, and `cut_short` that the
-    run went on after that.
+    were. `journal` is what was seen of the job from outside, in wall time. `choice` says what of the run
+    is here, where a part was asked for, and `cut_short` that the run went on after that.
     """
 
     events: pl.LazyFrame
@@ -218,6 +232,8 @@ class Trace:
         default_factory=lambda: pl.DataFrame(schema=DEVICE_CLOCK_COLUMNS)
     )
     samples: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SAMPLE_COLUMNS))
+    endings: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ENDING_COLUMNS))
+    journal: tuple[Entry, ...] = ()
     steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STEP_COLUMNS))
     calls: tuple[CallGrid, ...] = ()
     alignment: Alignment = field(default_factory=lambda: Alignment("same_clock"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from tracelens.accounting.life.ledger import USES
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.model.findings import Finding
-    from tracelens.model.result import Report
+    from tracelens.model.result import LifeShares, Report
     from tracelens.model.trace import Note
     from tracelens.model.verdict import Ledger, Loss
 
@@ -62,7 +63,22 @@ def lines_of(report: Report) -> list[tuple[str, str]]:
             host = f"; {devices.host_text}" if is_worth_a_look else ""
             lines.append(("Devices", f"{devices.text} of the time{host}."))
         lines.append(("Time", f"{accounted(report.ledger, report.findings, at_most=at_most)}."))
+    if report.life and (report.life.attempts > 1 or report.life.failure):
+        lines.append(("Life", describe_life(report.life)))
     return [(name, clean(line)) for name, line in lines]
+
+
+def describe_life(life: LifeShares) -> str:
+    """Return in one line what became of the job's wall time."""
+    at_least = "" if life.is_kept_known else "at least "
+    kept = f"{at_least}{fmt.percent(life.goodput)} of it in steps that were kept"
+    uses = [
+        f"{fmt.percent(share)} {USES[use]}"
+        for use, share in life.uses.items()
+        if use != "kept" and share >= _WORTH_NAMING
+    ]
+    attempts = fmt.count(life.attempts, "attempt")
+    return f"{attempts} in {fmt.duration(life.wall_ns)}: {'; '.join([kept, *uses[:_MOST_NAMED]])}."
 
 
 def accounted(ledger: Ledger, findings: Sequence[Finding], *, at_most: bool = False) -> str:

@@ -44,6 +44,7 @@ def to_object(report: Report) -> dict[str, Any]:
             and _pick(report.ledger, "useful", "unexplained")
             | {"losses": list(map(asdict, report.ledger.losses))}
             | _pick(report.ledger, "startup_ns", "awaited_rank", "awaited_share"),
+            "life": report.life and asdict(report.life),
             "findings": [finding.to_dict() for finding in report.findings],
             "tables": {
                 name: table.to_dicts()

@@ -8,6 +8,7 @@ Arrow file is written to the trace folder, when recording has ended. The note ho
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -80,15 +81,29 @@ def _read_quotas(group: Path) -> Iterator[float]:
 
 
 def process_started_ns(pid: int) -> int | None:
-    """Return the wall time at which a process of this machine started, ns; None if it does not exist."""
+    """Return the wall time at which a process of this machine started, ns; None if it does not exist.
+
+    It is the same whoever asks, and up to a second early: the kernel gives whole seconds for the boot.
+    """
     try:
-        fields = (_PROC / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         stat = (_PROC / "stat").read_text(encoding="utf-8")
         booted = next(line for line in stat.splitlines() if line.startswith("btime "))
-        booted_s, started_ticks = int(booted.split()[1]), int(fields[19])  # ticks since the boot
-        return booted_s * 10**9 + started_ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+        return int(booted.split()[1]) * 10**9 + _started_after_boot_ns(pid)
     except (OSError, StopIteration, IndexError, ValueError):
         return None
+
+
+def process_age_ns(pid: int) -> int | None:
+    """Return for how long a process of this machine has existed, to 10 ms, ns; None if it does not."""
+    try:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - _started_after_boot_ns(pid)
+    except (OSError, IndexError, ValueError, AttributeError):
+        return None
+
+
+def _started_after_boot_ns(pid: int) -> int:
+    fields = (_PROC / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return int(fields[19]) * 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 def _boot_id() -> str:

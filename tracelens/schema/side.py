@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 
 from tracelens.errors import NewerVersion, NotATrace
+from tracelens.schema.endings import Ending
 from tracelens.schema.json_text import dumps, loads
 from tracelens.schema.vocabulary import SCHEMA_VERSION
 
@@ -41,7 +42,8 @@ class Process:
     `incarnation` tells restarts of a rank apart (nanoseconds of wall time at start).
     `parent_rank_pid` is the pid of the recording process this one was forked or spawned from.
     `cores` are those on which it may run, such as ``0-3,8``, and `core_quota` how many cores' time it
-    may use; null where nothing tells, or nothing limits it.
+    may use; null where nothing tells, or nothing limits it. `started_ns` is the wall time at which the
+    process itself began, before it recorded; null where nothing tells.
     """
 
     role: str = "worker"
@@ -58,6 +60,7 @@ class Process:
     shard: int | None = None
     cores: str | None = None
     core_quota: float | None = None
+    started_ns: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
     schema: int = SCHEMA_VERSION
 
@@ -182,7 +185,8 @@ class SideTables:
     """All side tables of one process.
 
     `dropped` counts lost events by reason, `thinned` by kind those that step sampling left out; `notes`
-    are sentences on what a conversion left out as asked;
+    are sentences on what a conversion left out as asked; `endings` are what ended the process, or a
+    thread of it, the first one first;
     `complete` says that the process ended its recording itself (false: killed, or still running), and
     `sorted` that the rows are in order of their begin.
     """
@@ -200,6 +204,7 @@ class SideTables:
     thinned: dict[str, int] = field(default_factory=dict)
     sorted: bool = True
     notes: tuple[str, ...] = ()
+    endings: tuple[Ending, ...] = ()
 
     def to_metadata(self, summary: Summary | None = None) -> dict[bytes, bytes]:
         """Pack into Arrow schema metadata (definitions are already in the columns).
@@ -250,6 +255,7 @@ class SideTables:
                 thinned={str(k): int(v) for k, v in packed.get("thinned", {}).items()},
                 sorted=bool(packed.get("sorted", True)),
                 notes=tuple(packed.get("notes", ())),
+                endings=tuple(_build(Ending, row) for row in packed.get("endings", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotATrace(f"its TraceLens metadata is damaged ({error})") from error
@@ -311,19 +317,30 @@ def _communicators(text: bytes) -> tuple[Communicator, ...]:
     return tuple(_build(Communicator, row) for row in loads(text))
 
 
-_ROWS: Final[dict[str, type[Definition | Thread | Communicator | ClockReading | Kept | Past]]] = {
+_ROWS: Final[
+    dict[str, type[Definition | Thread | Communicator | ClockReading | Kept | Past | Ending]]
+] = {
     "definitions": Definition,
     "threads": Thread,
     "communicators": Communicator,
     "clocks": ClockReading,
     "kept": Kept,
     "past": Past,
+    "endings": Ending,
 }
 
 
 def to_line(
     table: str,
-    row: Process | Definition | Thread | Communicator | ClockReading | Retention | Kept | Past,
+    row: Process
+    | Definition
+    | Thread
+    | Communicator
+    | ClockReading
+    | Retention
+    | Kept
+    | Past
+    | Ending,
 ) -> bytes:
     """One line of the side file; `table` is a field of `SideTables`."""
     return dumps({"table": table, **asdict(row)}).encode() + b"\n"

@@ -128,8 +128,8 @@ def _make_processes(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
         process = _make_process(scenario, index)
         identity = {name: getattr(process, name, None) for name in PROCESS_COLUMNS}
         file_name = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
-        flags = {"process": index, "main": True, "complete": True, "dropped": 0, "file": file_name}
-        rows.append(identity | flags)
+        flags = {"main": True, "child": False, "complete": True, "dropped": 0}
+        rows.append(identity | flags | {"process": index, "file": file_name})
     times = events.group_by("process").agg(
         events=pl.len().cast(pl.Int64),
         first_ns=pl.col("start_ns").min(),

@@ -9,6 +9,7 @@ import numpy as np
 from tracelens import plugins
 from tracelens.accounting import efficiency, phases
 from tracelens.analyses import ANALYSES
+from tracelens.analyses.life import Life
 from tracelens.analyses.servers.shards import Shards
 from tracelens.analyses.stragglers.findings import Stragglers
 from tracelens.distil.outline import outlined
@@ -87,6 +88,7 @@ def analyze(
         findings=findings,
         notes=notes,
         results=results,
+        life=results["life"].shares if isinstance(results["life"], Life) else None,
     )
 
 

@@ -11,7 +11,13 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 
-from tracelens.schema.host import allowed_cores, clock_domain, core_quota, host_name
+from tracelens.schema.host import (
+    allowed_cores,
+    clock_domain,
+    core_quota,
+    host_name,
+    process_age_ns,
+)
 from tracelens.schema.json_text import dumps, loads
 from tracelens.schema.side import Process
 
@@ -96,6 +102,8 @@ def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
 
 def process_row(identity: Identity) -> Process:
     """Describe this process for the side file."""
+    now_ns = time.time_ns()
+    age_ns = process_age_ns(os.getpid())
     return Process(
         role=identity.role,
         rank=identity.rank,
@@ -106,11 +114,12 @@ def process_row(identity: Identity) -> Process:
         pid=os.getpid(),
         parent_pid=os.getppid(),
         parent_rank_pid=identity.parent,
-        incarnation=time.time_ns(),
+        incarnation=now_ns,
         job=identity.job,
         shard=identity.shard,
         cores=allowed_cores(),
         core_quota=core_quota(),
+        started_ns=None if age_ns is None else now_ns - age_ns,
         versions=_versions(),
     )
 

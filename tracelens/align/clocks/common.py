@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 MAX_HOSTS_NAMED: Final = 8
-_TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns")
+_TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns", "at_ns")
 
 
 def align(trace: Trace) -> Trace:
@@ -66,6 +66,7 @@ def align(trace: Trace) -> Trace:
         calls=tuple(_move_calls(grid, clock_maps) for grid in trace.calls),
         processes=_move_frame(trace.processes, clock_maps),
         samples=_move_frame(trace.samples, clock_maps),
+        endings=_move_frame(trace.endings, clock_maps),
         alignment=Alignment(method, _describe_hosts(process_clocks, maps, untied_clocks)),
         notes=(*trace.notes, *notes),
         clock_maps=clock_maps,

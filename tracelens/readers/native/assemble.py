@@ -23,6 +23,7 @@ from tracelens.model.fmt import shown_name
 from tracelens.model.trace import (
     CLOCK_COLUMNS,
     COMMUNICATOR_COLUMNS,
+    ENDING_COLUMNS,
     EVENT_COLUMNS,
     PROCESS_COLUMNS,
     THREAD_COLUMNS,
@@ -125,6 +126,7 @@ def assemble(recordings: list[Part], notes: Iterable[Note] = ()) -> Trace:
         communicators=_communicators(recordings),
         threads=_side_rows(recordings, "threads", THREAD_COLUMNS, thread="index"),
         clocks=_side_rows(recordings, "clocks", CLOCK_COLUMNS),
+        endings=_side_rows(recordings, "endings", ENDING_COLUMNS),
         notes=(
             *all_notes,
             *retention_notes([recording.side for recording in recordings]),

@@ -43,6 +43,7 @@ from tracelens.readers.native.recordings import (
 from tracelens.readers.native.soundness import ALWAYS_READ
 from tracelens.schema.arrow import SAMPLE_SCHEMA
 from tracelens.schema.gate import admit
+from tracelens.schema.life import read_journals
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.rules import LATEST_NS, LONGEST_NS
 from tracelens.schema.vocabulary import (
@@ -99,8 +100,8 @@ class NativeReader:
         folder = path.parent if path.is_file() else path
         trace = _with_samples(assemble(recorded_parts, notes), folder, recorded_parts)
         if not trace.processes["events"].sum():
-            raise no_events(path, len(files), (part.side.dropped for part in recorded_parts))
-        return trace.with_(path=path)
+            raise no_events(path, [part.side for part in recorded_parts])
+        return trace.with_(path=path, journal=tuple(read_journals(folder)))
 
 
 def _read_all(

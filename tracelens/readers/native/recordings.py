@@ -21,10 +21,11 @@ from tracelens.schema.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from tracelens.model.choice import Choice
+    from tracelens.schema.side import SideTables
 
 UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 # Errors that damaged input makes pyarrow, its C++ library and our own decoding raise.
@@ -105,17 +106,11 @@ def refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensErro
     )
 
 
-def no_events(path: Path, count: int, lost: Iterable[Mapping[str, int]]) -> EmptyTrace:
-    """Build the error for a trace without an event.
-
-    Args:
-        path: The trace.
-        count: Number of its processes.
-        lost: Events that each process lost, by reason.
-    """
+def no_events(path: Path, sides: Sequence[SideTables]) -> EmptyTrace:
+    """Build the error for a trace without an event, whose processes have these side tables."""
     counts: dict[str, int] = {}
-    for reasons in lost:
-        counts = add_counts(counts, reasons)
+    for side in sides:
+        counts = add_counts(counts, side.dropped)
     without_room = counts.pop(NO_ROOM, 0)
     listed = ", ".join(f"{count:,} for {reason}" for reason, count in counts.items() if count)
     explanation = "check that the recorded program did any work after tl.start()."
@@ -127,5 +122,13 @@ def no_events(path: Path, count: int, lost: Iterable[Mapping[str, int]]) -> Empt
         )
     elif listed:
         explanation = f"all events were left out: {listed}."
-    processes = fmt.count(count, "recorded process", "recorded processes")
+    failed = [(side.endings[0], side.process.rank) for side in sides if side.endings]
+    if failed:
+        ending, rank = min(failed, key=lambda one: one[0].at_ns)
+        message, frame = ending.message, ending.user_frame
+        explanation = (
+            f"rank {rank} failed before its first event: {ending.cause}"
+            f"{f' ({message})' if message else ''}{f' at {frame}' if frame else ''}."
+        )
+    processes = fmt.count(len(sides), "recorded process", "recorded processes")
     return EmptyTrace(f"'{shown_name(path)}' holds {processes}, but not one event: {explanation}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, Union, get_a
 import msgspec
 
 from tracelens.errors import NotATrace
+from tracelens.schema.endings import Ending
 from tracelens.schema.rules import LATEST_NS
 from tracelens.schema.side import ClockReading, Communicator, Kept, Past, Process, Retention, Thread
 from tracelens.schema.vocabulary import MOST_RANKS, ROLES
@@ -32,11 +33,15 @@ _LIMITS: Final[dict[str, int]] = {  # exclusive
     "Communicator.ranks": MOST_RANKS,
     "ClockReading.peer": _LIMIT_32,
     "ClockReading.device": _LIMIT_32,
+    "Ending.at_ns": LATEST_NS,
+    "Process.started_ns": LATEST_NS,
     **{f"ClockReading.{name}_ns": LATEST_NS for name in ("monotonic", "offset", "wall", "window")},
 }
 _MAY_BE_NEGATIVE: Final = ("ClockReading.offset_ns", "ClockReading.wall_ns")
 _FIELD: Final = re.compile(r"\$\.(\w+)")  # in the path of an error of msgspec
-_Row: TypeAlias = "Process | Thread | Communicator | ClockReading | Retention | Kept | Past"
+_Row: TypeAlias = (
+    "Process | Thread | Communicator | ClockReading | Retention | Kept | Past | Ending"
+)
 
 
 def check_side(side: SideTables) -> None:
@@ -46,7 +51,7 @@ def check_side(side: SideTables) -> None:
         NotATrace: naming the first such value.
     """
     rows: list[_Row] = [side.process, side.retention, *side.threads, *side.kept, *side.past]
-    for row in [*rows, *side.clocks]:
+    for row in [*rows, *side.clocks, *side.endings]:
         _check_row(row)
     _check_communicators(_Identity(side.communicators))
     if side.process.role not in ROLES:
@@ -86,7 +91,8 @@ def _check_row(row: _Row) -> None:
         name = field[1] if field else ""
         raise _damaged(f"{type(row).__name__}.{name}", getattr(row, name, None)) from error
     for name, value in vars(row).items():
-        if isinstance(value, str) and not _can_be_encoded(value):
+        texts = value if isinstance(value, list) else [value]
+        if not all(_can_be_encoded(text) for text in texts if isinstance(text, str)):
             raise _damaged(f"{type(row).__name__}.{name}", value)
 
 
@@ -125,5 +131,5 @@ _BOUNDED: Final[dict[type, type]] = {
         row.__name__,
         [(n, _bounded(f"{row.__name__}.{n}", hint)) for n, hint in get_type_hints(row).items()],
     )
-    for row in (Process, Retention, Thread, Kept, Past, Communicator, ClockReading)
+    for row in (Process, Retention, Thread, Kept, Past, Communicator, ClockReading, Ending)
 }

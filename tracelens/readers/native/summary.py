@@ -101,7 +101,7 @@ def _summaries(path: Path, progress: Progress | None) -> tuple[list[FileFacts], 
     if not summed:
         raise refusal(path, problems) if problems else vanished(path)
     if not any(facts.summary.rows for facts in summed):
-        raise no_events(path, len(files), (facts.side.dropped for facts in summed))
+        raise no_events(path, [facts.side for facts in summed])
     notes = tuple(Note(shown_name(file.name), left_out(file, error)) for file, error in problems)
     return sorted(summed, key=lambda facts: order_of(facts.side.process)), notes
 

@@ -1,0 +1,204 @@
+"""How a process ends: what it notes of an uncaught exception, or of a signal that ends it.
+
+An exception is a line of the side file. Signals are left to `faulthandler`, which writes the Python
+stack into a file beside the segments even if the process is blocked in C, and then lets the signal do
+what it did before. What was there before, hooks and handlers of the program, is called as well.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+
+from tracelens.schema.endings import (
+    FATAL_DUMP,
+    MAX_FRAMES,
+    MAX_MESSAGE,
+    TERMINATED_DUMP,
+    Ending,
+    is_library_file,
+)
+from tracelens.schema.side import to_line
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.core.failures import Tolerated, contain, contained
+from tracelens_instrument.core.state import STATE
+from tracelens_instrument.storage.descriptors import Descriptor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Any, Final
+else:
+    import _signal as signal  # of which `signal` makes enumerations, which takes a while
+
+__all__ = ["EndNotes", "open_on_failure"]
+
+_ORDERLY: Final = (SystemExit, GeneratorExit)
+
+
+class EndNotes:
+    """Notes how this process ends, from `begin` to `finish`."""
+
+    def __init__(self, folder: Path, append: Callable[[bytes], None]) -> None:
+        self._folder = folder
+        self._append = append
+        self._noted: BaseException | None = None
+        self._fatal: Descriptor | None = None
+        self._terminated: Descriptor | None = None
+        self._is_on = False
+        self._put_back: list[Callable[[], None]] = []
+
+    def begin(self) -> None:
+        """Put hooks before those of the program, and open the files for signals."""
+        self._is_on = True
+        self._replace_hook(sys, self._before(sys.excepthook))
+        self._replace_hook(threading, self._before_in_thread(threading.excepthook))
+        with Tolerated(OSError, ValueError, RuntimeError):
+            if not faulthandler.is_enabled():  # else the program has its own use for it
+                self._fatal = self._open(FATAL_DUMP)
+                faulthandler.enable(self._fatal.number or -1)
+            if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+                self._terminated = self._open(TERMINATED_DUMP)
+                number = self._terminated.number or -1
+                faulthandler.register(signal.SIGTERM, number, all_threads=False, chain=True)
+
+    def _replace_hook(self, module: Any, hook: Callable[..., Any]) -> None:
+        """Put a hook into a module, for as long as the program does not put another one there."""
+        program_hook = module.excepthook
+        module.excepthook = hook
+
+        def put_back() -> None:
+            if module.excepthook is hook:
+                module.excepthook = program_hook
+
+        self._put_back.append(put_back)
+
+    def _open(self, name: str) -> Descriptor:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        return Descriptor(os.open(self._folder / name, flags, 0o644))
+
+    def look(self) -> None:
+        """Give up a file that the program has closed: its number may stand for another one now."""
+        for dump in (self._fatal, self._terminated):
+            if dump is not None and dump.number is None:
+                self._leave_signals()
+                return
+
+    def finish(self) -> None:
+        """Note what ends the process just now, if anything does, and leave hooks and signals alone."""
+        error = sys.exc_info()[
+            1
+        ]  # multiprocessing ends its processes while the error is on its way
+        if isinstance(error, SystemExit) and error.code not in (None, 0):
+            error = error.__context__  # which a wrapper has turned into an exit code
+        if error is not None:
+            self.note(error)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Leave hooks and signals alone; in a forked child the notes are the parent's."""
+        self._is_on = False
+        while self._put_back:
+            self._put_back.pop()()
+        self._leave_signals()
+
+    def note(self, error: BaseException, thread: str | None = None) -> None:
+        """Write down an uncaught exception, once; `thread` is its thread's name, None = the main one."""
+        if not self._is_on or error is self._noted or isinstance(error, _ORDERLY):
+            return
+        self._noted = error
+        frames, user_frame = _frames(error.__traceback__)
+        row = Ending(
+            at_ns=now(),
+            cause=type(error).__qualname__,
+            message=_first_line(error),
+            thread=thread,
+            user_frame=user_frame,
+            frames=frames,
+        )
+        self._append(to_line("endings", row))
+
+    def _before(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
+        def note_and_pass_on(
+            kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+        ) -> None:
+            try:
+                if error is not None:
+                    contained(self.note)(error)
+            finally:
+                program_hook(kind, error, traceback)
+
+        return note_and_pass_on
+
+    def _before_in_thread(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
+        def note_and_pass_on(arguments: Any) -> None:
+            try:
+                if arguments.exc_value is not None:
+                    name = getattr(arguments.thread, "name", None) or "a thread"
+                    contained(self.note)(arguments.exc_value, str(name))
+            finally:
+                program_hook(arguments)
+
+        return note_and_pass_on
+
+    def _leave_signals(self) -> None:
+        """Take faulthandler's files away from it, unless the program has given it others meanwhile."""
+        fatal, self._fatal = self._fatal, None
+        terminated, self._terminated = self._terminated, None
+        try:
+            if terminated is not None:
+                faulthandler.unregister(signal.SIGTERM)
+                terminated.close()
+            if fatal is not None:
+                faulthandler.disable()
+                fatal.close()
+        except Exception as error:  # noqa: BLE001 - the training goes on
+            contain(error)
+
+
+def open_on_failure(open_recording: Callable[[], object]) -> None:
+    """Begin a recording when an uncaught exception ends this process before its first event."""
+    program_hook = sys.excepthook
+
+    def note_and_pass_on(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if STATE.waiting is not None and isinstance(error, Exception):
+                contained(open_recording)()
+                recording: Any = STATE.recording
+                if recording is not None:
+                    contained(recording.end_notes.note)(error)
+        finally:
+            program_hook(kind, error, traceback)
+
+    sys.excepthook = note_and_pass_on
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # noqa: BLE001 - exceptions may fail to describe themselves
+        return ""
+    return lines[0][:MAX_MESSAGE] if lines else ""
+
+
+def _frames(traceback: TracebackType | None) -> tuple[list[str], str | None]:
+    """Return the frames of an exception, innermost first, and the innermost of the user's code."""
+    from tracelens_instrument.stacks.timeline import path_shortener  # noqa: PLC0415 - few fail
+
+    shorten = path_shortener()
+    frames: list[str] = []
+    user_frame = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        frames.append(f"{code.co_name} ({shorten(code.co_filename)}:{traceback.tb_lineno})")
+        if not is_library_file(code.co_filename):
+            user_frame = frames[-1]
+        traceback = traceback.tb_next
+    return frames[::-1][:MAX_FRAMES], user_frame

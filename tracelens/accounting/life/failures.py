@@ -1,0 +1,114 @@
+"""Which rank of an attempt failed first, how, and which others were only its victims.
+
+The first failure is the one that no other failure explains: the earliest, unless it is the echo of
+another one. A rank that the launcher ended by a signal, or whose call failed because its peer was gone,
+is a victim.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.accounting.life.attempts import Attempt, Life
+    from tracelens.model.trace import Trace
+
+# ns: failures no further apart may be noted in another order than they happened [chosen]
+MAX_APART_OF_ECHO_NS: Final = 2_000_000_000
+# Signals with which a launcher or a scheduler ends processes.
+_ORDERED: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGKILL")
+# Types of exceptions, and words of messages, that a rank has when its peer is gone.
+_ECHO_CAUSES: Final = ("DistBackendError", "DistNetworkError", "ConnectionError", "BrokenPipeError")
+_ECHO_WORDS: Final = (
+    *("connection closed by peer", "connection reset", "broken pipe", "remote process exited"),
+    *("socket timeout", "connection refused", "nccl watchdog", "peer closed"),
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed rank; `cause` is an exception's type, a signal's name, ``exit code N`` or ``gone``."""
+
+    rank: int
+    process: int
+    at_ns: int
+    cause: str
+    message: str = ""
+    user_frame: str | None = None
+    frames: tuple[str, ...] = ()
+    is_out_of_memory: bool = False
+
+    @property
+    def text(self) -> str:
+        """How it failed, in words."""
+        message = f" ({self.message})" if self.message else ""
+        frame = f" at {self.user_frame}" if self.user_frame else ""
+        memory = ", out of memory" if self.is_out_of_memory else ""
+        return f"{self.cause}{message}{frame}{memory}"
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether it may be the consequence of another rank's failure."""
+        message = self.message.lower()
+        return (self.cause in _ORDERED and not self.is_out_of_memory) or (
+            self.cause in _ECHO_CAUSES or any(word in message for word in _ECHO_WORDS)
+        )
+
+
+def find_failures(trace: Trace, attempt: Attempt) -> list[Failure]:
+    """Return the failures of an attempt's ranks, the one that explains the others first."""
+    failures = [
+        _describe_failure(trace, life) for life in attempt.lives if life.failed_ns is not None
+    ]
+    failures.sort(key=lambda one: (one.at_ns, one.rank))
+    own_failures = [one for one in failures if not one.is_echo]
+    if not failures or not own_failures:
+        return _begin_with_gone(failures)
+    first = own_failures[0]
+    return [first, *(one for one in failures if one is not first)]
+
+
+def _begin_with_gone(failures: Sequence[Failure]) -> list[Failure]:
+    """Order failures that all may be echoes: a rank that was killed outright ended the others."""
+    if not failures:
+        return []
+    first = failures[0]
+    near = [one for one in failures if one.at_ns <= first.at_ns + MAX_APART_OF_ECHO_NS]
+    first = next((one for one in near if one.cause in {"SIGKILL", "gone"}), first)
+    return [first, *(one for one in failures if one is not first)]
+
+
+def _describe_failure(trace: Trace, life: Life) -> Failure:
+    rows = trace.endings.filter((pl.col("process") == life.process) & pl.col("thread").is_null())
+    noted: dict[str, Any] = next(rows.sort("at_ns").iter_rows(named=True), {})
+    cause = noted.get("cause") or _name_exit(life)
+    assert life.failed_ns is not None
+    return Failure(
+        life.rank,
+        life.process,
+        life.failed_ns,
+        cause,
+        noted.get("message") or "",
+        noted.get("user_frame"),
+        tuple(noted.get("frames") or ()),
+        life.is_out_of_memory,
+    )
+
+
+def _name_exit(life: Life) -> str:
+    """Name how a process ended that noted nothing itself."""
+    code = life.exit_code
+    if code is None:
+        return "gone"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

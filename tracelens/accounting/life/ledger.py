@@ -1,0 +1,328 @@
+"""What became of a job's wall time, from its launch to its last exit: the ledger of its life.
+
+Each nanosecond of each attempt is of one use: a step that was kept, one that was done again later, what
+the first step and slow steps took beyond the usual step, checkpoints, evaluation, data preparation,
+start-up, a hang, the end of the program; and the time between attempts. An attempt is judged by the rank
+that got farthest. Goodput is the time of kept steps over all (docs/life.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting.life.attempts import find_attempts, wall_to_common_ns
+from tracelens.align.steps import find_outermost
+from tracelens.distil.outline import outlined
+from tracelens.model.columns import FOREVER
+from tracelens.model.intervals import Intervals
+from tracelens.schema.life import Ended, Launched
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracelens.accounting.life.attempts import Attempt
+    from tracelens.arrays import Int32s, Ints
+    from tracelens.model.trace import Trace
+
+# Uses of wall time in the order in which they are shown, and what they are called.
+USES: Final[dict[str, str]] = {
+    "kept": "steps that were kept",
+    "repeated": "steps done again later",
+    "slow_steps": "slow steps",
+    "first_step": "first steps, beyond a usual one",
+    "checkpoint": "checkpoints",
+    "evaluation": "evaluation",
+    "data_preparation": "data preparation",
+    "start_up": "start-up",
+    "hang": "hang",
+    "shut_down": "end of the program",
+    "dead": "between attempts",
+}
+LIFE_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "attempt": pl.Int32(),  # from 1
+    "use": pl.String(),  # one of `USES`
+    "ns": pl.Int64(),
+    "share": pl.Float64(),  # of the wall time of the whole life
+}
+ATTEMPT_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "attempt": pl.Int32(),  # from 1
+    "ranks": pl.Int32(),
+    "begin_ns": pl.Int64(),  # from the begin of the life on
+    "end_ns": pl.Int64(),
+    "first_step": pl.Int32(),  # null without a complete step
+    "last_step": pl.Int32(),
+    "kept_steps": pl.Int32(),
+}
+# steps: of fewer, an attempt is judged by the usual step of the whole life [chosen]
+MIN_STEPS_FOR_USUAL_OF_ATTEMPT: Final = 10
+# of the usual step: a step that takes no more beyond it is not slow [chosen]
+MIN_EXCESS_OF_SLOW_STEP: Final = 0.25
+# scaled MAD of steps: a step within so many of the usual one is not slow [chosen]
+MIN_DEVIATIONS_OF_SLOW_STEP: Final = 6.0
+MAD_TO_SIGMA: Final = 1.4826  # of a normal distribution [definition]
+MIN_HANG_NS: Final = 5_000_000_000  # ns: less without progress is no hang [policy]
+MIN_STEPS_IN_HANG: Final = 10  # usual steps: less without progress is no hang [policy]
+
+_EVALUATION: Final = ("eval", "valid")  # how names of its spans begin
+_PAUSES: Final = ("checkpoint", "evaluation", "data_preparation")  # the first one counts
+
+
+@dataclass(frozen=True, eq=False)
+class LifeLedger:
+    """The attempts of a job and the uses of its wall time, `uses` in `LIFE_COLUMNS`.
+
+    `uses` holds whole nanoseconds that add up to `wall_ns` exactly. `is_kept_known` is False if each
+    attempt numbers its steps from 0, so that it is not known which were done again.
+    """
+
+    wall_ns: int
+    attempts: pl.DataFrame
+    uses: pl.DataFrame
+    is_kept_known: bool
+    lives: tuple[Attempt, ...] = field(repr=False)
+
+    @property
+    def goodput(self) -> float:
+        """The time of kept steps as a share of the wall time."""
+        return self.share("kept")
+
+    def share(self, use: str) -> float:
+        """Return the share of the wall time that a use took."""
+        return float(self.uses.filter(pl.col("use") == use)["share"].sum())
+
+
+def measure_life(trace: Trace) -> LifeLedger | None:
+    """Account for the wall time of a job's life; None for what TraceLens did not record."""
+    attempts = find_attempts(trace)
+    if not attempts:
+        return None
+    courses = [_Course.read(trace, attempt.process) for attempt in attempts]
+    begins_ns, last_ns = _bound_life(trace, attempts)
+    later_steps = _find_later_steps(courses)
+    all_steps_ns = np.concatenate([np.diff(course.begin_ns) for course in courses])
+    rows: list[tuple[int, str, int]] = []
+    reached_ns = begins_ns[0]
+    for index, (attempt, course) in enumerate(zip(attempts, courses, strict=True)):
+        rows.append((index + 1, "dead", begins_ns[index] - reached_ns))
+        uses = _AttemptUses(attempt, course, begins_ns[index], later_steps[index], all_steps_ns)
+        rows += [(index + 1, use, ns) for use, ns in uses.sum_up().items()]
+        reached_ns = attempt.end_ns
+    rows.append((len(attempts), "shut_down", last_ns - reached_ns))
+    wall_ns = last_ns - begins_ns[0]
+    table = [
+        {
+            "attempt": number,
+            "ranks": len({life.rank for life in attempt.lives}),
+            "begin_ns": begin_ns - begins_ns[0],
+            "end_ns": attempt.end_ns - begins_ns[0],
+            "first_step": next(iter(course.step.tolist()), None),
+            "last_step": next(reversed(course.step.tolist()), None),
+            "kept_steps": int((course.step < later_step).sum()),
+        }
+        for number, (attempt, course, begin_ns, later_step) in enumerate(
+            zip(attempts, courses, begins_ns, later_steps, strict=True), 1
+        )
+    ]
+    return LifeLedger(
+        wall_ns,
+        pl.DataFrame(table, schema=ATTEMPT_COLUMNS),
+        _to_table(rows, wall_ns),
+        _is_kept_known(courses),
+        tuple(attempts),
+    )
+
+
+def _bound_life(trace: Trace, attempts: Sequence[Attempt]) -> tuple[list[int], int]:
+    """Return when each attempt was launched, and the last exit: of a launcher, if one is known."""
+    offset_ns = wall_to_common_ns(trace, attempts[0].process) or 0
+    launched_ns = [one.at_ns + offset_ns for one in trace.journal if isinstance(one, Launched)]
+    ended_ns = [one.at_ns + offset_ns for one in trace.journal if isinstance(one, Ended)]
+    begins_ns: list[int] = []
+    reached_ns = min([*launched_ns, attempts[0].begin_ns])
+    for attempt in attempts:
+        launches = [at for at in launched_ns if reached_ns <= at <= attempt.begin_ns]
+        begins_ns.append(max(launches[-1] if launches else attempt.begin_ns, reached_ns))
+        reached_ns = attempt.end_ns
+    return begins_ns, max([at for at in ended_ns if at > reached_ns], default=reached_ns)
+
+
+def _find_later_steps(courses: Sequence[_Course]) -> list[float]:
+    """Return for each attempt the lowest step that a later one began with; infinite without any."""
+    later_steps, lowest = [], float("inf")
+    for course in reversed(courses):
+        later_steps.append(lowest)
+        lowest = min([lowest, *course.step[:1].tolist()])
+    return later_steps[::-1]
+
+
+def _is_kept_known(courses: Sequence[_Course]) -> bool:
+    """Return False if every attempt numbers its steps from 0, as hooks do that only count them."""
+    first_steps = [int(course.step[0]) for course in courses if len(course.step)]
+    return len(first_steps) < 2 or any(first_steps)
+
+
+class _AttemptUses:
+    """Divides the time of one attempt by its use."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        course: _Course,
+        begin_ns: int,
+        later_step: float,
+        all_steps_ns: Ints,
+    ) -> None:
+        self._attempt = attempt
+        self._course = course
+        self._begin_ns = begin_ns
+        self._later_step = later_step
+        self._all_steps_ns = all_steps_ns
+        self._usual_ns = 0
+        self._uses: Counter[str] = Counter()
+
+    def sum_up(self) -> dict[str, int]:
+        """Return the ns of each use; they add up to the time from `begin_ns` to the attempt's end."""
+        course, end_ns = self._course, self._attempt.end_ns
+        failed_ns = self._attempt.failed_ns
+        lived_ns = end_ns if failed_ns is None else min(max(failed_ns, self._begin_ns), end_ns)
+        if len(course.step):
+            first_ns = max(int(course.begin_ns[0]), self._begin_ns)
+            last_ns = min(max(int(course.end_ns[-1]), first_ns), end_ns)
+            self._add_outside("start_up", self._begin_ns, first_ns, _PAUSES)
+            self._add_steps(first_ns, last_ns)
+            lived_ns = max(lived_ns, last_ns)
+            self._add_tail(last_ns, lived_ns)
+        else:
+            self._add_outside("start_up", self._begin_ns, lived_ns, _PAUSES)
+        self._uses["dead"] += end_ns - lived_ns
+        return dict(self._uses)
+
+    def _add_outside(self, use: str, begin_ns: int, end_ns: int, pauses: Sequence[str]) -> int:
+        """Add a window outside of steps, without pauses in it; return the time of `use` itself."""
+        covered = self._course.measure_pauses(np.array([begin_ns]), np.array([end_ns]), pauses)
+        for name, ns in covered.items():
+            self._uses[name] += int(ns[0])
+        own_ns = end_ns - begin_ns - sum(int(ns[0]) for ns in covered.values())
+        self._uses[use] += own_ns
+        return own_ns
+
+    def _add_steps(self, first_ns: int, last_ns: int) -> None:
+        """Add steps; each lasts until the next one begins."""
+        begins_ns = np.maximum.accumulate(np.clip(self._course.begin_ns, first_ns, last_ns))
+        ends_ns = np.append(begins_ns[1:], last_ns)
+        covered = self._course.measure_pauses(begins_ns, ends_ns, _PAUSES[:2])
+        net_ns = ends_ns - begins_ns - sum(covered.values(), np.zeros(len(begins_ns), np.int64))
+        for name, ns in covered.items():
+            self._uses[name] += int(ns.sum())
+        usual_ns, limit_ns = self._find_usual(net_ns)
+        excess_ns = np.where(net_ns > limit_ns, net_ns - usual_ns, 0)
+        hangs = excess_ns >= _min_hang_ns(usual_ns)
+        hangs[0] = False
+        self._uses["first_step"] += int(excess_ns[0])
+        self._uses["hang"] += int(excess_ns[hangs].sum())
+        self._uses["slow_steps"] += int(excess_ns[1:][~hangs[1:]].sum())
+        is_repeated = self._course.step >= self._later_step
+        usual_parts_ns = net_ns - excess_ns
+        self._uses["repeated"] += int(usual_parts_ns[is_repeated].sum())
+        self._uses["kept"] += int(usual_parts_ns[~is_repeated].sum())
+
+    def _find_usual(self, net_ns: Ints) -> tuple[int, float]:
+        """Return the usual length of a step, and above which length a step is slow, ns."""
+        has_enough = len(net_ns) > MIN_STEPS_FOR_USUAL_OF_ATTEMPT
+        sample_ns = net_ns[1:] if has_enough else self._all_steps_ns
+        sample_ns = sample_ns if len(sample_ns) else net_ns
+        usual_ns = float(np.median(sample_ns))
+        sigma_ns = MAD_TO_SIGMA * float(np.median(np.abs(sample_ns - usual_ns)))
+        margin_ns = max(MIN_EXCESS_OF_SLOW_STEP * usual_ns, MIN_DEVIATIONS_OF_SLOW_STEP * sigma_ns)
+        self._usual_ns = int(usual_ns)
+        return int(usual_ns), usual_ns + margin_ns
+
+    def _add_tail(self, last_ns: int, lived_ns: int) -> None:
+        """Add what follows the last complete step: the program's end, a lost step, or a hang."""
+        if self._attempt.failed_ns is None:
+            self._add_outside(
+                "shut_down" if self._attempt.is_ended else "kept", last_ns, lived_ns, _PAUSES[:2]
+            )
+            return
+        own_ns = self._add_outside("repeated", last_ns, lived_ns, _PAUSES[:2])
+        if own_ns >= _min_hang_ns(self._usual_ns):
+            hung_ns = own_ns - self._usual_ns
+            self._uses["repeated"] -= hung_ns
+            self._uses["hang"] += hung_ns
+
+
+def _min_hang_ns(usual_ns: float) -> float:
+    return max(MIN_HANG_NS, MIN_STEPS_IN_HANG * usual_ns)
+
+
+@dataclass(frozen=True, eq=False)
+class _Course:
+    """What the process that stands for an attempt did: complete steps in order of time, and pauses.
+
+    Arrays are [step]. `pauses` holds for each use of `_PAUSES` the time of its spans and of those of the
+    uses before it, merged. All is of the training thread, and on the common clock.
+    """
+
+    step: Int32s
+    begin_ns: Ints
+    end_ns: Ints
+    pauses: Mapping[str, Intervals]
+
+    @classmethod
+    def read(cls, trace: Trace, process: int) -> _Course:
+        """Read the spans of a process; where none is a step, steps are those of alignment."""
+        names = ("start_ns", "end_ns", "type", "kind", "name", "thread", "step", "status")
+        columns = trace.source.columns(process, names)
+        start_ns, end_ns = columns.number("start_ns"), columns.number("end_ns")
+        is_span = columns.is_span & (end_ns != FOREVER)
+        thread = outlined(trace)[process].training_thread
+        if thread is not None:
+            is_span &= columns.number("thread") == thread
+        kind, name = columns.word_column("kind"), columns.word_column("name")
+        evaluations = [word for word in name.known if word.lower().startswith(_EVALUATION)]
+        is_pause = {
+            "checkpoint": kind.is_in(["checkpoint"]),
+            "evaluation": name.is_in(evaluations),
+            "data_preparation": kind.is_in(["data"]),
+        }
+        rows, pauses = np.zeros(len(start_ns), np.bool_), {}
+        for use in _PAUSES:
+            rows = rows | (is_span & is_pause[use])
+            pauses[use] = Intervals.merge(start_ns[rows], end_ns[rows])
+        has_failed = columns.word_column("status").is_in(["exception"])
+        steps = np.flatnonzero(is_span & kind.is_in(["step"]) & ~has_failed)
+        steps = steps[np.lexsort((-end_ns[steps], start_ns[steps]))]
+        steps = steps[find_outermost(start_ns[steps], end_ns[steps])] if len(steps) else steps
+        if len(steps):
+            step = columns.number("step")[steps]
+            return cls(step, start_ns[steps], end_ns[steps], pauses)
+        table = trace.steps.filter(pl.col("process") == process).sort("start_ns")
+        step, start_ns, end_ns = (table[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
+        return cls(step, start_ns, end_ns, pauses)
+
+    def measure_pauses(self, begin_ns: Ints, end_ns: Ints, uses: Sequence[str]) -> dict[str, Ints]:
+        """Return for how long each use covers windows, [window] ns; what two cover is the first's."""
+        covered: dict[str, Ints] = {}
+        before_ns = np.zeros(len(begin_ns), np.int64)
+        for use in uses:
+            intervals = self.pauses[use]
+            within_ns = intervals.passed_before(end_ns) - intervals.passed_before(begin_ns)
+            covered[use], before_ns = within_ns - before_ns, within_ns
+        return covered
+
+
+def _to_table(rows: Sequence[tuple[int, str, int]], wall_ns: int) -> pl.DataFrame:
+    """Sum up the uses of each attempt, in `LIFE_COLUMNS`."""
+    table = pl.DataFrame(rows, schema=["attempt", "use", "ns"], orient="row")
+    order = pl.col("use").replace_strict({use: number for number, use in enumerate(USES)})
+    summed = table.group_by("attempt", "use").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
+    return (
+        summed.with_columns(share=pl.col("ns") / max(wall_ns, 1))
+        .sort("attempt", order)
+        .select(pl.col(name).cast(dtype) for name, dtype in LIFE_COLUMNS.items())
+    )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import polars as pl
 
 from tracelens.accounting import phases
-from tracelens.analyses import integrity
+from tracelens.analyses.integrity import findings as integrity
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.trace import Note, Trace

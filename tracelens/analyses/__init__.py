@@ -16,12 +16,12 @@ from tracelens.analyses import (
     critical_path,
     gradient_latency,
     imbalance,
-    integrity,
     interleaving,
     life,
     membership,
     stage_imbalance,
 )
+from tracelens.analyses.integrity import findings as integrity
 from tracelens.analyses.links import slow_links
 from tracelens.analyses.servers import asynchrony, shards
 from tracelens.analyses.stalls import findings as stalls

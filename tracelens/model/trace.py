@@ -217,7 +217,8 @@ class Trace:
     be asked about. `expected_ranks` is the world size that the processes report. `steps` and `calls`
     are empty until alignment filled them in; `arrivals` are the calls as a frame. `clock_maps`
     map the times of each process to the common clock; those of a process that it lacks stayed as they
-    were. `journal` is what was seen of the job from outside, in wall time. `choice` says what of the run
+    were. `journal` is what was seen of the job from outside, in wall time; `read_at_ns` the wall time at
+    which a run was read that is still recorded, null for one that is over. `choice` says what of the run
     is here, where a part was asked for, and `cut_short` that the run went on after that.
     """
 
@@ -234,6 +235,7 @@ class Trace:
     samples: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SAMPLE_COLUMNS))
     endings: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ENDING_COLUMNS))
     journal: tuple[Entry, ...] = ()
+    read_at_ns: int | None = None
     steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STEP_COLUMNS))
     calls: tuple[CallGrid, ...] = ()
     alignment: Alignment = field(default_factory=lambda: Alignment("same_clock"))

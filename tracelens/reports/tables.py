@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Column = tuple[str, str, "Callable[[Any], str]"]
 MOST_ROWS: Final = 8
 _ALPHA_BETA: Final = "\N{GREEK SMALL LETTER ALPHA}\N{EN DASH}\N{GREEK SMALL LETTER BETA}"
-FEWEST_ROWS: Final = {"epochs": 2}  # a run without changes has one, which is left out
+FEWEST_ROWS: Final = {"epochs": 2, "attempts": 2}  # of one row there is nothing to say
 
 OPTIONAL: Final = ("algorithm",)  # left out where no row has one
 
@@ -83,6 +83,18 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("left", "left", str),
         ),
     ),
+    "attempts": (
+        "Attempts of the job",
+        (
+            ("attempt", "attempt", str),
+            ("ranks", "ranks", str),
+            ("began after", "begin_ns", duration),
+            ("ended after", "end_ns", duration),
+            ("from step", "first_step", str),
+            ("to", "last_step", str),
+            ("kept", "kept_steps", str),
+        ),
+    ),
     "critical_path": (
         "Critical path",
         (
@@ -130,7 +142,7 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
         ),
     ),
 }
-OF_FORMAT: Final = frozenset((*SHOWN, "slack"))  # what the JSON report has (docs/report.md)
+OF_FORMAT: Final = frozenset((*SHOWN, "slack", "life"))  # what the JSON report has (docs/report.md)
 
 
 @dataclass(frozen=True)

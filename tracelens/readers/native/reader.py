@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -101,7 +102,12 @@ class NativeReader:
         trace = _with_samples(assemble(recorded_parts, notes), folder, recorded_parts)
         if not trace.processes["events"].sum():
             raise no_events(path, [part.side for part in recorded_parts])
-        return trace.with_(path=path, journal=tuple(read_journals(folder)))
+        is_recorded = any(part.running for part in recorded_parts)
+        return trace.with_(
+            path=path,
+            journal=tuple(read_journals(folder)),
+            read_at_ns=time.time_ns() if is_recorded else None,
+        )
 
 
 def _read_all(

@@ -1,0 +1,160 @@
+"""How a process ends is noted, whatever ends it, and what the program has put there still works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment, read
+
+from tracelens.readers.native.recordings import recordings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.schema.endings import Ending
+    from tracelens.schema.side import SideTables
+
+pytestmark = pytest.mark.end_to_end
+
+PROGRAM = """
+import faulthandler, multiprocessing, os, signal, sys, threading, time
+import tracelens as tl
+{before}
+tl.start(sys.argv[1])
+def work():
+    {end}
+with tl.step(3), tl.span("forward", kind="forward"):
+    work()
+"""
+
+FORKED = """
+import multiprocessing, sys
+import tracelens as tl
+def rank(folder):
+    tl.start(folder)
+    with tl.span("piece"): 1 / 0
+child = multiprocessing.get_context("fork").Process(target=rank, args=(sys.argv[1],))
+child.start(); child.join(); print(child.exitcode)
+"""
+
+
+def run(folder: Path, end: str, before: str = "") -> tuple[int, str, SideTables]:
+    """Run a program that ends so; return its exit code, what it wrote, and its side tables."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(end=end, before=before), folder],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    (recording,) = recordings(folder)
+    return done.returncode, done.stdout + done.stderr, read(recording).side
+
+
+def only(side: SideTables) -> Ending:
+    (ending,) = side.endings
+    return ending
+
+
+def test_exception_is_noted_with_its_message_and_frame(tmp_path: Path) -> None:
+    code, text, side = run(tmp_path, 'raise ValueError("loss is nan\\nmore")')
+    ending = only(side)
+    assert (code, side.complete) == (1, True)
+    assert (ending.cause, ending.message, ending.thread) == ("ValueError", "loss is nan", None)
+    assert ending.user_frame is not None
+    assert ending.user_frame.startswith("work (")
+    assert [frame.split()[0] for frame in ending.frames] == ["work", "<module>"]
+    assert "ValueError: loss is nan" in text
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "code"),
+    [
+        ("faulthandler._sigsegv()", "SIGSEGV", -11),
+        ("os.abort()", "SIGABRT", -6),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", "SIGTERM", -15),
+    ],
+)
+def test_signal_leaves_the_python_stack(tmp_path: Path, end: str, cause: str, code: int) -> None:
+    returned, _, side = run(tmp_path, end)
+    ending = only(side)
+    assert (returned, side.complete, ending.cause) == (code, False, cause)
+    assert ending.user_frame is not None
+    assert ending.user_frame.startswith("work (")
+    assert ending.at_ns >= side.clocks[0].monotonic_ns
+
+
+def test_exception_of_a_thread_is_noted_with_its_name(tmp_path: Path) -> None:
+    end = 'thread = threading.Thread(target=lambda: 1 / 0, name="loader"); thread.start(); thread.join()'
+    code, _, side = run(tmp_path, end)
+    assert (code, only(side).cause, only(side).thread) == (0, "ZeroDivisionError", "loader")
+
+
+@pytest.mark.parametrize("end", ["pass", "sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_nothing_is_noted_where_nothing_can_be(tmp_path: Path, end: str) -> None:
+    _, _, side = run(tmp_path, end)
+    assert side.endings == ()
+
+
+def test_handlers_of_the_program_are_called_as_before(tmp_path: Path) -> None:
+    before = (
+        'signal.signal(signal.SIGTERM, lambda *_: (print("handled"), sys.exit(5)))\n'
+        'sys.excepthook = lambda *_: print("hooked")'
+    )
+    code, text, side = run(tmp_path / "signal", "os.kill(os.getpid(), signal.SIGTERM)", before)
+    assert (code, "handled" in text, side.complete) == (5, True, True)
+    code, text, side = run(tmp_path / "hook", "1 / 0", before)
+    assert (code, "hooked" in text, only(side).cause) == (1, True, "ZeroDivisionError")
+
+
+def test_faulthandler_of_the_program_keeps_its_file(tmp_path: Path) -> None:
+    _, text, side = run(tmp_path, "faulthandler._sigsegv()", "faulthandler.enable()")
+    assert "Segmentation fault" in text
+    assert side.endings == ()
+
+
+def test_child_that_is_terminated_leaves_no_stack_in_its_parents_recording(tmp_path: Path) -> None:
+    end = """
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start(); time.sleep(0.2); child.terminate(); child.join()
+    os.kill(os.getpid(), signal.SIGKILL)"""
+    _, _, side = run(tmp_path, end)
+    assert side.endings == ()
+
+
+def test_hooks_are_put_back_when_recording_stops(tmp_path: Path) -> None:
+    end = "tl.stop(); print(sys.excepthook is sys.__excepthook__, faulthandler.is_enabled())"
+    _, text, _ = run(tmp_path, end)
+    assert "True False" in text
+
+
+def test_process_of_multiprocessing_notes_what_ends_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, tmp_path],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    (recording,) = recordings(tmp_path)
+    assert done.stdout.strip() == "1"
+    assert only(read(recording).side).cause == "ZeroDivisionError"
+
+
+def test_rank_that_fails_before_its_first_event_leaves_a_recording(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-c", "import tracelens_instrument.recorder\nraise ImportError('flash')"],
+        env=clean_environment(TRACELENS_DIR=str(tmp_path), RANK="1", WORLD_SIZE="2"),
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    (recording,) = recordings(tmp_path)
+    side = read(recording).side
+    assert (side.process.rank, only(side).cause, only(side).message) == (1, "ImportError", "flash")

@@ -1,0 +1,1 @@
+"""What limits a trace: ranks that are missing, hang, failed or lost events."""

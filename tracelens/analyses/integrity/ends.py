@@ -1,0 +1,214 @@
+"""How the last attempt of a job ended, if not by itself: in a hang, by a failure, or cut off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from tracelens.accounting.life.attempts import wall_to_common_ns
+from tracelens.accounting.restarts import find_left_behind
+from tracelens.analyses.integrity.wording import (
+    describe_blocked,
+    describe_location,
+    identify,
+    list_some,
+    name_call_of_group,
+    name_process,
+    name_waiting,
+)
+from tracelens.model import fmt
+from tracelens.model.findings import Finding
+from tracelens.schema.life import Stalled
+from tracelens.schema.vocabulary import SEGMENTS_SUFFIX
+
+if TYPE_CHECKING:
+    from tracelens.accounting.standstill import Root, Standstill
+    from tracelens.facts import Facts
+    from tracelens.model.trace import Trace
+
+# ns: a rank that recorded nothing for so long before it was ended was hanging [policy]
+MIN_SILENCE_OF_HANG_NS: Final = 5_000_000_000
+MIN_STEPS_OF_SILENCE: Final = 10  # usual steps: a shorter silence is no hang [policy]
+
+
+def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> list[Finding]:
+    """Report how the last attempt ended, if not by itself: in a hang, by a failure, or cut off."""
+    failures = facts.failures
+    hang = _find_running_hang(facts, standstill)
+    if hang is not None:
+        return [hang]
+    if not failures or all(one.cause == "gone" for one in failures):
+        return _report_cut_off(facts.trace, open_spans, standstill)
+    hang = _find_ended_hang(facts, standstill)
+    return [hang or _report_crash(facts, open_spans, standstill)]
+
+
+def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
+    """Report the hang of a job that was ended from outside: ranks waited long for a silent one."""
+    ended = {one.rank: one for one in facts.failures if one.is_echo}
+    root = _find_silent_root(standstill)
+    if len(ended) < len(facts.failures) or root is None or root.ranks[0] not in ended:
+        return None
+    failure = ended[root.ranks[0]]
+    silent_ns = failure.at_ns - _find_last_event(facts.trace, root.ranks[0])
+    if silent_ns < MIN_SILENCE_OF_HANG_NS:
+        return None
+    frame = f"; it was in {failure.user_frame} then" if failure.user_frame else ""
+    fields = {"silence": fmt.duration(silent_ns), "cause": failure.cause, "frame": frame}
+    return _report_silent_root(facts.trace, root, "ended", fields, list(failure.frames))
+
+
+def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
+    """Report a hang of a job that is still recorded: no rank has recorded anything for long."""
+    trace, root = facts.trace, _find_silent_root(standstill)
+    offset_ns = wall_to_common_ns(trace, int(trace.workers["process"][0]))
+    if trace.read_at_ns is None or root is None or offset_ns is None:
+        return None
+    last_ns = trace.workers["last_ns"].max()
+    assert isinstance(last_ns, int)
+    silent_ns = trace.read_at_ns + offset_ns - last_ns
+    usual_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median() or 0
+    assert isinstance(usual_ns, (int, float))
+    if silent_ns < max(MIN_SILENCE_OF_HANG_NS, MIN_STEPS_OF_SILENCE * usual_ns):
+        return None
+    stalls = [entry for entry in trace.journal if isinstance(entry, Stalled)]
+    frames = stalls[-1].stacks.get(str(root.ranks[0]), []) if stalls else []
+    frame = f"; it is in {frames[0]}" if frames else ""
+    fields = {"silence": fmt.duration(silent_ns), "frame": frame}
+    return _report_silent_root(trace, root, "running", fields, frames)
+
+
+def _find_silent_root(standstill: Standstill) -> Root | None:
+    """Return the root that most ranks wait for, if it is one rank that entered no other call."""
+    roots = [root for root in standstill.roots if len(root.ranks) == 1 and not root.is_strayed]
+    return roots[0] if roots else None
+
+
+def _find_last_event(trace: Trace, rank: int) -> int:
+    return int(trace.workers.filter(pl.col("rank") == rank)["last_ns"][0])
+
+
+def _report_silent_root(
+    trace: Trace, root: Root, case: str, fields: dict[str, str], frames: list[str]
+) -> Finding:
+    """Report a rank that others wait for; `frames` is its stack, innermost first, if that is known."""
+    call = max(root.calls, key=lambda call: (len(call.inside), -call.seq))
+    return Finding.of(
+        "hang",
+        {
+            "ranks": f"Rank {root.ranks[0]}",
+            "call": name_call_of_group(trace, call),
+            "waiting": name_waiting(call, is_over=case == "ended"),
+            **fields,
+        },
+        case=case,
+        ranks=root.ranks,
+        steps=(call.step, call.step) if call.step >= 0 else None,
+        evidence={"waiting": list(call.inside), "call": call.seq, "frames": frames},
+    )
+
+
+def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> Finding:
+    """Report the failure that explains the others."""
+    first, *others = facts.failures
+    process = facts.trace.processes.filter(pl.col("process") == first.process).row(0, named=True)
+    span = next(open_spans.filter(pl.col("process") == first.process).iter_rows(named=True), None)
+    step = _find_last_step(facts.trace, first.process, span)
+    calls = standstill.waiting_for(first.rank)
+    consequences = [describe_blocked(call) for call in calls[:1]]
+    if others:
+        ended = fmt.listing("rank", [one.rank for one in others])
+        causes = fmt.series(list(dict.fromkeys(one.cause for one in others)))
+        consequences.append(f"{ended} ended after it ({causes})")
+    return Finding.of(
+        "crash",
+        {
+            "who": fmt.capital(name_process(process)),
+            "where": describe_location(span, step),
+            "cause": first.text,
+            "others": "".join(f"; {text}" for text in consequences),
+        },
+        **identify(process),
+        phase=span["kind"] if span else None,
+        steps=None if step is None else (step, step),
+        function=first.user_frame,
+        evidence={
+            "cause": first.cause,
+            "message": first.message,
+            "frames": list(first.frames),
+            "is_out_of_memory": first.is_out_of_memory,
+            "ended_after": {str(one.rank): one.cause for one in others},
+        },
+    )
+
+
+def _report_cut_off(
+    trace: Trace, open_spans: pl.DataFrame, standstill: Standstill
+) -> list[Finding]:
+    """Report the process that broke off first; what restarts left behind is in `membership.py`."""
+    explained = [note.file for note in trace.notes if note.kind in {"truncated", "running"}]
+    cut_off = trace.processes.filter(
+        pl.col("main")
+        & ~pl.col("complete")
+        & ~pl.col("file").is_in(explained)
+        & ~pl.col("process").is_in(find_left_behind(trace))
+    )
+    if cut_off.is_empty():
+        return []
+    workers = cut_off.filter(pl.col("role") == "worker")
+    first_process = _find_first(standstill, cut_off if workers.is_empty() else workers, open_spans)
+    process = cut_off.filter(pl.col("process") == first_process).row(0, named=True)
+    span = next(open_spans.filter(pl.col("process") == first_process).iter_rows(named=True), None)
+    step = _find_last_step(trace, first_process, span)
+    calls = standstill.waiting_for(process["rank"]) if process["role"] == "worker" else []
+    waiting = {rank for call in calls for rank in call.inside}
+    is_waiting = (pl.col("role") == "worker") & pl.col("rank").is_in(list(waiting))
+    other_processes = cut_off.filter((pl.col("process") != first_process) & ~is_waiting)
+    consequences = [describe_blocked(call) for call in calls]
+    if other_processes.height:
+        ordered = other_processes.sort("role", "rank", descending=[True, False])
+        names = [name_process(other) for other in ordered.iter_rows(named=True)]
+        consequences.append(f"{list_some(names)} ended after it")
+    if trace.choice.ranks is not None:
+        consequences.append("ranks that were left out may have ended before it")
+    may_run_on = process["file"].endswith(SEGMENTS_SUFFIX)
+    return [
+        Finding.of(
+            "truncated_trace",
+            {
+                "who": fmt.capital(name_process(process)),
+                "where": describe_location(span, step),
+                "elsewhere": ", or still running on its host" if may_run_on else "",
+                "after": "".join(f"; {text}" for text in consequences),
+            },
+            **identify(process),
+            phase=span["kind"] if span else None,
+            steps=None if step is None else (step, step),
+            function=span["name"] if span else None,
+            evidence={
+                "file": process["file"],
+                "broken_off": cut_off["file"].to_list(),
+                "waiting": sorted(waiting),
+            },
+        )
+    ]
+
+
+def _find_first(standstill: Standstill, cut_off: pl.DataFrame, open_spans: pl.DataFrame) -> int:
+    """Return the process that others were left waiting for, else the one that fell silent first."""
+    process_of = dict(cut_off.select("rank", "process").iter_rows())
+    awaited_ranks = [rank for root in standstill.roots for rank in root.ranks if rank in process_of]
+    if awaited_ranks:
+        return int(process_of[awaited_ranks[0]])
+    communicating_spans = open_spans.filter(pl.col("kind").is_in(["reduction", "wait", "ps"]))
+    not_communicating = cut_off.join(communicating_spans, on="process", how="anti")
+    candidates = not_communicating if 0 < not_communicating.height < cut_off.height else cut_off
+    return int(candidates.sort("last_ns", nulls_last=True)["process"][0])
+
+
+def _find_last_step(trace: Trace, process: int, span: dict[str, Any] | None) -> int | None:
+    if span and span["step"] >= 0:
+        return int(span["step"])
+    last = trace.steps.filter(pl.col("process") == process)["step"].max()
+    return last if isinstance(last, int) else None

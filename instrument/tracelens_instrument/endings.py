@@ -56,8 +56,8 @@ class EndNotes:
     def begin(self) -> None:
         """Put hooks before those of the program, and open the files for signals."""
         self._is_on = True
-        self._replace_hook(sys, self._before(sys.excepthook))
-        self._replace_hook(threading, self._before_in_thread(threading.excepthook))
+        self._replace_hook(sys, self._wrap_hook(sys.excepthook))
+        self._replace_hook(threading, self._wrap_thread_hook(threading.excepthook))
         with Tolerated(OSError, ValueError, RuntimeError):
             if not faulthandler.is_enabled():  # else the program has its own use for it
                 self._fatal = self._open(FATAL_DUMP)
@@ -123,7 +123,7 @@ class EndNotes:
         )
         self._append(to_line("endings", row))
 
-    def _before(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_hook(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
         def note_and_pass_on(
             kind: type[BaseException], error: BaseException, traceback: TracebackType | None
         ) -> None:
@@ -135,7 +135,7 @@ class EndNotes:
 
         return note_and_pass_on
 
-    def _before_in_thread(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_thread_hook(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
         def note_and_pass_on(arguments: Any) -> None:
             try:
                 if arguments.exc_value is not None:

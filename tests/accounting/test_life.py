@@ -12,7 +12,7 @@ from support.runs.traces import span, trace_of
 
 from tracelens.accounting.life.attempts import find_attempts
 from tracelens.accounting.life.ledger import measure_life
-from tracelens.schema.life import Ended, Gone, Launched
+from tracelens.schema.life import Ended, Exited, Launched
 
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace
@@ -75,7 +75,7 @@ class Job:
             self._pass("repeated", 40 * MS)
         else:
             self._pass("repeated", USUAL_NS)
-            self._pass("hang", 20 * S)
+            self._pass("hanging", 20 * S)
         self._end(process, began_ns, is_complete=is_complete)
         self._pass("shut_down" if is_complete else "dead", 2 * S)
 
@@ -114,7 +114,7 @@ class Job:
             }
         )
         self.journal.append(
-            Gone(
+            Exited(
                 at_ns=WALL_BEGIN_NS + self.now_ns,
                 host="host",
                 pid=100 + process,

@@ -108,6 +108,7 @@ LISTED: dict[str, dict[str, str]] = {
         "(_PROC / 'self' / 'cgroup').read_text": SYSTEM,
         "(group / name).read_text": SYSTEM,
     },
+    "tracelens/schema/life.py": {"os.open": WRITES},
     "tracelens/schema/ownership.py": {"os.open": "the marker itself, and it follows no link"},
     "tracelens/simulator/scenario_file.py": {
         "(_PLACE / f'{name}.toml').read_text": PACKAGE,

@@ -31,6 +31,7 @@ def test_fields_are_always_there(run: str) -> None:
         "clock",
         "efficiency",
         "ledger",
+        "life",
         "findings",
         "tables",
         "notes",

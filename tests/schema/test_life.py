@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.schema.life import Gone, Journal, Launched, Resumed, Stalled, read_journals
+from tracelens.schema.life import Exited, Journal, Launched, Resumed, Stalled, read_journals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,21 +22,21 @@ def test_entries_are_read_by_time(tmp_path: Path) -> None:
         states={"1": "stopped"},
         stacks={"0": ["wait (torch.py:3)"]},
     )
-    gone = Gone(at_ns=9, rank=1, code=-9, is_out_of_memory=True)
+    exited = Exited(at_ns=9, rank=1, code=-9, is_out_of_memory=True)
     journal = Journal(tmp_path)
-    for entry in (gone, launched, stalled, Resumed(at_ns=8, since_ns=6)):
+    for entry in (exited, launched, stalled, Resumed(at_ns=8, since_ns=6)):
         journal.append(entry)
-    assert read_journals(tmp_path) == [launched, stalled, Resumed(at_ns=8, since_ns=6), gone]
+    assert read_journals(tmp_path) == [launched, stalled, Resumed(at_ns=8, since_ns=6), exited]
 
 
 def test_lines_that_are_no_entries_are_left_out(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.append(Gone(at_ns=1))
+    journal.append(Exited(at_ns=1))
     (file,) = tmp_path.glob("life-*.jsonl")
     with file.open("ab") as stream:
-        stream.write(b'{"entry":"gone","at_ns":"2"}\n{"entry":"gone","at_ns":3,"code":"x"}\n')
-        stream.write(b'{"entry":"of a newer version","at_ns":4}\n[1]\n\xff\n{"entry":"gone","at_')
-    assert read_journals(tmp_path) == [Gone(at_ns=1)]
+        stream.write(b'{"entry":"exited","at_ns":"2"}\n{"entry":"exited","at_ns":3,"code":"x"}\n')
+        stream.write(b'{"entry":"of a newer version","at_ns":4}\n[1]\n\xff\n{"entry":"exited","at_')
+    assert read_journals(tmp_path) == [Exited(at_ns=1)]
 
 
 def test_fields_of_a_newer_version_are_ignored(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MIN_SHARE_LOST_IF_FAULT: Final = 0.05
 MAX_USES_NAMED: Final = 4  # uses: the sentence names no more [policy]
 # What a job loses because it was started again; all but the first start-up counts.
-_OF_RESTARTS: Final = ("repeated", "hang", "dead")
+_OF_RESTARTS: Final = ("repeated", "hanging", "dead")
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Ended",
-    "Gone",
+    "Exited",
     "Journal",
     "Launched",
     "Resumed",
@@ -54,7 +54,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Gone:
+class Exited:
     """A recorded process ended.
 
     `code` is its exit code, negative for the number of a signal; null if nobody could read it.
@@ -103,9 +103,9 @@ class Resumed:
     since_ns: int = 0
 
 
-Entry = Launched | Ended | Gone | Stalled | Resumed
+Entry = Launched | Ended | Exited | Stalled | Resumed
 _ENTRIES: Final = {
-    kind.__name__.lower(): kind for kind in (Launched, Ended, Gone, Stalled, Resumed)
+    kind.__name__.lower(): kind for kind in (Launched, Ended, Exited, Stalled, Resumed)
 }
 
 

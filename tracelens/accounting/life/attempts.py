@@ -1,30 +1,27 @@
 """The attempts of a job: a launcher, a scheduler or a loop in a shell starts its ranks again.
 
-An attempt is what its ranks live through together. A new one begins with a process of a rank that the
-attempt has already, or that begins when a process of the attempt has ended; unless most of the others
-live on, as when one worker of a parameter server comes back. All times are on the common clock.
+The processes of an attempt live at the same time. A process of a rank that has had one in the attempt
+begins a new attempt, unless most of the other ranks live on, as when one worker of a parameter server
+comes back. All times are on the common clock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from tracelens.align.clocks.common import to_common_times
 from tracelens.distil.outline import outlined
-from tracelens.schema.life import Gone
+from tracelens.schema.life import Exited
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
-
-# ns: clocks of two hosts, and the begin of processes of one attempt, are no more apart [chosen]
-MAX_APART_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -99,11 +96,10 @@ def find_attempts(trace: Trace) -> list[Attempt]:
 def _begins_attempt(life: Life, lives: Sequence[Life]) -> bool:
     """Return True if a process does not belong to the attempt of those that began before it."""
     others = [one for one in lives if one.rank != life.rank]
-    lived_on = [one for one in others if one.end_ns > life.begin_ns + MAX_APART_NS]
-    if others and 2 * len(lived_on) > len(others):
-        return False
-    has_rank = len(others) < len(lives)
-    return has_rank or life.begin_ns > min(one.end_ns for one in lives) - MAX_APART_NS
+    lived_on = [one for one in others if one.end_ns > life.begin_ns]
+    if len(others) < len(lives):  # its rank had a process in the attempt
+        return 2 * len(lived_on) <= len(others)
+    return not lived_on
 
 
 def wall_to_common_ns(trace: Trace, process: int) -> int | None:
@@ -119,23 +115,23 @@ def wall_to_common_ns(trace: Trace, process: int) -> int | None:
 
 def _list_lives(trace: Trace) -> list[Life]:
     """Return when each worker lived; children of ranks are left out."""
-    gone = {
+    exits = {
         (entry.host, entry.pid, entry.incarnation): entry
         for entry in trace.journal
-        if isinstance(entry, Gone)
+        if isinstance(entry, Exited)
     }
     running = {note.file for note in trace.notes if note.kind == "running"}
     workers = trace.processes.filter(
         (pl.col("role") == "worker") & ~pl.col("child").fill_null(value=False)
     )
-    lives = (_describe_life(trace, row, gone, running) for row in workers.iter_rows(named=True))
+    lives = (_describe_life(trace, row, exits, running) for row in workers.iter_rows(named=True))
     return [life for life in lives if life is not None]
 
 
 def _describe_life(
     trace: Trace,
     row: dict[str, Any],
-    gone: dict[tuple[str, int, int], Gone],
+    exits: dict[tuple[str, int, int], Exited],
     running: set[str],
 ) -> Life | None:
     """Return when a worker lived, by the best that is known of its begin and end; None if nothing is."""
@@ -143,7 +139,7 @@ def _describe_life(
     is_main_thread = (pl.col("process") == process) & pl.col("thread").is_null()
     fatal_ns = trace.endings.filter(is_main_thread)["at_ns"].to_list()
     known_ns = [row["first_ns"], row["last_ns"], *fatal_ns]
-    entry = gone.get((row["host"], row["pid"], row["incarnation"]))
+    entry = exits.get((row["host"], row["pid"], row["incarnation"]))
     if offset_ns is not None:
         walls_ns = [row["started_ns"], row["incarnation"], entry.at_ns if entry else None]
         known_ns += [wall_ns + offset_ns for wall_ns in walls_ns if wall_ns]

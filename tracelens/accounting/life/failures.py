@@ -1,7 +1,7 @@
 """Which rank of an attempt failed first, how, and which others were only its victims.
 
 The first failure is the one that no other failure explains: the earliest, unless it is the echo of
-another one. A rank that the launcher ended by a signal, or whose call failed because its peer was gone,
+another one. A rank that the launcher ended by a signal, or whose call failed because its peer had ended,
 is a victim.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_APART_OF_ECHO_NS: Final = 2_000_000_000
 # Signals with which a launcher or a scheduler ends processes.
 _ORDERED: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGKILL")
-# Types of exceptions, and words of messages, that a rank has when its peer is gone.
+# Types of exceptions, and words of messages, that a rank has when its peer has ended.
 _ECHO_CAUSES: Final = ("DistBackendError", "DistNetworkError", "ConnectionError", "BrokenPipeError")
 _ECHO_WORDS: Final = (
     *("connection closed by peer", "connection reset", "broken pipe", "remote process exited"),
@@ -33,7 +33,7 @@ _ECHO_WORDS: Final = (
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed rank; `cause` is an exception's type, a signal's name, ``exit code N`` or ``gone``."""
+    """A failed rank; `cause` is an exception's type, a signal's name, ``exit code N`` or ``unknown``."""
 
     rank: int
     process: int
@@ -69,18 +69,18 @@ def find_failures(trace: Trace, attempt: Attempt) -> list[Failure]:
     failures.sort(key=lambda one: (one.at_ns, one.rank))
     own_failures = [one for one in failures if not one.is_echo]
     if not failures or not own_failures:
-        return _begin_with_gone(failures)
+        return _begin_with_killed(failures)
     first = own_failures[0]
     return [first, *(one for one in failures if one is not first)]
 
 
-def _begin_with_gone(failures: Sequence[Failure]) -> list[Failure]:
+def _begin_with_killed(failures: Sequence[Failure]) -> list[Failure]:
     """Order failures that all may be echoes: a rank that was killed outright ended the others."""
     if not failures:
         return []
     first = failures[0]
     near = [one for one in failures if one.at_ns <= first.at_ns + MAX_APART_OF_ECHO_NS]
-    first = next((one for one in near if one.cause in {"SIGKILL", "gone"}), first)
+    first = next((one for one in near if one.cause in {"SIGKILL", "unknown"}), first)
     return [first, *(one for one in failures if one is not first)]
 
 
@@ -105,7 +105,7 @@ def _name_exit(life: Life) -> str:
     """Name how a process ended that noted nothing itself."""
     code = life.exit_code
     if code is None:
-        return "gone"
+        return "unknown"
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -39,7 +39,7 @@ USES: Final[dict[str, str]] = {
     "evaluation": "evaluation",
     "data_preparation": "data preparation",
     "start_up": "start-up",
-    "hang": "hang",
+    "hanging": "hanging",
     "shut_down": "end of the program",
     "dead": "between attempts",
 }
@@ -61,10 +61,10 @@ ATTEMPT_COLUMNS: Final[dict[str, pl.DataType]] = {
 # steps: of fewer, an attempt is judged by the usual step of the whole life [chosen]
 MIN_STEPS_FOR_USUAL_OF_ATTEMPT: Final = 10
 # of the usual step: a step that takes no more beyond it is not slow [chosen]
-MIN_EXCESS_OF_SLOW_STEP: Final = 0.25
+MIN_DELAY_OF_SLOW_STEP: Final = 0.25
 # scaled MAD of steps: a step within so many of the usual one is not slow [chosen]
 MIN_DEVIATIONS_OF_SLOW_STEP: Final = 6.0
-MAD_TO_SIGMA: Final = 1.4826  # of a normal distribution [definition]
+_MAD_TO_SIGMA: Final = 1.4826  # ratio: sigma of a normal distribution to its MAD [definition]
 MIN_HANG_NS: Final = 5_000_000_000  # ns: less without progress is no hang [policy]
 MIN_STEPS_IN_HANG: Final = 10  # usual steps: less without progress is no hang [policy]
 
@@ -220,14 +220,14 @@ class _AttemptUses:
         for name, ns in covered.items():
             self._uses[name] += int(ns.sum())
         usual_ns, limit_ns = self._find_usual(net_ns)
-        excess_ns = np.where(net_ns > limit_ns, net_ns - usual_ns, 0)
-        hangs = excess_ns >= _min_hang_ns(usual_ns)
+        delay_ns = np.where(net_ns > limit_ns, net_ns - usual_ns, 0)
+        hangs = delay_ns >= _min_hang_ns(usual_ns)
         hangs[0] = False
-        self._uses["first_step"] += int(excess_ns[0])
-        self._uses["hang"] += int(excess_ns[hangs].sum())
-        self._uses["slow_steps"] += int(excess_ns[1:][~hangs[1:]].sum())
+        self._uses["first_step"] += int(delay_ns[0])
+        self._uses["hanging"] += int(delay_ns[hangs].sum())
+        self._uses["slow_steps"] += int(delay_ns[1:][~hangs[1:]].sum())
         is_repeated = self._course.step >= self._later_step
-        usual_parts_ns = net_ns - excess_ns
+        usual_parts_ns = net_ns - delay_ns
         self._uses["repeated"] += int(usual_parts_ns[is_repeated].sum())
         self._uses["kept"] += int(usual_parts_ns[~is_repeated].sum())
 
@@ -237,8 +237,8 @@ class _AttemptUses:
         sample_ns = net_ns[1:] if has_enough else self._all_steps_ns
         sample_ns = sample_ns if len(sample_ns) else net_ns
         usual_ns = float(np.median(sample_ns))
-        sigma_ns = MAD_TO_SIGMA * float(np.median(np.abs(sample_ns - usual_ns)))
-        margin_ns = max(MIN_EXCESS_OF_SLOW_STEP * usual_ns, MIN_DEVIATIONS_OF_SLOW_STEP * sigma_ns)
+        sigma_ns = _MAD_TO_SIGMA * float(np.median(np.abs(sample_ns - usual_ns)))
+        margin_ns = max(MIN_DELAY_OF_SLOW_STEP * usual_ns, MIN_DEVIATIONS_OF_SLOW_STEP * sigma_ns)
         self._usual_ns = int(usual_ns)
         return int(usual_ns), usual_ns + margin_ns
 
@@ -253,7 +253,7 @@ class _AttemptUses:
         if own_ns >= _min_hang_ns(self._usual_ns):
             hung_ns = own_ns - self._usual_ns
             self._uses["repeated"] -= hung_ns
-            self._uses["hang"] += hung_ns
+            self._uses["hanging"] += hung_ns
 
 
 def _min_hang_ns(usual_ns: float) -> float:

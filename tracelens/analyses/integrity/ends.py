@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
-# ns: a rank that recorded nothing for so long before it was ended was hanging [policy]
+# ns: a shorter silence of a rank is no hang
+# [policy; one decision in _find_ended_hang, _find_running_hang]
 MIN_SILENCE_OF_HANG_NS: Final = 5_000_000_000
 MIN_STEPS_OF_SILENCE: Final = 10  # usual steps: a shorter silence is no hang [policy]
 
@@ -38,7 +39,7 @@ def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -
     hang = _find_running_hang(facts, standstill)
     if hang is not None:
         return [hang]
-    if not failures or all(one.cause == "gone" for one in failures):
+    if not failures or all(one.cause == "unknown" for one in failures):
         return _report_cut_off(facts.trace, open_spans, standstill)
     hang = _find_ended_hang(facts, standstill)
     return [hang or _report_crash(facts, open_spans, standstill)]
@@ -62,8 +63,10 @@ def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
 def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     """Report a hang of a job that is still recorded: no rank has recorded anything for long."""
     trace, root = facts.trace, _find_silent_root(standstill)
+    if trace.read_at_ns is None or root is None:
+        return None
     offset_ns = wall_to_common_ns(trace, int(trace.workers["process"][0]))
-    if trace.read_at_ns is None or root is None or offset_ns is None:
+    if offset_ns is None:
         return None
     last_ns = trace.workers["last_ns"].max()
     assert isinstance(last_ns, int)

@@ -114,7 +114,6 @@ LISTED: dict[str, dict[str, str]] = {
         "(_PLACE / f'{name}.toml').read_text": PACKAGE,
         "path.read_text": "a scenario that the user wrote, no trace",
     },
-    "tracelens/schema/life.py": {"os.open": "it appends to a journal of this process"},
     "tracelens/supervisor.py": {
         "mmap.mmap": "memory without a file",
         "Path('/proc/meminfo').read_text": SYSTEM,

@@ -87,7 +87,6 @@ EXCEPTIONS: Final = {
     ),
     "tracelens/replay": Room(_LATER, "late"),
     "tracelens/schema/life.py": Room(
-        "The entry of a process that does not exist any more.", "gone"
     ),
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from support.launch.record import run_record
 
-from tracelens.schema.life import Ended, Gone, Launched, read_journals
+from tracelens.schema.life import Ended, Exited, Launched, read_journals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def test_the_end_of_a_process(code: int, code_of_command: int, tmp_path: Path) -
     assert done.returncode == code_of_command
     launched, end, ended = read_journals(folder)
     assert isinstance(launched, Launched)
-    assert isinstance(end, Gone)
+    assert isinstance(end, Exited)
     assert isinstance(ended, Ended)
     assert launched.command.startswith(sys.executable)
     assert (end.rank, end.pid, end.code) == (0, launched.pid, code)

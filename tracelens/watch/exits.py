@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tracelens.schema.life import Gone
+from tracelens.schema.life import Exited
 from tracelens.watch.processes import (
     ENDED_STATES,
     find_out_of_memory_files,
@@ -81,7 +81,7 @@ class ExitWatch:
         """How many watched processes have not ended."""
         return len(self._watched)
 
-    def wait(self, timeout_s: float) -> tuple[list[Gone], bool]:
+    def wait(self, timeout_s: float) -> tuple[list[Exited], bool]:
         """Wait until a process ends, at most so long.
 
         Returns the watched processes that have ended, and whether another one has.
@@ -111,7 +111,7 @@ class ExitWatch:
             return watched.descriptor in ready
         return read_state(watched.process.pid, watched.process.incarnation) in ENDED_STATES
 
-    def _describe(self, watched: _Watched, now_ns: int) -> Gone:
+    def _describe(self, watched: _Watched, now_ns: int) -> Exited:
         process = watched.process
         status = _read_exit_info(watched.descriptor)
         if status is None:
@@ -121,7 +121,7 @@ class ExitWatch:
             self._poller.unregister(watched.descriptor)
             os.close(watched.descriptor)
         has_kills = read_out_of_memory_kills(watched.memory_files) > watched.memory_kills
-        return Gone(
+        return Exited(
             at_ns=now_ns,
             role=process.role,
             rank=process.rank,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from tracelens.schema.life import Gone
+    from tracelens.schema.life import Exited
     from tracelens.schema.side import Process
 
 __all__ = ["CommandJournal", "JobExits"]
@@ -108,7 +108,7 @@ class CommandJournal:
     def __exit__(self, *_error: object) -> None:
         self._jobs.exits.close()
 
-    def wait_for(self, pid: int, on_look: Callable[[list[Gone]], None] | None = None) -> bool:
+    def wait_for(self, pid: int, on_look: Callable[[list[Exited]], None] | None = None) -> bool:
         """Wait until the command has ended, and journal how its processes end meanwhile.
 
         Args:
@@ -142,7 +142,7 @@ class CommandJournal:
         if self._journal is not None:
             self._append([Ended(ended_ns, code)])
 
-    def _append(self, entries: list[Gone] | list[Ended]) -> None:
+    def _append(self, entries: list[Exited] | list[Ended]) -> None:
         with suppress(OSError):
             if self._journal is None and self._jobs.has_found:
                 self._journal = Journal(self._folder)

@@ -12,7 +12,7 @@ from tracelens.watch.watcher import Watcher
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.schema.life import Gone
+    from tracelens.schema.life import Exited
     from tracelens.watch.alerts import AlertCommand
 
 __all__ = ["Looks"]
@@ -28,7 +28,7 @@ class Looks:
         self._show = Lines(sys.stderr, prefix="tracelens: ")
         self._due_s = time.monotonic()
 
-    def __call__(self, ended_processes: list[Gone]) -> None:
+    def __call__(self, ended_processes: list[Exited]) -> None:
         """Take note of processes that have ended, and look if it is time."""
         if self._watcher is None or not (ended_processes or time.monotonic() >= self._due_s):
             return

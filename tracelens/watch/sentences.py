@@ -11,7 +11,7 @@ from tracelens.model.inert import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens.schema.life import Gone, Stalled
+    from tracelens.schema.life import Exited, Stalled
     from tracelens.watch.job import JobProcess
     from tracelens.watch.recording import LiveRecording, OpenSpan
     from tracelens.watch.stalls import Stall
@@ -160,7 +160,7 @@ def describe_resumption(stall: Stall, now_ns: int, *, has_ended: bool) -> str:
     return f"the job ended after a stall of {length}" if has_ended else f"resumed after {length}"
 
 
-def describe_end(entry: Gone, one: JobProcess | None) -> str:
+def describe_end(entry: Exited, one: JobProcess | None) -> str:
     """Describe how a process ended."""
     name = f"{'rank' if entry.role == 'worker' else 'parameter server'} {entry.rank}"
     how = _describe_code(entry.code)
@@ -171,7 +171,7 @@ def describe_end(entry: Gone, one: JobProcess | None) -> str:
     return f"{name} (pid {entry.pid}) {how}{where}"
 
 
-def _describe_last_span(recording: LiveRecording, entry: Gone) -> str:
+def _describe_last_span(recording: LiveRecording, entry: Exited) -> str:
     """Name the span that an exception left, or in which one a process was killed."""
     failed = recording.exception
     has_raised = entry.code is not None and entry.code > 0

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.model.inert import clean
-from tracelens.schema.life import Ended, Gone, Journal, Launched, Resumed, Stalled, read_journals
+from tracelens.schema.life import Ended, Exited, Journal, Launched, Resumed, Stalled, read_journals
 from tracelens.watch import sentences
 from tracelens.watch.exits import ExitWatch
 from tracelens.watch.job import LiveJob
@@ -101,7 +101,7 @@ class Watcher:
             ended_processes, _ = self._exits.wait(timeout_s)
             self.add_ends(ended_processes)
 
-    def add_ends(self, entries: Iterable[Gone]) -> None:
+    def add_ends(self, entries: Iterable[Exited]) -> None:
         """Take note of processes that have ended."""
         for entry in entries:
             identity = (entry.host, entry.pid, entry.incarnation)
@@ -113,7 +113,7 @@ class Watcher:
                 entry.code is None and one is not None and one.is_complete
             )
             sentence = sentences.describe_end(entry, one)
-            facts = {"entry": "gone", **asdict(entry)}
+            facts = {"entry": "exited", **asdict(entry)}
             self._report(News("gone", sentence, facts, is_alarm=has_failed))
             if self._exits is not None and not self._is_journaled():
                 self._write(entry)

@@ -86,8 +86,6 @@ EXCEPTIONS: Final = {
         "late",
     ),
     "tracelens/replay": Room(_LATER, "late"),
-    "tracelens/schema/life.py": Room(
-    ),
 }
 
 

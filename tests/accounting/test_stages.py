@@ -92,7 +92,6 @@ def test_work_that_is_handed_on_makes_stages() -> None:
 
 
 def test_ranks_that_send_nothing_are_all_peers() -> None:
-    """Whatever their communicators are."""
     trace = recording().trace()
     events = trace.events.filter(pl.col("op").is_in(["send", "recv"]).not_().fill_null(value=True))
     assert stages_of(trace.with_(events=events)) is None

@@ -63,7 +63,6 @@ def test_what_comes_now_and_then_begins_no_step() -> None:
 
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_noise_divides_no_step(noise: float) -> None:
-    """However long each step takes."""
     drawn = np.random.default_rng(1).lognormal(2, noise, 100)
     assert len(starts_ms(divide_calls([("allreduce", 8, float(ms)) for ms in drawn]))) == 99
 

@@ -86,8 +86,7 @@ def test_time_of_a_real_run_with_servers() -> None:
 
 
 @pytest.mark.parametrize("sample", ["ddp-slow-backprop", "mpi-killed-rank"])
-def test_time_of_real_runs(sample: str) -> None:
-    """The same of recorded ones."""
+def test_time_of_recorded_runs_is_that_of_the_whole_run(sample: str) -> None:
     folder = SAMPLES / sample
     steps = tracelens.open(folder).steps["step"].unique().sort()
     asked = f"{steps[len(steps) // 3]}-{steps[len(steps) // 2]},{steps[-1]}"
@@ -171,7 +170,7 @@ def test_ranks_that_were_left_out_are_not_accused(folder_of: Callable[[str], Pat
     assert phases.run(selected).sum_time("wait").sum() == 0
 
 
-def test_servers_stay(folder_of: Callable[[str], Path]) -> None:
+def test_servers_are_kept_when_ranks_are_selected(folder_of: Callable[[str], Path]) -> None:
     """Ranks are those of workers."""
     selected = tracelens.open(folder_of("servers"), ranks="1-2")
     assert "What limits the parameter servers is not judged" in selected.notes[-1].sentence

@@ -53,7 +53,6 @@ def test_waits_for_several_ranks_at_once_in_few_steps_are_none() -> None:
 
 
 def test_waits_for_one_rank_are_none() -> None:
-    """Beyond what chance explains."""
     longer = {(0, step): 6.0 for step in range(0, STEPS, 2)}
     found = jitter(waits({(1 + step % 2, step): 2.0 for step in range(STEPS)} | longer))
     assert found < 0.75
@@ -71,7 +70,6 @@ def test_a_run_of_one_step_has_no_jitter() -> None:
 
 @pytest.mark.parametrize("steps", [2, 4, 40, 400])
 def test_no_step_of_noise_is_rare(steps: int) -> None:
-    """However few there are."""
     noise = np.abs(np.random.default_rng(steps).normal(size=steps))
     assert not find_few_outlying_steps(noise).any()
     assert not find_few_outlying_steps(np.zeros(steps)).any()

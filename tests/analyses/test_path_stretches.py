@@ -59,5 +59,4 @@ def test_thinned_stays_touch_and_cover_the_path() -> None:
 
 
 def test_no_path_has_no_stays() -> None:
-    """A run without steps has none."""
     assert critical_path.path_stretches(path_of()).is_empty()

@@ -117,7 +117,6 @@ def test_a_straggler_whose_neighbours_arrive_last(seed: int, steps: int) -> None
 
 
 def test_stages_number_their_members() -> None:
-    """In the order of ranks."""
     stages = Stages(np.array([1, 0, 1, 0]), np.zeros(4, np.int64))
     assert [members.tolist() for members in stages.members] == [[1, 3], [0, 2]]
 

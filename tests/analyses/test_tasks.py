@@ -145,5 +145,4 @@ def test_times_in_collectives_are_not_the_workers_own() -> None:
 
 
 def test_who_is_given_a_task_unasked_is_served_nevertheless() -> None:
-    """However few others come afterwards."""
     assert find_server(pool([4, 4, 4], 12, unasked=True)) == 0

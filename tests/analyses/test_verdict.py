@@ -73,7 +73,7 @@ def test_a_run_that_loses_little_to_several_causes_is_bound_by_the_largest() -> 
 
 
 def test_a_healthy_run_says_how_much_is_useful() -> None:
-    """What it loses stands below."""
+    """The lines below name its losses."""
     verdict = concluded(Loss("transfer", 0.08, "known"), Loss("idle", 0.001, "known"), useful=0.919)
     assert (verdict.state, verdict.headline) == ("healthy", "HEALTHY: 92 % of the time is useful")
     assert verdict.why.endswith("the largest: 8.0 % exposed communication.")
@@ -121,7 +121,6 @@ def test_a_bottleneck_names_what_would_help() -> None:
 
 @pytest.mark.parametrize(("saving", "state"), [(0.099, "healthy"), (0.1, "bottleneck")])
 def test_no_run_that_could_be_a_tenth_shorter_is_healthy(saving: float, state: str) -> None:
-    """Whatever its time is called."""
     gaps = Finding(kind="load_imbalance", category="opportunity", sentence="Uneven.", saving=saving)
     assert concluded(Loss("wait", 0.01, "jitter"), useful=0.99, findings=(gaps,)).state == state
 
@@ -161,7 +160,6 @@ def test_code_that_no_span_covers_is_not_useful(share: float, state: str) -> Non
 
 
 def test_a_larger_known_cause_comes_before_what_is_not_known() -> None:
-    """It can be acted on."""
     verdict = concluded(
         Loss("transfer", 0.6, "known"), Loss("wait", 0.06, "unexplained"), useful=0.34
     )
@@ -170,7 +168,7 @@ def test_a_larger_known_cause_comes_before_what_is_not_known() -> None:
 
 @pytest.mark.parametrize(("share", "state"), [(0.049, "healthy"), (0.05, "inconclusive")])
 def test_what_nothing_explains_is_at_most_a_twentieth(share: float, state: str) -> None:
-    """Of a healthy run."""
+    """In a healthy run."""
     assert concluded(Loss("wait", share, "unexplained"), useful=1 - share).state == state
 
 

@@ -34,7 +34,7 @@ def imported(*commands: list[str]) -> set[str]:
 
 
 def test_info_imports_no_library_of_tables() -> None:
-    """Files tell it of themselves."""
+    """The files' own summaries suffice."""
     names = imported(["info", str(SAMPLES / "mpi-late-rank")])
     assert not names & (PAGES | {"polars", "scipy", "torch"})
 

@@ -40,8 +40,8 @@ def test_its_exit_code_is_the_commands(code: int, tmp_path: Path) -> None:
     assert len(read_one(tmp_path / "a run").named("work")) == 3
 
 
-def test_the_verdict_ends_it(tmp_path: Path) -> None:
-    """In its four lines."""
+def test_the_verdict_is_printed_last(tmp_path: Path) -> None:
+    """The last four lines are the verdict."""
     command = ("--", sys.executable, "-c", TRAINING, 0)
     names = ["Verdict", "Why", "Next", "Scope"]
     lines = run_record("--out", tmp_path / "t", *command).stderr.splitlines()

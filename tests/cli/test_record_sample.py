@@ -87,7 +87,7 @@ def test_nothing_else_is_left(slow: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_rank_keeps_its_samples(tmp_path: Path) -> None:
-    """They are written by somebody else."""
+    """Another process writes them."""
     done = _train(tmp_path / "t", "--steps=200", "--kill-rank=1", "--kill-step=120")
     assert done.returncode != 0
     trace = tl.open(tmp_path / "t")

@@ -44,7 +44,6 @@ def test_text_fits_a_terminal() -> None:
 
 
 def test_one_baseline_is_not_enough_to_know_noise() -> None:
-    """Every format says so."""
     found = compare([run(1, 1)], run(1.1, 0))
     for name in COMPARISONS:
         assert "how much equal runs differ" in COMPARISONS[name](found, ())

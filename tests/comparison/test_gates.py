@@ -65,7 +65,6 @@ def test_noise_alone_fails_nothing() -> None:
 
 
 def test_what_was_nothing_before_is_beyond_any_share() -> None:
-    """A phase that is new."""
     before = run(seed=1)
     metrics = {k: v for k, v in before.metrics.items() if k != "phase:data"}
     assert outcome("phase:data>+50%", run(seed=2), replace(before, metrics=metrics)).failed
@@ -119,7 +118,7 @@ def test_a_known_finding_fails_nothing() -> None:
     ],
 )
 def test_a_wrong_condition_is_one_sentence(condition: str, part: str) -> None:
-    """What was found, what was expected."""
+    """It names the wrong part and the expected form."""
     with pytest.raises(InvalidArgument) as wrong:
         parse(condition)
     assert part in str(wrong.value)

@@ -185,7 +185,6 @@ def test_vectors_are_aligned(size: int) -> None:
 
 
 def test_of_one_dictionary_the_last_counts() -> None:
-    """And batches keep their order."""
     again = FOUND[1]._replace(offset=FOUND[2].offset)
     found = footer_of(with_footer([*FOUND[:3], again, FOUND[4], FOUND[3]]))
     assert [place.offset for place in found.dictionaries] == [FOUND[2].offset] * 2

@@ -142,8 +142,8 @@ def test_unknown_definition_is_counted(tmp_path: Path) -> None:
     assert side.dropped == {"unknown definition": 3}
 
 
-def test_no_definitions_at_all(tmp_path: Path) -> None:
-    """Every record is unknown then."""
+def test_records_without_definitions_are_of_unknown_kind(tmp_path: Path) -> None:
+    """Every record is of unknown kind."""
     folder = write_folder(tmp_path, [ONE], definitions=())
     table, side = decode(folder)
     assert table.num_rows == 0

@@ -72,7 +72,6 @@ def test_a_slow_worker_of_a_server_that_nobody_waits_for(fault: str, tmp_path: P
 @pytest.mark.alone
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> None:
-    """The same steps are found."""
     trace = recorded(tmp_path / "t", [*launch(MPI, RANKS), pattern, "none"])
     report = tl.analyze(trace)
     assert [f.sentence for f in report.findings if f.category == "fault"] == []

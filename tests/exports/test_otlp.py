@@ -71,7 +71,6 @@ def test_every_sample_is_parsed_whole(name: str, tmp_path: Path) -> None:
 
 
 def test_times_are_those_of_the_day(tmp_path: Path) -> None:
-    """The sample was recorded in 2026."""
     trace = sample_trace("ddp-healthy")
     spans = [span for _, span in parsed(trace, tmp_path / "run.jsonl")]
     first = min(span.start_time_unix_nano for span in spans)

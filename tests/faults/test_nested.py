@@ -63,5 +63,4 @@ def test_a_nested_index_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_not_deep_is_read() -> None:
-    """As by anybody else."""
     assert loads(b'{"a": [1, 2.5, null, "\\u00e9"]}') == {"a": [1, 2.5, None, "é"]}

@@ -50,7 +50,6 @@ def test_every_process_is_there(trace: Trace) -> None:
 
 
 def test_variables_lie_on_servers_in_turn(requests: pl.DataFrame) -> None:
-    """And each is moved whole."""
     pulls = (
         requests.filter(op="pull").select("name", "shard", "bytes").unique().sort("shard", "name")
     )

@@ -89,6 +89,5 @@ def test_it_is_time_of_its_own(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_it_is_no_part_of_steps_alone(tmp_path: Path) -> None:
-    """As other phases."""
     kinds = {event["kind"] for event in recorded(tmp_path, TRACELENS_DETAIL="step")}
     assert kinds == {"step", "forward"}

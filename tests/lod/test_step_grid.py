@@ -61,5 +61,4 @@ def test_who_was_not_there_is_no_cell() -> None:
 
 
 def test_a_run_without_steps_has_no_cells() -> None:
-    """Nothing fails where there is nothing."""
     assert StepGrid.from_times(times(3, 0), ("wait",), 4, 4).cells_ns.shape == (3, 0)

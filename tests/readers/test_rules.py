@@ -198,7 +198,6 @@ TIMES: dict[str, tuple[dict[str, int], dict[str, int]]] = {
 
 @pytest.mark.parametrize("name", TIMES)
 def test_tables_drop_times_for_the_same_reasons(name: str) -> None:
-    """The reasons are those of recordings."""
     times, lost = TIMES[name]
     rows = [{"rank": 0, "start_ns": 10 * n, "end_ns": 10 * n + 5, "kind": "data"} for n in range(9)]
     trace = load.from_table(pl.DataFrame([*rows, rows[0] | times]))
@@ -215,7 +214,6 @@ def test_tables_have_what_every_row_has(column: str) -> None:
 
 
 def test_every_column_has_its_rule() -> None:
-    """And the files say so themselves."""
     assert {field.name: field.nullable for field in EVENT_SCHEMA} == {
         name: rule.nullable for name, rule in RULES.items()
     }

@@ -52,7 +52,6 @@ def test_every_column_is_named() -> None:
 
 
 def test_every_word_named_is_understood() -> None:
-    """The spellings that the page promises."""
     (sentence,) = re.findall(r"So `bwd`.*?understood", PAGE, re.DOTALL)
     words = re.findall(r"`([^`]+)`", sentence)
     assert len(words) > 5

@@ -83,7 +83,6 @@ def test_a_fix_that_is_not_there_is_refused() -> None:
 
 
 def test_a_hot_shard_costs_what_its_replay_saves() -> None:
-    """Its bytes dealt out."""
     name = "ps-hot-shard"
     (finding,) = (one for one in sample_report(name).findings if one.kind == "ps_hot_shard")
     (answer,) = whatif(sample_trace(name), *finding.evidence["edits"]).answers

@@ -137,7 +137,6 @@ def test_of_a_long_run_a_window_of_steps_is_priced(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_event_graph_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many findings need a price."""
     replayed = count_replays(monkeypatch)
     crowded = replace(SMALL, faults=(replace(CROWDED, factor=3.0),))
     kinds = {finding.kind for finding in analyze(run(crowded)).findings}

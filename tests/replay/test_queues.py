@@ -41,7 +41,6 @@ def test_messages_at_once_get_equal_parts() -> None:
 
 
 def test_short_messages_are_through_before_long_ones() -> None:
-    """Whoever came first."""
     assert play([0.0, 1.0], [10.0, 1.0]) == [11.0, 3.0]
 
 

@@ -64,8 +64,6 @@ def test_reports_of_simulated_runs_are_sound(name: str) -> None:
 
 @pytest.mark.parametrize("runs", few_or_many(4, 25))
 def test_reports_of_random_runs_are_sound(runs: int) -> None:
-    """For any scenario and any clocks."""
-
     def check(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn
         clocks = random_clocks(scenario.hosts) if skewed else ()
         found = analyze(prepare(generate(replace(scenario, clocks=clocks))))

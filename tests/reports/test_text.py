@@ -36,7 +36,6 @@ def test_the_verdict_comes_first() -> None:
 
 
 def test_a_healthy_run_is_told_so() -> None:
-    """Healthy is a verdict, too."""
     first = to_text.render(report(HEALTHY), width=100).splitlines()[0]
     assert first == "Verdict  HEALTHY: 88 % of the time is useful"
 
@@ -54,7 +53,6 @@ def test_a_brief_report_fits_a_screen(run: str) -> None:
 @pytest.mark.parametrize("width", mark_slow([40, 60, 80, 200], quick=[40, 80]))
 @pytest.mark.parametrize("run", RUNS)
 def test_lines_fit_the_terminal(width: int, run: str) -> None:
-    """Nothing runs over the terminal's edge."""
     text = to_text.render(report(RUNS[run][0]), width=width)
     assert max(map(len, text.splitlines())) <= width
 

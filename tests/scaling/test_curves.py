@@ -142,7 +142,6 @@ def test_what_cannot_be_said(
 
 
 def test_factors_have_titles() -> None:
-    """Every format names each factor."""
     found = curves([point(2, 10, 9), point(4, 11, 9)])
     written = SCALINGS["markdown"](found)
     assert all(name.replace("_", " ") in written for name in (*FACTORS, "computation"))

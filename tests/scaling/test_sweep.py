@@ -93,7 +93,6 @@ def test_the_smallest_that_does_nearly_as_much() -> None:
     ],
 )
 def test_a_wrong_sweep_is_refused_before_it_runs(over: list[str], words: str) -> None:
-    """One sentence, before anything is simulated."""
     with pytest.raises(InvalidArgument, match=words):
         cells_of(NT3, [parsed(text) for text in over])
 

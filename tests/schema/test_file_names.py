@@ -19,8 +19,7 @@ from tracelens.schema.vocabulary import (
     st.integers(1, 2**22),
     st.sampled_from(["", TRACE_SUFFIX, SEGMENTS_SUFFIX]),
 )
-def test_what_a_name_says(role: str, rank: int, pid: int, suffix: str) -> None:
-    """With and without suffix."""
+def test_a_file_name_gives_role_number_and_pid(role: str, rank: int, pid: int, suffix: str) -> None:
     assert parse_stem(stem(role, rank, pid) + suffix) == (role, rank, pid)
 
 

@@ -77,7 +77,7 @@ def test_what_is_no_marker(folder: Path, text: str) -> None:
 
 @pytest.mark.parametrize(("beyond", "ours"), [(0, True), (1, False)])
 def test_a_marker_has_an_end(folder: Path, beyond: int, *, ours: bool) -> None:
-    """Of a kibibyte and no more."""
+    """A marker is a kibibyte at most."""
     text = f"tracelens.folder/1 {folder.stat().st_ino} 0"
     (folder / MARKER_FILE).write_text(" " * (1024 - len(text) + beyond) + text)
     assert is_ours(folder) is ours

@@ -35,7 +35,6 @@ def test_what_is_said_of_a_column(name: str) -> None:
 
 @given(COUNTS, COUNTS)
 def test_counts_by_reason_add_up(counts: dict[str, int], further_counts: dict[str, int]) -> None:
-    """Without changing those that were given."""
     copies = (dict(counts), dict(further_counts))
     sums = add_counts(counts, further_counts)
     assert sums.keys() == counts.keys() | further_counts.keys()

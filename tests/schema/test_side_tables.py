@@ -245,8 +245,8 @@ UNSOUND = [
 
 
 @pytest.mark.parametrize(("name", "value"), UNSOUND)
-def test_a_summary_that_cannot_be(name: str, value: Any) -> None:
-    """Then the events are read."""
+def test_an_impossible_summary_is_ignored(name: str, value: Any) -> None:
+    """An impossible summary is ignored, and the events are read."""
     wrong = vars(SUMMARY) | {name: value}
     assert Summary.from_metadata({SUMMARY_KEY: json.dumps(wrong).encode()}) is None
 
@@ -258,8 +258,7 @@ def test_a_summary_that_can_be(name: str, value: Any) -> None:
     assert Summary.from_metadata(SideTables().to_metadata(summary)) == summary
 
 
-def test_a_summary_of_no_events() -> None:
-    """It has no times."""
+def test_a_summary_of_no_events_has_no_times() -> None:
     summary = Summary(0, 0, 0, None, None, 0, [])
     assert Summary.from_metadata(SideTables().to_metadata(summary)) == summary
     assert Summary.from_metadata(SideTables().to_metadata()) is None

@@ -82,7 +82,7 @@ def test_the_others_last_as_the_page_says(
 
 @pytest.mark.parametrize("table", scenario_file.ENTRIES)
 def test_every_entry_is_described(table: str) -> None:
-    """docs/simulate.md names each."""
+    """docs/simulate.md names each entry."""
     page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
     missing: list[Any] = [key for key in scenario_file.ENTRIES[table] if f"`{key}`" not in page]
     assert missing == []

@@ -93,8 +93,7 @@ def test_too_few_markers_tell_nothing() -> None:
     assert offset_ns([run], {f"{MARKER}0": (5, 15)}) is None
 
 
-def test_a_marker_takes_its_time() -> None:
-    """And is known by its number."""
+def test_a_marker_has_a_number_and_lasts_its_time() -> None:
     ((name, (begin, end)),) = mark(12).items()
     assert name == f"{MARKER}12"
     assert end - begin >= 20_000_000

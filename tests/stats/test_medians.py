@@ -51,7 +51,7 @@ def test_nothing_has_no_median() -> None:
 
 
 @pytest.mark.parametrize("steps", [4, 7, 8, 46, 256, 300])
-def test_blocks_one_by_one(steps: int) -> None:
+def test_the_last_block_takes_the_remainder(steps: int) -> None:
     """The last block takes the remainder."""
     values, edges = np.random.default_rng(0).normal(size=(steps, 3)), block_edges(steps)
     each = [np.median(values[a:b], axis=0) for a, b in pairwise(edges)]

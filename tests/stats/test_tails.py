@@ -55,7 +55,6 @@ def test_the_binomial_tail_is_exact(trials: int, rate: float) -> None:
 
 
 def test_binomial_tail_of_many_trials() -> None:
-    """As SciPy gives it."""
     k = np.linspace(1, 1e6, 501)
     expected = special.betainc(k, 1e6 - k + 1, 0.3)
     assert binomial_tail(k, 1e6, 0.3) == pytest.approx(expected, rel=1e-8, abs=1e-300)

@@ -170,13 +170,11 @@ def test_each_given_run_is_studied(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_run_without_servers_has_no_chunks(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is refused in a sentence."""
     assert main(["study", "phub", "--trace", str(SAMPLES / "ddp-healthy")]) == 3
     assert "expected one with parameter servers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["allreduce", "easgd"])
-def test_a_run_of_something_else(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence, exit code 3."""
+def test_a_study_refuses_a_run_of_another_kind(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", name, "--trace", str(SAMPLES / "ps-hot-shard")]) == 3
     assert "expected one" in capsys.readouterr().err

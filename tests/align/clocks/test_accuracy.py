@@ -67,7 +67,6 @@ def test_straggler_is_not_absorbed(run: Scenario) -> None:
 
 
 def test_slow_host_is_not_absorbed(run: Scenario) -> None:
-    """Nor is a whole host's lateness."""
     late = Fault("forward", ranks_of_host(run, 2), factor=2.0)
     assert np.quantile(errors_us(replace(run, faults=(late,))), 0.99) <= 1.5
 

@@ -34,7 +34,6 @@ def test_overlap_is_exact() -> None:
 
 
 def test_blocking_hides_nothing() -> None:
-    """Blocking reductions are all exposed."""
     overlap = measure(Scenario(ranks=4, steps=20, overlap=False)).overlap
     assert overlap["hidden_ns"].to_list() == [0] * 4
 

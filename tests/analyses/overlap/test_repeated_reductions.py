@@ -53,6 +53,6 @@ def test_reductions_of_each_micro_batch_are_told(passes: int) -> None:
 
 
 def test_one_reduction_an_update_is_none() -> None:
-    """As with `no_sync`, or without accumulation."""
+    """With `no_sync`, or without accumulation."""
     assert accumulate(4, every=False) == []
     assert accumulate(1, every=True) == []

@@ -87,7 +87,6 @@ def test_slow_processors_of_all_are_an_opportunity() -> None:
 
 
 def test_slow_links_of_all_are_an_opportunity() -> None:
-    """As with processors."""
     scenario = replace(SHARED, link_gbytes_per_s=0.5)
     finding = only(scenario)
     assert (finding.kind, finding.category) == ("ps_network_bound", "opportunity")
@@ -110,7 +109,7 @@ def test_incast_is_a_fault(noise: float, ranks: int) -> None:
 
 
 def test_a_fair_link_has_one_goodput() -> None:
-    """However many share it."""
+    """The number of senders on it makes no difference."""
     links = measure(replace(SHARED, noise=0.2)).loads
     assert links["goodput"].to_list() == pytest.approx([2.0] * 3, rel=0.02)
     assert links["best_goodput"].to_list() == pytest.approx([2.0] * 3, rel=0.1)

@@ -36,7 +36,6 @@ def test_where_messages_cost_more_than_bytes_fewer_are_advised() -> None:
 
 @pytest.mark.slow
 def test_where_bytes_cost_most_bandwidth_is_advised() -> None:
-    """Messages of the same different sizes."""
     (finding,) = (one for one in report(BYTES).findings if one.kind in OF_LINKS)
     assert finding.kind == "ps_network_bound"
     twice = replace(BYTES, link_gbytes_per_s=4.0)

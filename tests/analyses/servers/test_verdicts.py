@@ -47,7 +47,7 @@ def test_one_server_is_the_fault(name: str) -> None:
 
 
 def test_the_server_with_most_bytes_is_the_fault() -> None:
-    """It holds 97 % of them."""
+    """The server holds 97 % of the bytes."""
     run_report = report(replace(SERVERS, shard_bytes=(MIB, 64 * MIB, MIB)))
     assert (run_report.verdict.state, run_report.verdict.kind) == ("fault", "ps_hot_shard")
     assert run_report.ledger
@@ -56,7 +56,7 @@ def test_the_server_with_most_bytes_is_the_fault() -> None:
 
 @pytest.mark.slow
 def test_a_slow_worker_is_no_fault_of_servers() -> None:
-    """Though workers wait in their queues."""
+    """Even though workers wait in the servers' queues."""
     late = Fault("backprop", (3,), factor=12.0)
     found = report(replace(SERVERS, faults=(late,)))
     assert (found.verdict.kind, found.findings[0].ranks) == ("straggler", (3,))
@@ -84,7 +84,7 @@ def test_messages_that_are_long_on_the_way_are_communication() -> None:
 
 
 def test_what_no_finding_explains_is_inconclusive() -> None:
-    """With what to record."""
+    """The verdict says what to record."""
     found = report(replace(SERVERS, steps=12, aggregate_gbytes_per_s=0.01))
     assert (found.verdict.state, found.findings) == ("inconclusive", ())
     assert "at least 20 steps" in found.verdict.action
@@ -92,6 +92,5 @@ def test_what_no_finding_explains_is_inconclusive() -> None:
 
 @pytest.mark.slow
 def test_one_long_pause_is_no_fault() -> None:
-    """It may be anything."""
     once = Fault("aggregate", (1,), factor=2000.0, steps=(20, 20))
     assert report(replace(SERVERS, faults=(once,))).verdict.state != "fault"

@@ -100,7 +100,6 @@ def test_a_click_that_means_no_span_leads_nowhere(cell: Any) -> None:
 
 
 def test_a_level_drag_marks_all_rows() -> None:
-    """Workers and parameter servers."""
     store = sharded()
     frame = frame_of(store)
     marked = area.area_of(store, frame, box((0.0, 0.2), (-100, 10_000)))

@@ -115,7 +115,6 @@ def test_a_key_selects_opens_and_leads_there() -> None:
 
 @pytest.mark.parametrize("junk", [None, 3, [], {"a": 1}, "", "   "])
 def test_nothing_asked_finds_nothing(junk: object) -> None:
-    """Whatever the browser sends, nothing fails."""
     assert finding.read_search(junk) == ""
     assert len(finding.read_search("x" * 500)) == LONGEST_SEARCH
     view = ViewState(find="backprop", selected=(0, 0))

@@ -108,8 +108,8 @@ def test_a_button_keeps_what_is_typed() -> None:
     [{}, {"does": "delete"}, {"does": "delete", "number": 2}, {"does": "delete", "number": -1},
      {"does": "x", "number": 0}, {"does": [1], "number": "0"}],
 )  # fmt: skip
-def test_what_a_browser_may_send(asked: dict[str, Any]) -> None:
-    """Nothing of it changes a note."""
+def test_invalid_actions_change_no_note(asked: dict[str, Any]) -> None:
+    """Invalid actions change no note."""
     assert notes.apply_action((Note(1), Note(2)), asked) is None
 
 

@@ -132,5 +132,4 @@ def test_shards_are_not_pinned() -> None:
 @pytest.mark.parametrize("selected", [None, 7, {"lane": -1, "at": 3}, {"lane": 10**9, "at": 0}, {}])
 @pytest.mark.parametrize("key", ["f", "x", None, 3, "p"])
 def test_nonsense_leads_nowhere(key: object, selected: Any) -> None:
-    """Whatever the browser sends, nothing fails."""
     assert keys.destination(slow_rank(), key, "view", selected) is None

@@ -124,7 +124,6 @@ def test_processes_open_and_close() -> None:
     ],
 )
 def test_senseless_rows_are_ignored(rows: Controls) -> None:
-    """Whatever the browser sends, nothing fails."""
     selected = {"lane": 0, "at": 5, "track": 10**6}
     frame = viewport.frame(slow_rank(), rows._replace(view={}, selected=selected))
     assert frame.opened == ()

@@ -165,6 +165,6 @@ def test_a_run_without_a_path_offers_none() -> None:
 
 
 def state_of(switch: Component) -> tuple[bool, bool]:
-    """Return whether a switch is on and whether it is disabled."""
+    """Return the position of a switch, and True if it is disabled."""
     props = json.loads(json.dumps(switch, cls=PlotlyJSONEncoder))["props"]
     return props["checked"], props["disabled"]

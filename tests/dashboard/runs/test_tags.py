@@ -75,8 +75,7 @@ def test_a_damaged_file_is_kept(damage: str, file: Path, tmp_path: Path) -> None
     assert file.read_text() == damage
 
 
-def test_where_nothing_can_be_written(tmp_path: Path) -> None:
-    """One sentence says so."""
+def test_tags_that_cannot_be_written_are_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnusableInput, match="Tags cannot be kept"):
         Tags(tmp_path / "file" / "tags.json").add([tmp_path], "new")

@@ -126,7 +126,7 @@ def test_accumulated_gradients_are_reduced_in_the_last_pass(
 def test_a_step_of_two_optimizers_is_one(
     way: str, events_of: Callable[[str], list[Events]]
 ) -> None:
-    """With bfloat16 and a scaler, too."""
+    """With bfloat16 and a gradient scaler."""
     for events in events_of(way):
         _check(events)
 

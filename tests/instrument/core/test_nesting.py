@@ -96,7 +96,6 @@ def test_coroutines_share_a_traced_function(trace: Path) -> None:
 
 
 def test_second_end_of_a_token_does_nothing(trace: Path) -> None:
-    """The first end counts."""
     token = tl.span("piece").begin()
     token.end()
     token.end(failed=True)

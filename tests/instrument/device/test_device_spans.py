@@ -117,7 +117,6 @@ def test_a_discarded_span_frees_its_device_event(trace: Path, device: SimulatedD
 
 @pytest.mark.usefixtures("device")
 def test_a_request_of_its_own_is_kept(trace: Path) -> None:
-    """The one field cannot bear both."""
     with FORWARD(request=77):
         pass
     event = recorded(trace).one("forward")

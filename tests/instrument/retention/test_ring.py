@@ -221,8 +221,7 @@ def test_a_signal_keeps_steps_and_calls_the_previous_handler(
 
 
 @pytest.mark.usefixtures("trace")
-def test_no_signal_unasked() -> None:
-    """The user's signals are the user's."""
+def test_no_signal_is_handled_unasked() -> None:
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 
 

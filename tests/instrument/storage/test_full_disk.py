@@ -63,8 +63,7 @@ def test_full_from_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert recorded.side.dropped == {"no room or no permission for a segment": 1}
 
 
-def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    """Nothing is recorded, nothing fails."""
+def test_a_folder_that_cannot_be_made_records_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(RuntimeWarning, match="nothing is recorded, the training goes on"):
         tl.start(tmp_path / "file" / "trace")

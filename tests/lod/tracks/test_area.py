@@ -40,7 +40,6 @@ def test_only_what_lies_within_counts_as_time_and_whole_spans_as_durations() -> 
 
 
 def test_buckets_are_rows_of_their_own_and_a_span_without_a_name_has_its_kind() -> None:
-    """As search names them."""
     events = recorded([span(0, "forward", 0, 9), call(0, 0, 1, 5, bucket=3)])
     names = sums(events, Window(0, 10))["name"].to_list()
     assert names[0] == "forward"
@@ -58,7 +57,6 @@ def test_buckets_are_rows_of_their_own_and_a_span_without_a_name_has_its_kind() 
 def test_it_equals_counting_span_by_span(
     spans: list[tuple[int, int, str]], start: int, width: int
 ) -> None:
-    """Of any spans and any stretch."""
     window = Window(start, start + width)
     lengths: dict[str, list[int]] = defaultdict(list)
     within: dict[str, int] = defaultdict(int)

@@ -84,7 +84,6 @@ def test_few_spans_become_shapes() -> None:
 
 
 def test_a_process_without_events_has_no_lanes() -> None:
-    """Nothing recorded is not an error."""
     found = group_of(events().clear(), RANK, NAMES, 0, run_window=WHOLE)
     assert len(found.scene.lanes) == 0
     look(found.scene, WHOLE, viewport.tracks(found.scene.lanes))

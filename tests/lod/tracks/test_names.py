@@ -81,7 +81,6 @@ def test_a_table_that_is_kept_is_not_counted_again(tmp_path: Path) -> None:
 
 
 def test_a_run_without_events_has_no_names() -> None:
-    """Nothing is found, and nothing fails."""
     trace = trace_of([span(0, "forward", 0, 10)])
     found = Names([0], lambda process: trace.events_of(process).clear(), None)
     assert found.table.schema == pl.Schema(NAME_COLUMNS)

@@ -87,7 +87,7 @@ def test_collectives_have_group_operation_and_bytes() -> None:
 
 
 def test_a_folder_without_a_mark_has_its_steps() -> None:
-    """By the twelve updates."""
+    """Its twelve updates end the steps."""
     trace = tl.open(public_trace("ddp_gloo_2_ranks"))
     assert trace.steps.group_by("rank").len().sort("rank").rows() == [(0, 12), (1, 12)]
     assert sum(grid.start_ns.shape[0] for grid in trace.calls) == 14

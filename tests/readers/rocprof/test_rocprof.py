@@ -89,7 +89,6 @@ def test_a_kernel_that_outlasts_its_successors_is_left_out(tmp_path: Path) -> No
 
 
 def test_calls_of_rccl_count_where_no_kernel_does(tmp_path: Path) -> None:
-    """Else they only queue a kernel."""
     for with_kernels in (True, False):
         file = rocprof.training(3)
         if not with_kernels:

@@ -104,7 +104,6 @@ def test_a_wrong_renaming_is_a_usage_error(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One sentence and exit code 2."""
     file = tmp_path / "events.csv"
     file.write_text(SMALL)
     assert main(["analyze", str(file), *options]) == code

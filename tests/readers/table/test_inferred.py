@@ -45,7 +45,6 @@ def test_unknown_clocks_are_aligned_by_exits() -> None:
 
 
 def test_one_clock_is_believed_if_told() -> None:
-    """Then times stay as they are."""
     table = plain(HEALTHY).drop("host")
     trace = Trace.from_table(table, one_clock=True)
     assert trace.alignment.method == "same_clock"
@@ -59,7 +58,6 @@ def test_a_column_tells_clocks() -> None:
 
 
 def test_dates_tie_clocks_to_a_millisecond() -> None:
-    """Where nothing else does."""
     table = plain(HEALTHY).drop("host", "seq").filter(pl.col("kind") != "reduction")
     moved = table.with_columns(pl.col("start_ns", "end_ns") + 1_748_779_200_000_000_000)
     trace = Trace.from_table(moved)
@@ -140,7 +138,6 @@ def test_numbers_beyond_32_bits_are_read() -> None:
 
 
 def test_numbers_used_twice_match_nothing() -> None:
-    """No guess is made."""
     trace = Trace.from_table(plain(HEALTHY).with_columns(seq=pl.lit(0)))
     assert trace.arrivals.is_empty()
     assert "uses a number twice" in sentences(trace)

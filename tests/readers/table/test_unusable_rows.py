@@ -101,7 +101,7 @@ def test_rows_with_absurd_ranks_are_dropped(value: Any) -> None:
     ],
 )
 def test_a_table_without_a_usable_row_is_refused(table: dict[str, Any], said: str) -> None:
-    """One sentence with the first reason."""
+    """The sentence names the first reason."""
     with pytest.raises(UnusableInput) as error:
         Trace.from_table(table)
     assert said in str(error.value)
@@ -109,6 +109,5 @@ def test_a_table_without_a_usable_row_is_refused(table: dict[str, Any], said: st
 
 
 def test_a_table_without_rows_is_an_empty_trace() -> None:
-    """Columns alone are an empty trace."""
     with pytest.raises(EmptyTrace, match="not one row"):
         Trace.from_table({"rank": [], "start": [], "end": []})

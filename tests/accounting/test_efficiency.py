@@ -8,22 +8,28 @@ from hypothesis import strategies as st
 from support.runs.analysed import RUNS, report
 from support.tiers import check_examples, few_or_many
 
-from tracelens.accounting import efficiency, phases
-from tracelens.accounting.spent_time import measure_spent_time
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
+from tracelens.verdicts.report import analyze
 
+PHASES = ("data", "forward", "backprop", "update", "checkpoint", "gc")
 scenarios = st.builds(
     Scenario,
     ranks=st.integers(1, 6),
+    ranks_per_host=st.sampled_from([2, 8]),
     steps=st.integers(1, 12),
     seed=st.integers(0, 10**6),
     noise=st.floats(0, 0.5),
     buckets=st.integers(1, 3),
     transfer_ms=st.floats(0.01, 20),
+    update_gap_ms=st.floats(0, 5),
     overlap=st.booleans(),
     shards=st.sampled_from([0, 0, 1, 3]),
-    faults=st.sampled_from([(), (Fault("gc", (0,), extra_ms=3),), (Fault("data", (), factor=9),)]),
+    faults=st.lists(
+        st.builds(Fault, st.sampled_from(PHASES), st.just((0,)), extra_ms=st.floats(0, 30))
+        | st.just(Fault("data", (), factor=9)),
+        max_size=1,
+    ).map(tuple),
 )
 
 
@@ -33,13 +39,7 @@ def test_waterfall_adds_up_to_one(runs: int) -> None:
 
     def check(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn
         clocks = random_clocks(scenario.hosts, scenario.seed) if skewed else ()
-        trace = prepare(generate(replace(scenario, clocks=clocks)))
-        accounted = phases.run(trace)
-        measured = efficiency.measure(
-            trace,
-            accounted,
-            measure_spent_time(trace, accounted, efficiency.find_useful(accounted, serves=False)),
-        )
+        measured = analyze(prepare(generate(replace(scenario, clocks=clocks)))).efficiency
         assert measured is not None
         shares = [measured.achieved, *(bar.share for bar in measured.waterfall)]
         assert sum(shares) == pytest.approx(1, abs=1e-12)

@@ -175,6 +175,8 @@ def test_a_run_without_servers_has_no_chunks(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("name", ["allreduce", "easgd"])
-def test_a_study_refuses_a_run_of_another_kind(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_refuses_a_run_of_another_kind(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["study", name, "--trace", str(SAMPLES / "ps-hot-shard")]) == 3
     assert "expected one" in capsys.readouterr().err

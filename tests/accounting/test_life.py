@@ -157,8 +157,8 @@ def test_attempts_of_several_ranks_are_told_apart_by_when_they_lived() -> None:
     ends_s = [10, 11, 40, 40, 60, 60]
     trace = trace_of(
         [
-            span(process, "step", begin * S, (begin + 1) * S, step=0)
-            for process, begin in enumerate(begins_s)
+            span(process, "step", begin_s * S, (begin_s + 1) * S, step=0)
+            for process, begin_s in enumerate(begins_s)
         ],
         6,
         clocks=[
@@ -168,8 +168,8 @@ def test_attempts_of_several_ranks_are_told_apart_by_when_they_lived() -> None:
         rank=[0, 1] * 3,
         complete=[False] * 6,
         child=[False] * 6,
-        first_ns=[begin * S for begin in begins_s],
-        last_ns=[end * S for end in ends_s],
+        first_ns=[begin_s * S for begin_s in begins_s],
+        last_ns=[end_s * S for end_s in ends_s],
     )
     members = [[life.process for life in attempt.lives] for attempt in find_attempts(trace)]
     assert members == [[0, 1], [2, 3], [4, 5]]

@@ -12,6 +12,7 @@ LIMITS: Final = {
     "tracelens": (0.006, 0.004, 0.002),
     "instrument/tracelens_instrument": (0.002, 0.002, 0.001),
     "dashboard/tracelens_dashboard": (0.004, 0.008, 0.001),
+    "tests": (0.023, 0.023, 0.016),  # nearly all in tests/support and tests/benchmarks
 }
 
 EXAMPLE: Final = """

@@ -102,13 +102,13 @@ def test_nothing_is_noted_where_nothing_can_be(tmp_path: Path, end: str) -> None
 
 
 def test_handlers_of_the_program_are_called_as_before(tmp_path: Path) -> None:
-    before = (
+    handlers = (
         'signal.signal(signal.SIGTERM, lambda *_: (print("handled"), sys.exit(5)))\n'
         'sys.excepthook = lambda *_: print("hooked")'
     )
-    code, text, side = run(tmp_path / "signal", "os.kill(os.getpid(), signal.SIGTERM)", before)
+    code, text, side = run(tmp_path / "signal", "os.kill(os.getpid(), signal.SIGTERM)", handlers)
     assert (code, "handled" in text, side.complete) == (5, True, True)
-    code, text, side = run(tmp_path / "hook", "1 / 0", before)
+    code, text, side = run(tmp_path / "hook", "1 / 0", handlers)
     assert (code, "hooked" in text, only(side).cause) == (1, True, "ZeroDivisionError")
 
 

@@ -102,19 +102,19 @@ def test_a_late_watch_knows_what_is_open(tmp_path: Path) -> None:
 def test_the_newest_process_of_a_rank_counts(tmp_path: Path) -> None:
     """A rank is started again into the same folder; the first one was killed."""
     job = LiveJob(tmp_path)
-    with commanded(tmp_path) as first:
+    with commanded(tmp_path) as killed:
         job.look()
-    with commanded(tmp_path) as second:
+    with commanded(tmp_path) as restarted:
         job.look()
-        assert job.ranks[0].process.pid == second.process.pid
+        assert job.ranks[0].process.pid == restarted.process.pid
         assert job.all_processes[0].state == "gone"
         assert len(job.all_processes) == 2
         states = [job.is_over]
-        assert second.end() == 0
+        assert restarted.end() == 0
         job.look()
         assert [*states, job.is_over] == [False, True]
         assert job.ranks[0].is_complete
-    assert first.process.returncode != 0
+    assert killed.process.returncode != 0
     job.close()
 
 

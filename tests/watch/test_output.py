@@ -28,11 +28,11 @@ CALLS: Final = "reduce.begin(seq=0).end(); gather.begin(seq=1)"
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[Commanded]]]:
     """Two ranks that have made nine steps and are in their second call."""
     folder = tmp_path_factory.mktemp("t")
-    with commanded(folder, 0, 2) as first, commanded(folder, 1, 2) as second:
-        for process in (first, second):
+    with commanded(folder, 0, 2) as rank_0, commanded(folder, 1, 2) as rank_1:
+        for process in (rank_0, rank_1):
             process.tell(STEPS)
             process.tell(CALLS)
-        yield folder, [first, second]
+        yield folder, [rank_0, rank_1]
 
 
 def test_lines_are_written_once(ranks: tuple[Path, list[Commanded]]) -> None:

@@ -35,14 +35,14 @@ def _read_of_process(trace: Trace, process: int, uids: list[str]) -> pl.DataFram
 
     algorithms, uid_codes = columns.word_column("algorithm"), columns.number("communicator")
     wanted_codes = [code for code, uid in enumerate(columns.uids) if uid in uids]
-    row_indices = np.flatnonzero(
+    rows = np.flatnonzero(
         (algorithms.codes >= 0) & np.isin(uid_codes, wanted_codes) & columns.is_span
     )
-    row_indices = row_indices[columns.number("seq")[row_indices] >= 0]
+    rows = rows[columns.number("seq")[rows] >= 0]
     values_by_column = {
-        "communicator": np.array(columns.uids, object)[uid_codes[row_indices]],
-        "seq": columns.number("seq")[row_indices],
-        "algorithm": np.array(algorithms.known, object)[algorithms.codes[row_indices]],
+        "communicator": np.array(columns.uids, object)[uid_codes[rows]],
+        "seq": columns.number("seq")[rows],
+        "algorithm": np.array(algorithms.known, object)[algorithms.codes[rows]],
     }
     recorded_calls = pl.DataFrame(
         [pl.Series(uid, values_by_column[uid].tolist(), kind) for uid, kind in _COLUMNS.items()]

@@ -297,25 +297,23 @@ def find_proportional_delays(times: ComputeTime) -> Flags:
     return is_in_proportion(smaller_share, larger_share)
 
 
-def is_in_proportion(smaller_share: Floats, larger_share: Floats) -> Flags:
+def is_in_proportion(smaller: Floats, larger: Floats) -> Flags:
     """Find where two phases grew, and the smaller growth (a share) is about as large as the larger."""
-    return np.asarray(
-        (larger_share > 0) & (smaller_share >= MIN_PROPORTION_OF_MORE_WORK * larger_share)
-    )
+    return np.asarray((larger > 0) & (smaller >= MIN_PROPORTION_OF_MORE_WORK * larger))
 
 
 def measure_workload(phases: Phases, times: ComputeTime) -> Workload:
     """Return the samples and the tokens of every step and rank, [step, rank], if recorded."""
     workload = {}
-    column_by_rank = {rank: index for index, rank in enumerate(times.ranks)}
+    column_of = {rank: index for index, rank in enumerate(times.ranks)}
     for name in AMOUNTS:
         amounts = np.full((len(times.steps), len(times.ranks)), np.nan)
         for rank, (steps, values) in phases.amounts.get(name, {}).items():
             if np.array_equal(steps, times.steps):
-                amounts[:, column_by_rank[rank]] = values
+                amounts[:, column_of[rank]] = values
                 continue
             is_known = np.isin(steps, times.steps)
-            amounts[np.searchsorted(times.steps, steps[is_known]), column_by_rank[rank]] = values[
+            amounts[np.searchsorted(times.steps, steps[is_known]), column_of[rank]] = values[
                 is_known
             ]
         if not np.isnan(amounts).all():
@@ -367,22 +365,18 @@ def explain_by_workload(workload: Workload, times: ComputeTime) -> Explanation |
 
     Its share is the squared correlation of both over ranks and steps, relative to each step's median.
     """
-    compute_ns = times.own[[amount in COMPUTING for amount in times.phases]].sum(axis=0)[
-        times.settled
-    ]
+    compute_ns = times.own[[name in COMPUTING for name in times.phases]].sum(axis=0)[times.settled]
     explanations = []
-    for amount, amounts in workload.items():
+    for name, amounts in workload.items():
         settled_amounts = amounts[times.settled]
         is_complete = ~(np.isnan(settled_amounts) | np.isnan(compute_ns)).any(axis=1)
         if np.count_nonzero(is_complete) > 1:
-            relative_amounts, relative_times = (
-                _divide_by_median(settled_amounts[is_complete]),
-                _divide_by_median(compute_ns[is_complete]),
-            )
+            relative_amounts = _divide_by_median(settled_amounts[is_complete])
+            relative_times = _divide_by_median(compute_ns[is_complete])
             if relative_amounts.std() > 0 and relative_times.std() > 0:
                 explanations.append(
                     Explanation(
-                        amount, float(np.corrcoef(relative_amounts, relative_times)[0, 1]) ** 2
+                        name, float(np.corrcoef(relative_amounts, relative_times)[0, 1]) ** 2
                     )
                 )
     return max(explanations, key=lambda one: one.share, default=None)

@@ -202,10 +202,8 @@ def _measure_waits(
         work_ns = compute_times.total[rows, column] if column is not None else np.empty(0)
         if column is None or core_times.ran_ns <= 0 or np.isnan(work_ns).all():
             continue
-        work_per_step_ns, ready_ns = (
-            float(np.nanmean(work_ns)),
-            max(core_times.ran_ns + core_times.queued_ns, float(np.nansum(work_ns))),
-        )
+        work_per_step_ns = float(np.nanmean(work_ns))
+        ready_ns = max(core_times.ran_ns + core_times.queued_ns, float(np.nansum(work_ns)))
         undisturbed_ns = work_per_step_ns * (1 - core_times.queued_ns / ready_ns)
         waits[column] = core_times.queued_ns / core_times.took_ns, work_per_step_ns, undisturbed_ns
     return waits
@@ -239,9 +237,9 @@ def _read_times(trace: Trace, steps: Ints) -> Iterator[_TimesInSteps]:
     main_threads = trace.threads.filter(name=_MAIN).select("process", training_thread="thread")
     selected = trace.steps.filter(pl.col("step").is_between(steps.min(), steps.max()))
     extents = selected.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-    main_workers = trace.workers.join(main_threads, on=["process", "training_thread"])
-    main_workers = main_workers.join(extents, on="process")
-    for process, rank, *edges_ns in main_workers.select(
+    workers = trace.workers.join(main_threads, on=["process", "training_thread"])
+    workers = workers.join(extents, on="process")
+    for process, rank, *edges_ns in workers.select(
         "process", "rank", "start_ns", "end_ns"
     ).iter_rows():
         if process in readings_by_process and readings_by_process[process].height > 1:

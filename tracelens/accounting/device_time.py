@@ -69,11 +69,11 @@ class DeviceTime:
         return 1 - self.exposed_ns / self.communication_ns
 
 
-def measure_device_time(trace: Trace, timed_spans: pl.DataFrame | None = None) -> list[DeviceTime]:
-    """Measure the time of devices by rank; `timed_spans` are the `select_timed_spans`, if at hand."""
+def measure_device_time(trace: Trace, timed: pl.DataFrame | None = None) -> list[DeviceTime]:
+    """Measure the time of devices by rank; `timed` are the `select_timed_spans`, if at hand."""
     rank_by_process = dict(trace.processes.select("process", "rank").iter_rows())
     device_times = []
-    for process, work in find_device_work(trace, timed_spans).items():
+    for process, work in find_device_work(trace, timed).items():
         compute_ns, compute_or_communication_ns, busy_ns, communication_ns = (
             int(
                 (
@@ -100,21 +100,19 @@ def measure_device_time(trace: Trace, timed_spans: pl.DataFrame | None = None) -
     return device_times
 
 
-def find_device_work(
-    trace: Trace, timed_spans: pl.DataFrame | None = None
-) -> dict[int, DeviceWork]:
+def find_device_work(trace: Trace, timed: pl.DataFrame | None = None) -> dict[int, DeviceWork]:
     """Find what devices did in the steps of each process that has one, or in all of its time.
 
-    `timed_spans` are the `select_timed_spans`, if the caller has them.
+    `timed` are the `select_timed_spans`, if the caller has them.
     """
     communicates = pl.col("kind") == "reduction"
     moves_memory = pl.col("name").cast(pl.String).str.contains(_MEMORY).fill_null(value=False)
-    timed_spans = (select_timed_spans(trace) if timed_spans is None else timed_spans).with_columns(
+    timed = (select_timed_spans(trace) if timed is None else timed).with_columns(
         communicates=communicates, computes=~communicates & ~moves_memory
     )
     steps = trace.steps.select("process", start="start_ns", end="end_ns")
     steps_by_process = steps.partition_by("process", as_dict=True)
-    spans_by_process = timed_spans.partition_by("process", as_dict=True, maintain_order=True)
+    spans_by_process = timed.partition_by("process", as_dict=True, maintain_order=True)
     work_by_process = {}
     for (process,), device_spans in spans_by_process.items():
         busy = _merge_spans(device_spans)

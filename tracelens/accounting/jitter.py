@@ -62,13 +62,11 @@ class Waits:
             role_of_rank: Number of the part each rank plays: those of one part are peers.
         """
         is_accused = np.isin(self.alone["rank"].to_numpy(), list(accused))
-        waits_for_innocent, waited_ns = (
-            self.alone.filter(~is_accused),
-            self._leave_out_waits(self.alone.filter(is_accused)),
-        )
+        innocent_waits = self.alone.filter(~is_accused)
+        waited_ns = self._leave_out_waits(self.alone.filter(is_accused))
         few_steps = self.steps[find_few_outlying_steps(waited_ns)]
-        waits_in_other_steps = waits_for_innocent.filter(
-            ~np.isin(waits_for_innocent["step"].to_numpy(), few_steps)
+        waits_in_other_steps = innocent_waits.filter(
+            ~np.isin(innocent_waits["step"].to_numpy(), few_steps)
         )
         share_in_other_steps = 1.0 - float(waited_ns[np.isin(self.steps, few_steps)].sum()) / max(
             float(waited_ns.sum()), 1.0

@@ -185,13 +185,11 @@ def run(
     steps = in_process_order(trace.steps)
     outlines = outlined(trace)
     workers = steps["process"].unique().sort().to_list()
-    span_names = tuple(
-        dict.fromkeys(name for process in workers for name in outlines[process].names)
-    )
+    names = tuple(dict.fromkeys(name for process in workers for name in outlines[process].names))
     row_count = sum(outlines[process].rows for process in workers)
     is_brief = row_count < MIN_ROWS_FOR_THREADS * len(workers)
     batches = batched(
-        _list_tasks(trace, steps, workers, span_names),
+        _list_tasks(trace, steps, workers, names),
         batch_size(len(workers), executor) if is_brief else 1,
     )
     account = partial(account_all, cache=BoundedCache())
@@ -200,7 +198,7 @@ def run(
     )
     if progress:
         accounts = _report(accounts, len(workers), progress)
-    return _gather(accounts, PieceStore(memory), steps, span_names)
+    return _gather(accounts, PieceStore(memory), steps, names)
 
 
 def in_process_order(steps: pl.DataFrame) -> pl.DataFrame:
@@ -224,9 +222,7 @@ def _list_tasks(
     trace: Trace, steps: pl.DataFrame, workers: list[int], names: tuple[str, ...]
 ) -> Iterator[Task]:
     """Yield what is needed to account for each worker (a process); all share the `names` of spans."""
-    thread_by_process = dict(
-        trace.workers.select("process", "training_thread").drop_nulls().iter_rows()
-    )
+    thread_of = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
     queue_by_process = find_server_queues(trace).partition_by("process", as_dict=True)
     tracks_by_process, follow_interval = in_flight_tracks(trace), find_follow_interval(trace)
     waits = find_waits(trace, workers)
@@ -241,7 +237,7 @@ def _list_tasks(
             queue=Intervals.empty()
             if queue is None
             else Intervals(queue["start_ns"].to_numpy(), queue["end_ns"].to_numpy()),
-            training_thread=thread_by_process.get(process),
+            training_thread=thread_of.get(process),
             flight_tracks=tuple(tracks_by_process.get(process, ())),
             span_names=names,
             follow_interval=follow_interval,
@@ -254,22 +250,18 @@ def _find_windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
     Windows touch: each is a step, or the gap before the next step. `steps` has one row per step, by
     process and time.
     """
-    process, start_ns, end_ns = (
+    owners, start_ns, end_ns = (
         steps[name].to_numpy() for name in ("process", "start_ns", "end_ns")
     )
-    processes, first_rows = np.unique(process, return_index=True)
-    stop_rows = np.append(first_rows, len(process))[1:]
-    for process_number, first_row, stop_row in zip(
-        processes.tolist(), first_rows, stop_rows, strict=True
-    ):
-        bounds_ns, inner_end_ns = (
-            np.append(start_ns[first_row:stop_row], end_ns[stop_row - 1]),
-            end_ns[first_row : stop_row - 1],
-        )
+    processes, first_rows = np.unique(owners, return_index=True)
+    stop_rows = np.append(first_rows, len(owners))[1:]
+    for process, first, stop in zip(processes.tolist(), first_rows, stop_rows, strict=True):
+        bounds_ns = np.append(start_ns[first:stop], end_ns[stop - 1])
+        inner_end_ns = end_ns[first : stop - 1]
         before_gap = np.flatnonzero(inner_end_ns < bounds_ns[1:-1])
         gaps = before_gap + 1 + np.arange(len(before_gap))
         yield (
-            process_number,
+            process,
             np.insert(bounds_ns, before_gap + 1, inner_end_ns[before_gap])
             if len(gaps)
             else bounds_ns,
@@ -281,7 +273,7 @@ def _gather(
     accounts: Iterable[Account],
     pieces: PieceStore,
     steps: pl.DataFrame,
-    span_names: tuple[str, ...],
+    names: tuple[str, ...],
 ) -> Phases:
     """Put all workers' accounts together, in order.
 
@@ -289,37 +281,34 @@ def _gather(
         accounts: One per worker.
         pieces: Takes the pieces of each worker.
         steps: One row per step window, in order of worker and time.
-        span_names: The names of spans, which pieces refer to by number.
+        names: The names of spans, which pieces refer to by number.
     """
     windows = steps.select("process", "rank", "step")
     # Of most steps 32 bits are all that is needed; and memory that is never written to takes none.
     spent_ns = np.zeros((len(CATEGORIES), steps.height), np.int32)
     hidden_ns = np.zeros(steps.height, spent_ns.dtype)
-    window_begins, other_facts = [0], []
+    begins, facts = [0], []
     for count, account in enumerate(accounts, 1):
-        window_begins.append(window_begins[-1] + len(account.hidden))
+        begins.append(begins[-1] + len(account.hidden))
         if account.hidden.itemsize > hidden_ns.itemsize:
             spent_ns, hidden_ns = spent_ns.astype(np.int64), hidden_ns.astype(np.int64)
-        spent_ns[account.categories, window_begins[-2] : window_begins[-1]] = account.spent
-        hidden_ns[window_begins[-2] : window_begins[-1]] = account.hidden
+        spent_ns[account.categories, begins[-2] : begins[-1]] = account.spent
+        hidden_ns[begins[-2] : begins[-1]] = account.hidden
         pieces.append(account.pieces)
-        other_facts.append((account.updates, account.amounts, account.span_count))
+        facts.append((account.updates, account.amounts, account.span_count))
         if count % WORKERS_BETWEEN_RELEASES == 0:
             give_back()
-    updates, amounts, span_counts = zip(*other_facts, strict=True) if other_facts else ((), (), ())
-    process_and_rank = windows[window_begins[:-1]].select("process", "rank").rows()
+    updates, amounts, span_counts = zip(*facts, strict=True) if facts else ((), (), ())
+    owners = windows[begins[:-1]].select("process", "rank").rows()
     left_out_ns = after_steps(steps).to_numpy()
     spent_ns[UNINSTRUMENTED] -= np.minimum(left_out_ns, spent_ns[UNINSTRUMENTED])
     return Phases(
-        pieces=Segments(pieces, tuple(window_begins), windows, span_names),
+        pieces=Segments(pieces, tuple(begins), windows, names),
         spent=spent_ns.T,
         hidden_ns=hidden_ns,
-        updates=WeightUpdates.from_workers(process_and_rank, updates),
-        amounts=_group_by_name([rank for _, rank in process_and_rank], amounts),
-        spans={
-            process: count
-            for (process, _), count in zip(process_and_rank, span_counts, strict=True)
-        },
+        updates=WeightUpdates.from_workers(owners, updates),
+        amounts=_group_by_name([rank for _, rank in owners], amounts),
+        spans={process: count for (process, _), count in zip(owners, span_counts, strict=True)},
     )
 
 
@@ -330,16 +319,14 @@ def _group_by_name(
 
     `amounts_by_worker` has those of each of `ranks`, by name: steps, and the amount in each.
     """
-    amounts_by_name: dict[str, dict[int, Amounts]] = {}
-    latest_by_name: dict[str, Amounts] = {}
+    by_name: dict[str, dict[int, Amounts]] = {}
+    latest: dict[str, Amounts] = {}
     for rank, amounts in zip(ranks, amounts_by_worker, strict=True):
         for name, amount in amounts.items():
-            shared = latest_by_name.get(name, amount)
+            shared = latest.get(name, amount)
             is_equal = all(map(np.array_equal, amount, shared))
-            latest_by_name[name] = amounts_by_name.setdefault(name, {})[rank] = (
-                shared if is_equal else amount
-            )
-    return amounts_by_name
+            latest[name] = by_name.setdefault(name, {})[rank] = shared if is_equal else amount
+    return by_name
 
 
 def job_ns(trace: Trace) -> int:
@@ -358,11 +345,11 @@ def after_steps(steps: pl.DataFrame) -> pl.Series:
 
     That is 0, but where steps were left out. `steps` is in order of process and time.
     """
-    process, start_ns, end_ns = (
+    process, begin_ns, end_ns = (
         steps[name].to_numpy() for name in ("process", "start_ns", "end_ns")
     )
-    after_ns = np.zeros(len(start_ns), np.int64)
-    np.subtract(start_ns[1:], end_ns[:-1], out=after_ns[:-1], where=process[1:] == process[:-1])
+    after_ns = np.zeros(len(begin_ns), np.int64)
+    np.subtract(begin_ns[1:], end_ns[:-1], out=after_ns[:-1], where=process[1:] == process[:-1])
     return pl.Series("ns", after_ns)
 
 

@@ -220,15 +220,13 @@ class JoinedPieces:
             np.concatenate([worker.category for worker in workers]),
         )
 
-    def to_line(self, moments_ns: Ints, worker_index: Ints) -> Ints:
+    def to_line(self, moments_ns: Ints, worker: Ints) -> Ints:
         """Find where moments are on the line, those beyond a worker's time at its ends, ns.
 
-        `worker_index` is the index of each one's worker; both are broadcast against each other.
+        `worker` is the index of each one's worker; both are broadcast against each other.
         """
-        line_ns = moments_ns - self.first_ns[worker_index] + self.begins[worker_index]
-        return np.asarray(
-            np.clip(line_ns, self.begins[worker_index], self.begins[worker_index + 1])
-        )
+        line_ns = moments_ns - self.first_ns[worker] + self.begins[worker]
+        return np.asarray(np.clip(line_ns, self.begins[worker], self.begins[worker + 1]))
 
     def spent_before(self, is_counted: Flags, moments_ns: Ints) -> Floats:
         """Measure how much of some categories (flags) had passed at each moment on the line, ns."""
@@ -273,19 +271,19 @@ class Segments:
         return WorkerPieces(*arrays, process=self.processes[index], offset=self.begins[index])
 
     def join(
-        self, workers: Iterable[int], most_pieces: int = MAX_JOINED_PIECES
+        self, workers: Iterable[int], max_pieces: int = MAX_JOINED_PIECES
     ) -> Iterator[JoinedPieces]:
-        """Yield the pieces of workers, by index, in that order, up to `most_pieces` at a time."""
-        joined_workers: list[WorkerPieces] = []
+        """Yield the pieces of workers, by index, in that order, up to `max_pieces` at a time."""
+        joined: list[WorkerPieces] = []
         piece_count = 0
         for pieces in map(self.of_worker, workers):
-            if joined_workers and piece_count + len(pieces.category) > most_pieces:
-                yield JoinedPieces.from_workers(joined_workers)
-                joined_workers, piece_count = [], 0
-            joined_workers.append(pieces)
+            if joined and piece_count + len(pieces.category) > max_pieces:
+                yield JoinedPieces.from_workers(joined)
+                joined, piece_count = [], 0
+            joined.append(pieces)
             piece_count += len(pieces.category)
-        if joined_workers:
-            yield JoinedPieces.from_workers(joined_workers)
+        if joined:
+            yield JoinedPieces.from_workers(joined)
 
     def to_frame(self) -> pl.DataFrame:
         """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
@@ -293,32 +291,28 @@ class Segments:
 
     def select(self, category: str, steps: Ints, ranks: Collection[int]) -> pl.DataFrame:
         """Return the pieces of one category in some steps, of some ranks, in `SEGMENT_COLUMNS`."""
-        is_selected_window, code = self._are_windows_of(steps), CATEGORIES.index(category)
+        is_wanted, code = self._are_windows_of(steps), CATEGORIES.index(category)
         workers = (self.of_worker(index) for index, rank in enumerate(self.ranks) if rank in ranks)
-        pieces_of_category = (
-            (worker, np.flatnonzero(worker.category == code)) for worker in workers
-        )
+        matching = ((worker, np.flatnonzero(worker.category == code)) for worker in workers)
         return self._to_frame(
-            (worker, piece_rows[is_selected_window[worker.step[piece_rows] + worker.offset]])
-            for worker, piece_rows in pieces_of_category
+            (worker, piece_rows[is_wanted[worker.step[piece_rows] + worker.offset]])
+            for worker, piece_rows in matching
         )
 
     def sum_by_name(self, category: str, steps: Ints) -> pl.DataFrame:
         """Measure how long each rank was in a category in some steps, by name: `rank`, `name`, `ns`."""
-        is_selected_window, code = self._are_windows_of(steps), CATEGORIES.index(category)
+        is_wanted, code = self._are_windows_of(steps), CATEGORIES.index(category)
         sums = [(np.zeros(0, np.int32), *np.zeros((2, 0), np.int64))]
         for rank, packed, first_window in zip(self.ranks, self.packed, self.begins, strict=False):
             piece_counts = np.diff(packed.of_step)
-            is_selected = np.repeat(
-                is_selected_window[first_window : first_window + len(piece_counts)], piece_counts
+            is_in_steps = np.repeat(
+                is_wanted[first_window : first_window + len(piece_counts)], piece_counts
             )
-            piece_rows = np.flatnonzero(is_selected & (packed.category == code))
-            name_numbers = np.maximum(packed.name[piece_rows], -1) + 1
-            occurring_names = np.flatnonzero(np.bincount(name_numbers))
-            ns = np.bincount(name_numbers, packed.lengths[piece_rows]).astype(np.int64)[
-                occurring_names
-            ]
-            sums.append((np.full(len(occurring_names), rank, np.int32), occurring_names - 1, ns))
+            piece_rows = np.flatnonzero(is_in_steps & (packed.category == code))
+            numbers = np.maximum(packed.name[piece_rows], -1) + 1
+            occurring = np.flatnonzero(np.bincount(numbers))
+            ns = np.bincount(numbers, packed.lengths[piece_rows]).astype(np.int64)[occurring]
+            sums.append((np.full(len(occurring), rank, np.int32), occurring - 1, ns))
         ranks, name_codes, ns = map(np.concatenate, zip(*sums, strict=True))
         return pl.DataFrame({"rank": ranks, "name": self.to_words(name_codes), "ns": ns})
 

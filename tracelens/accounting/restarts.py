@@ -17,10 +17,8 @@ def find_left_behind(trace: Trace) -> list[int]:
         return []
     latest_world = workers.sort("incarnation", "first_ns")["world"].last()
     restart_ns = workers.filter(pl.col("world") == latest_world)["first_ns"].min()
-    departed_workers = workers.filter(
-        (pl.col("world") != latest_world) & (pl.col("last_ns") < restart_ns)
-    )
-    return departed_workers["process"].to_list()
+    leavers = workers.filter((pl.col("world") != latest_world) & (pl.col("last_ns") < restart_ns))
+    return leavers["process"].to_list()
 
 
 def find_restarted(trace: Trace) -> list[int]:

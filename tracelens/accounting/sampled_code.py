@@ -203,10 +203,8 @@ def _compare(
     """
     if not slow:
         return None
-    all_ns_by_rank = _sum_by_rank(trace, phases, OWN_CATEGORIES, steps)
-    culprit = find_differing_path(
-        list(slow.values()), normal, [all_ns_by_rank[rank] for rank in slow]
-    )
+    all_times = _sum_by_rank(trace, phases, OWN_CATEGORIES, steps)
+    culprit = find_differing_path(list(slow.values()), normal, [all_times[rank] for rank in slow])
     least_excess_ns = MIN_SHARE_OF_DELAY_IN_SAMPLES * extra_ns
     return culprit if culprit and culprit.extra_ns >= least_excess_ns else None
 
@@ -223,19 +221,17 @@ def find_in_shards(trace: Trace, shards: Collection[int]) -> Culprit | None:
     # From when to when each thread served anything.
     thread_times = threads.agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     step_count = max(service["step"].n_unique(), 1)
-    service_ns_by_shard, all_ns_by_shard = (
+    service_ns, all_ns = (
         _sum_by_shard(trace, pieces, step_count) for pieces in (service, thread_times)
     )
-    sampled_shards = [shard for shard in shards if any(service_ns_by_shard.get(shard, ()))]
-    other_times = [
-        ns_by_stack for shard, ns_by_stack in service_ns_by_shard.items() if shard not in shards
-    ]
-    if not sampled_shards or not (other_times or set(service_ns_by_shard) <= set(shards)):
+    sampled_shards = [shard for shard in shards if any(service_ns.get(shard, ()))]
+    other_times = [times for shard, times in service_ns.items() if shard not in shards]
+    if not sampled_shards or not (other_times or set(service_ns) <= set(shards)):
         return None
     return find_differing_path(
-        [service_ns_by_shard[shard] for shard in sampled_shards],
+        [service_ns[shard] for shard in sampled_shards],
         other_times,
-        [all_ns_by_shard[shard] for shard in sampled_shards],
+        [all_ns[shard] for shard in sampled_shards],
     )
 
 
@@ -267,19 +263,17 @@ def _sum_by_shard(
     `thread_pieces` are rows of the time of shards' threads: `process`, `thread`, `start_ns`, `end_ns`.
     """
     ns_by_shard: dict[int, dict[Stack, float]] = defaultdict(lambda: defaultdict(float))
-    shard_by_process = dict(
-        trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows()
-    )
+    shard_of = dict(trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows())
     thread_columns = ("process", "thread")
-    samples_by_thread = trace.samples.sort("start_ns").partition_by(thread_columns, as_dict=True)
+    samples_of = trace.samples.sort("start_ns").partition_by(thread_columns, as_dict=True)
     for thread, thread_pieces in pieces.partition_by(thread_columns, as_dict=True).items():
-        thread_samples = samples_by_thread.get(thread)
+        thread_samples = samples_of.get(thread)
         for stack, ns in (
             sum_by_stack(thread_samples, thread_pieces).items()
             if thread_samples is not None
             else ()
         ):
-            ns_by_shard[shard_by_process[thread[0]]][stack] += ns / step_count
+            ns_by_shard[shard_of[thread[0]]][stack] += ns / step_count
     return ns_by_shard
 
 
@@ -300,10 +294,8 @@ def _sum_by_rank(
     pieces = pl.concat([phases.pieces.select(name, steps, ranks) for name in categories])
     pieces_by_rank = pieces.sort("start_ns").partition_by("rank", as_dict=True)
     ns_by_rank = {}
-    for (rank,), rank_samples in samples.partition_by(
-        "rank", as_dict=True, maintain_order=True
-    ).items():
-        ns_by_stack = sum_by_stack(rank_samples, pieces_by_rank.get((rank,), pieces.clear()))
+    for (rank,), rows in samples.partition_by("rank", as_dict=True, maintain_order=True).items():
+        ns_by_stack = sum_by_stack(rows, pieces_by_rank.get((rank,), pieces.clear()))
         ns_by_rank[int(rank)] = {stack: ns / len(steps) for stack, ns in ns_by_stack.items()}
     return ns_by_rank
 
@@ -323,11 +315,9 @@ def sum_by_stack(samples: pl.DataFrame, pieces: pl.DataFrame) -> dict[Stack, flo
     if sampled_ns.sum() < MIN_TIME_SAMPLED_NS:
         return {(): total_ns}
     scaled_ns = pl.Series(sampled_ns * (total_ns / sampled_ns.sum()))
-    scaled_samples = samples.select("frames", ns=scaled_ns).filter(pl.col("ns") > 0)
+    scaled = samples.select("frames", ns=scaled_ns).filter(pl.col("ns") > 0)
     # In the order of samples, in which callers then add them up: floats differ by it in the last digit.
-    rows = (
-        scaled_samples.group_by("frames", maintain_order=True).agg(pl.col("ns").sum()).iter_rows()
-    )
+    rows = scaled.group_by("frames", maintain_order=True).agg(pl.col("ns").sum()).iter_rows()
     return {tuple(frames): ns for frames, ns in rows}
 
 
@@ -385,16 +375,16 @@ def _leave_out_recorder(ns_by_stack: TimeByStack) -> dict[Stack, float]:
 
 
 def _measure_informedness(
-    call: Stack, root: Stack, excess_ns: TimeByStack, total_ns: TimeByStack
+    call: Stack, root: Stack, excess: TimeByStack, total: TimeByStack
 ) -> float:
     """Return the call's share of the excess less its share of the normal time, -1 to 1.
 
-    Times are by call, ns per step: `excess_ns` is what the slow spend more, `total_ns` all they spend.
+    Times are by call, ns per step: `excess` is what the slow spend more, `total` all they spend.
     `root` is the outermost call.
     """
-    normal_ns = total_ns[root] - excess_ns[root]
-    normal_share = (total_ns[call] - excess_ns[call]) / normal_ns if normal_ns > 0 else 0.0
-    return min(excess_ns[call] / excess_ns[()], 1.0) - min(max(normal_share, 0.0), 1.0)
+    normal_ns = total[root] - excess[root]
+    normal_share = (total[call] - excess[call]) / normal_ns if normal_ns > 0 else 0.0
+    return min(excess[call] / excess[()], 1.0) - min(max(normal_share, 0.0), 1.0)
 
 
 def _follow_residual(excess_ns: TimeByStack) -> list[Stack]:
@@ -471,8 +461,6 @@ def _find_lines(
         for ns_by_stack in ranks:
             for stack, ns in ns_by_stack.items():
                 if tuple(map(_drop_line, stack[: len(functions)])) == functions:
-                    for excess_by_frame, frame in zip(excess_by_depth, stack, strict=False):
-                        excess_by_frame[frame] += sign * ns / len(ranks)
-    return tuple(
-        max(excess_by_frame, key=excess_by_frame.__getitem__) for excess_by_frame in excess_by_depth
-    )
+                    for excess, frame in zip(excess_by_depth, stack, strict=False):
+                        excess[frame] += sign * ns / len(ranks)
+    return tuple(max(excess, key=excess.__getitem__) for excess in excess_by_depth)

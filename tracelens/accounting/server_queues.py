@@ -60,9 +60,7 @@ def find_server_queues(trace: Trace) -> pl.DataFrame:
     return _leave_out_transfer(waits, shard_work)
 
 
-def _join_requests(
-    worker_requests: pl.DataFrame, shard_work: pl.DataFrame, *, is_part: bool
-) -> pl.DataFrame:
+def _join_requests(requests: pl.DataFrame, work: pl.DataFrame, *, is_part: bool) -> pl.DataFrame:
     """Return one row per push and pull, with the times at which its shard handled it.
 
     `received_ns`: it arrived; `begun_ns`: its service began; `added_ns`: a push was added up; `got_ns`:
@@ -71,7 +69,7 @@ def _join_requests(
     """
     has_op = {op: pl.col("op") == op for op in ("receive", "aggregate", "reply")}
     service = (
-        shard_work.drop_nulls("request")
+        work.drop_nulls("request")
         .group_by("request")
         .agg(
             received_ns=pl.col("end_ns").filter(has_op["receive"]).min(),
@@ -88,7 +86,7 @@ def _join_requests(
     )
     is_served_unseen = pl.col("is_arrival_unseen") & pl.col("begun_ns").is_not_null()
     return (
-        worker_requests.filter(pl.col("op").is_in(["push", "pull"]))
+        requests.filter(pl.col("op").is_in(["push", "pull"]))
         .join(
             service.filter(pl.col("received_ns").is_not_null() | began_before | is_served_unseen),
             on="request",
@@ -136,7 +134,7 @@ def _find_open(requests: pl.DataFrame, *, is_part: bool) -> list[pl.DataFrame]:
 
 
 def _find_barriers(
-    pushes: pl.DataFrame, shard_work: pl.DataFrame, worker_requests: pl.DataFrame
+    pushes: pl.DataFrame, work: pl.DataFrame, requests: pl.DataFrame
 ) -> pl.DataFrame:
     """Return one row per time from a push's end to its update in which the worker has no open request.
 
@@ -144,17 +142,13 @@ def _find_barriers(
 
     Args:
         pushes: One row per push.
-        shard_work: One row per operation of a shard.
-        worker_requests: One row per request of a worker.
+        work: One row per operation of a shard.
+        requests: One row per request of a worker.
     """
-    update_columns = (
-        pl.coalesce("shard", "rank").alias("shard"),
-        "step",
-        pl.col("key").fill_null(-1),
-    )
+    key = pl.coalesce("shard", "rank").alias("shard"), "step", pl.col("key").fill_null(-1)
     updates = (
-        shard_work.filter(pl.col("op") == "apply", pl.col("end_ns").is_not_null())
-        .select(*update_columns, applied_ns="end_ns")
+        work.filter(pl.col("op") == "apply", pl.col("end_ns").is_not_null())
+        .select(*key, applied_ns="end_ns")
         .group_by(_UPDATE_KEY)
         .agg(pl.col("applied_ns").max(), updates=pl.len())
     )
@@ -172,7 +166,7 @@ def _find_barriers(
     waits = waits.filter(pl.col("start_ns") < pl.col("end_ns"))
     end_or_never = pl.col("end_ns").fill_null(FOREVER)
     return _cut_by_intervals(
-        waits, worker_requests.select("process", "start_ns", end_or_never), "process", inside=False
+        waits, requests.select("process", "start_ns", end_or_never), "process", inside=False
     )
 
 
@@ -254,20 +248,20 @@ def _keep_last_served(queued_times: pl.DataFrame) -> pl.DataFrame:
 
 
 def _cut_by_intervals(
-    rows: pl.DataFrame, intervals: pl.DataFrame, key: str, *, inside: bool
+    rows: pl.DataFrame, others: pl.DataFrame, key: str, *, inside: bool
 ) -> pl.DataFrame:
     """Cut rows (`start_ns` to `end_ns`) to what lies inside, or outside, of intervals with the same key.
 
     `key` is the column that both tables share. A row may become several, or none.
     """
     pieces = [rows.clear()]
-    edges_by_group = {
+    edges_of = {
         group: _union(group_rows)
-        for (group,), group_rows in intervals.partition_by(key, as_dict=True).items()
+        for (group,), group_rows in others.partition_by(key, as_dict=True).items()
     }
     for (group,), group_rows in rows.partition_by(key, as_dict=True).items():
         row_index, start_ns, end_ns = _cut_at_edges(
-            group_rows, edges_by_group.get(group, np.zeros(0, np.int64)), inside=inside
+            group_rows, edges_of.get(group, np.zeros(0, np.int64)), inside=inside
         )
         times = {"start_ns": start_ns, "end_ns": end_ns}
         columns = [pl.Series(name, values, pl.Int64) for name, values in times.items()]
@@ -284,22 +278,20 @@ def _union(intervals: pl.DataFrame) -> Ints:
     return np.stack([start_ns[is_first], reached_ns[last_rows]], axis=1).ravel()
 
 
-def _cut_at_edges(
-    rows: pl.DataFrame, edges_ns: Ints, *, inside: bool
-) -> tuple[Indices, Ints, Ints]:
+def _cut_at_edges(rows: pl.DataFrame, edges: Ints, *, inside: bool) -> tuple[Indices, Ints, Ints]:
     """Cut rows at edges of intervals (begins and ends in turn); keep what is inside of them, or not.
 
     Returns for each piece the index of its row, and its begin and end, ns.
     """
     start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    first_edge = np.searchsorted(edges_ns, start_ns, "right")
-    stop_edge = np.searchsorted(edges_ns, end_ns, "left")
+    first_edge = np.searchsorted(edges, start_ns, "right")
+    stop_edge = np.searchsorted(edges, end_ns, "left")
     piece_count = np.maximum(stop_edge - first_edge, 0) + 1
     row_index = np.repeat(np.arange(len(start_ns)), piece_count)
     first_piece = np.repeat(np.cumsum(piece_count) - piece_count, piece_count)
     index_in_row = np.arange(len(row_index)) - first_piece
     edges_before = first_edge[row_index] + index_in_row  # an odd number inside of an interval
-    bounds_ns = np.concatenate([edges_ns, [FOREVER]])
+    bounds_ns = np.concatenate([edges, [FOREVER]])
     is_last = index_in_row == piece_count[row_index] - 1
     begin_ns = np.where(index_in_row == 0, start_ns[row_index], bounds_ns[edges_before - 1])
     stop_ns = np.where(is_last, end_ns[row_index], bounds_ns[edges_before])

@@ -38,8 +38,8 @@ class Spans:
         has_length = start_ns < end_ns
         if not has_length.all():
             clipped = clipped.take(np.flatnonzero(has_length))
-        start_change_ns, end_change_ns = np.diff(clipped.start), np.diff(clipped.end)
-        if not np.all((start_change_ns > 0) | ((start_change_ns == 0) & (end_change_ns <= 0))):
+        start_change, end_change = np.diff(clipped.start), np.diff(clipped.end)
+        if not np.all((start_change > 0) | ((start_change == 0) & (end_change <= 0))):
             clipped = clipped.take(np.lexsort((-clipped.end, clipped.start)))
         return clipped
 
@@ -56,11 +56,9 @@ class Spans:
         blocked_spans = np.flatnonzero(codes == BLOCKED)
         if len(blocked_spans):
             start_ns, end_ns = self.start[blocked_spans], self.end[blocked_spans]
-            begun_count = sum(np.searchsorted(intervals.start, end_ns) for intervals in busy)
-            ended_count = sum(
-                np.searchsorted(intervals.end, start_ns, "right") for intervals in busy
-            )
-            codes[blocked_spans] = np.where(begun_count == ended_count, WAIT, COMMUNICATION)
+            begun = sum(np.searchsorted(part.start, end_ns) for part in busy)
+            ended = sum(np.searchsorted(part.end, start_ns, "right") for part in busy)
+            codes[blocked_spans] = np.where(begun == ended, WAIT, COMMUNICATION)
         return Spans(self.start, self.end, codes, self.name.astype(np.int32))
 
 

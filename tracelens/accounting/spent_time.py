@@ -77,43 +77,39 @@ def _correct_by_devices(
     `is_useful` and `host_ns`, the time of all hosts, are [category]; `useful_ns` is [worker].
     """
     gap_ns_by_span: Counter[str] = Counter()
-    lets_device_wait = is_useful
+    lets_wait = is_useful
     if trace.recognition is not None and trace.workers.height == 1:
         # a profile of one rank shows no peer that it waits for, whatever its host does unseen
-        lets_device_wait = is_useful | (np.arange(len(CATEGORIES)) == UNINSTRUMENTED)  # [category]
+        lets_wait = is_useful | (np.arange(len(CATEGORIES)) == UNINSTRUMENTED)  # [category]
     device_ns = np.zeros((len(_STATES), len(CATEGORIES)), object)  # sums may exceed 64 bits
-    work_by_process = find_device_work(trace)
-    worker_indices = [
-        index for index, process in enumerate(phases.pieces.processes) if process in work_by_process
-    ]
-    for worker in worker_indices:
+    work = find_device_work(trace)
+    workers = [index for index, process in enumerate(phases.pieces.processes) if process in work]
+    for worker in workers:
         pieces = phases.pieces.of_worker(worker)
-        ns_by_state_and_piece = _measure_states(pieces, work_by_process[pieces.process])
-        ns_by_state = np.array([_sum_by_category(pieces, state) for state in ns_by_state_and_piece])
+        states_ns = _measure_states(pieces, work[pieces.process])
+        ns_by_state = np.array([_sum_by_category(pieces, state) for state in states_ns])
         useful_ns[worker] = ns_by_state[_COMPUTES].sum()
         device_ns += ns_by_state
-        launch_wait_ns = ns_by_state_and_piece[_IS_IDLE] * lets_device_wait[pieces.category]
+        launch_wait_ns = states_ns[_IS_IDLE] * lets_wait[pieces.category]
         gap_ns_by_span += _find_spans_before_gaps(
-            pieces, work_by_process[pieces.process], launch_wait_ns, phases.pieces.words
+            pieces, work[pieces.process], launch_wait_ns, phases.pieces.words
         )
     unseen_exposed_ns = device_ns[_IS_EXPOSED] * ~_IS_COMMUNICATION
     host_ns = host_ns - device_ns[_COMPUTES] - device_ns[_COPIES] - unseen_exposed_ns
     host_ns[TRANSFER] += unseen_exposed_ns.sum()
-    launching_ns = int(device_ns[_IS_IDLE, lets_device_wait].sum())
-    host_ns = host_ns - device_ns[_IS_IDLE] * (lets_device_wait & ~is_useful)
+    launching_ns = int(device_ns[_IS_IDLE, lets_wait].sum())
+    host_ns = host_ns - device_ns[_IS_IDLE] * (lets_wait & ~is_useful)
     lost_ns = _to_losses(host_ns, is_useful) | {COPIES: int(device_ns[_COPIES].sum())}
     lost_ns["idle"] += launching_ns
-    compute, exposed, copies, _ = (
-        device_ns.sum(axis=1) / _whole_ns(trace, worker_indices)
-    ).tolist()
+    compute, exposed, copies, _ = (device_ns.sum(axis=1) / _whole_ns(trace, workers)).tolist()
     shares = DeviceShares(
         compute,
         exposed,
         copies,
-        launching_ns / _whole_ns(trace, worker_indices),
+        launching_ns / _whole_ns(trace, workers),
         _find_largest(gap_ns_by_span),
     )
-    return SpentTime(useful_ns, lost_ns, launching_ns, shares if worker_indices else None)
+    return SpentTime(useful_ns, lost_ns, launching_ns, shares if workers else None)
 
 
 def _whole_ns(trace: Trace, workers: Sequence[int]) -> int:
@@ -151,21 +147,21 @@ def _sum_by_category(pieces: WorkerPieces, ns: Ints) -> Ints:
 
 
 def _find_spans_before_gaps(
-    pieces: WorkerPieces, work: DeviceWork, launch_wait_ns: Ints, words: tuple[str, ...]
+    pieces: WorkerPieces, work: DeviceWork, wait_ns: Ints, words: tuple[str, ...]
 ) -> Counter[str]:
     """Sum how long a device waited for launches, ns, by name of the host's span in which it ran dry.
 
-    `launch_wait_ns` is the time of such waits in each piece, ns. The name is empty without a span.
+    `wait_ns` is the time of such waits in each piece, ns. The name is empty without a span.
     """
     gaps = work.busy.end[:-1], work.busy.start[1:]
-    launch_wait_before_ns = np.concatenate([[0], np.cumsum(launch_wait_ns)])
+    wait_before_ns = np.concatenate([[0], np.cumsum(wait_ns)])
     origin_ns = pieces.bounds[0]  # times of today need more digits than fractions have
     waited_ns = np.diff(
-        np.interp(np.array(gaps) - origin_ns, pieces.bounds - origin_ns, launch_wait_before_ns),
+        np.interp(np.array(gaps) - origin_ns, pieces.bounds - origin_ns, wait_before_ns),
         axis=0,
     )[0]
     pieces_at_gap = np.clip(
-        np.searchsorted(pieces.bounds, gaps[0], "right") - 1, 0, len(launch_wait_ns) - 1
+        np.searchsorted(pieces.bounds, gaps[0], "right") - 1, 0, len(wait_ns) - 1
     )
     gap_ns_by_span: Counter[str] = Counter()
     for name, ns in zip(*_sum_by_key(pieces.name[pieces_at_gap], waited_ns), strict=True):

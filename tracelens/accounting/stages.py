@@ -69,23 +69,19 @@ def find_stages(trace: Trace) -> Stages | None:
     ranks = trace.workers["rank"].to_list()
     if messages.is_empty() or len(ranks) < 2:
         return None
-    column_by_rank = {rank: column for column, rank in enumerate(ranks)}
+    column_of = {rank: column for column, rank in enumerate(ranks)}
     pairs = messages.select("rank", "peer").unique().rows()
-    links = [
-        (column_by_rank[a], column_by_rank[b])
-        for a, b in pairs
-        if a in column_by_rank and b in column_by_rank
-    ]
+    links = [(column_of[a], column_of[b]) for a, b in pairs if a in column_of and b in column_of]
     chain_numbers = _find_components(len(ranks), links)
-    depth_by_column = _find_depths(messages, column_by_rank)
-    stage_numbers = _join_by_communicators(trace, column_by_rank, chain_numbers)
+    depth_of = _find_depths(messages, column_of)
+    stage_numbers = _join_by_communicators(trace, column_of, chain_numbers)
     if stage_numbers is None:
-        if max(depth_by_column.values(), default=0) < MIN_DEPTH_OF_PIPELINE:
+        if max(depth_of.values(), default=0) < MIN_DEPTH_OF_PIPELINE:
             return None
         stage_numbers = np.array(
-            [depth_by_column.get(column, 0) for column in range(len(ranks))], np.int64
+            [depth_of.get(column, 0) for column in range(len(ranks))], np.int64
         )
-    return Stages(_order_stages(stage_numbers, depth_by_column), chain_numbers)
+    return Stages(_order_stages(stage_numbers, depth_of), chain_numbers)
 
 
 def find_server(trace: Trace) -> int | None:
@@ -96,44 +92,34 @@ def find_server(trace: Trace) -> int | None:
     workers = set(trace.workers["rank"].to_list())
     if len(workers) < MIN_WORKERS_WITH_SERVER or trace.sent.is_empty():
         return None
-    messages = trace.sent.filter(pl.col("rank").is_in(list(workers)))
-    pairs = [
-        {a, b} for a, b in messages.select("rank", "peer").unique().rows() if {a, b} <= workers
-    ]
+    sent = trace.sent.filter(pl.col("rank").is_in(list(workers)))
+    pairs = [{a, b} for a, b in sent.select("rank", "peer").unique().rows() if {a, b} <= workers]
     common_ranks = set.intersection(*pairs) if pairs else set()
     if len(common_ranks) != 1 or set.union(*pairs) != workers:
         return None
     (server,) = common_ranks
     sends = pl.col("op").cast(pl.String) == "send"
     done_ns = pl.when(sends).then("start_ns").otherwise("end_ns")
-    own_messages = messages.filter(pl.col("rank") == server).select(
-        "peer", done=done_ns, answers=sends
-    )
-    own_messages = (
-        own_messages.drop_nulls().sort("done").with_columns(asks=~pl.col("answers").shift(1))
-    )
+    own_sent = sent.filter(pl.col("rank") == server).select("peer", done=done_ns, answers=sends)
+    own_sent = own_sent.drop_nulls().sort("done").with_columns(asks=~pl.col("answers").shift(1))
     has_asked = (~pl.col("answers")).cum_sum().over("peer") > 0  # the first task is given unasked
-    answers = own_messages.with_columns(asker=pl.col("peer").shift(1)).filter("answers", has_asked)
-    direct_count = answers.select(
-        (pl.col("asks") & (pl.col("asker") == pl.col("peer"))).sum()
-    ).item()
+    answers = own_sent.with_columns(asker=pl.col("peer").shift(1)).filter("answers", has_asked)
+    direct = answers.select((pl.col("asks") & (pl.col("asker") == pl.col("peer"))).sum()).item()
     return (
         server
-        if answers.height and direct_count >= MIN_SHARE_OF_DIRECT_ANSWERS * answers.height
+        if answers.height and direct >= MIN_SHARE_OF_DIRECT_ANSWERS * answers.height
         else None
     )
 
 
-def _join_by_communicators(
-    trace: Trace, column_by_rank: Mapping[int, int], chain: Ints
-) -> Ints | None:
+def _join_by_communicators(trace: Trace, column_of: Mapping[int, int], chain: Ints) -> Ints | None:
     """Return the number of each rank's stage, [column]; None if communicators tell no stages.
 
     Ranks of a communicator without two ranks of one `chain` ([column]) are in one stage.
     """
     links: list[tuple[int, int]] = []
     for grid in trace.calls:
-        columns = [column_by_rank[rank] for rank in grid.ranks.tolist() if rank in column_by_rank]
+        columns = [column_of[rank] for rank in grid.ranks.tolist() if rank in column_of]
         if len(set(chain[columns].tolist())) == len(columns):
             links += [(columns[0], column) for column in columns[1:]]
     stage_numbers = _find_components(len(chain), links)
@@ -157,15 +143,15 @@ def _find_components(node_count: int, links: Iterable[tuple[int, int]]) -> Ints:
     return np.unique([root(node) for node in range(node_count)], return_inverse=True)[1]
 
 
-def _find_depths(messages: pl.DataFrame, column_by_rank: Mapping[int, int]) -> dict[int, int]:
+def _find_depths(sent: pl.DataFrame, column_of: Mapping[int, int]) -> dict[int, int]:
     """Count the messages, one after the other, that come before a rank's first one in most steps.
 
-    Ranks are columns here. `messages` has one row per send and receive.
+    Ranks are columns here. `sent` has one row per send and receive.
     """
     end_ns = pl.col("end_ns")
-    first_steps = messages["step"].unique().sort().head(MAX_STEPS_TO_FIND_DEPTH)
+    first_steps = sent["step"].unique().sort().head(MAX_STEPS_TO_FIND_DEPTH)
     first_messages = (
-        messages.lazy()
+        sent.lazy()
         .filter(pl.col("step").is_in(first_steps.implode()))
         .with_columns(pl.col("op").cast(pl.String))
         .sort("rank", "step", "end_ns", nulls_last=True)
@@ -184,34 +170,31 @@ def _find_depths(messages: pl.DataFrame, column_by_rank: Mapping[int, int]) -> d
         .agg(pl.col("after").fill_null(-1).mode().max())
         .collect()
     )
-    sender_by_column = {
-        column_by_rank[rank]: column_by_rank.get(peer)
+    sender_of = {
+        column_of[rank]: column_of.get(peer)
         for rank, peer in first_messages.select("rank", "after").iter_rows()
-        if rank in column_by_rank
+        if rank in column_of
     }
     depths = {}
-    for column, sender in sender_by_column.items():
+    for column, sender in sender_of.items():
         depth, ancestor = 0, sender
-        while ancestor is not None and depth <= len(sender_by_column):
-            depth, ancestor = depth + 1, sender_by_column.get(ancestor)
-        depths[column] = depth if depth <= len(sender_by_column) else 0
+        while ancestor is not None and depth <= len(sender_of):
+            depth, ancestor = depth + 1, sender_of.get(ancestor)
+        depths[column] = depth if depth <= len(sender_of) else 0
     return depths
 
 
-def _order_stages(stage_numbers: Ints, depth_by_column: Mapping[int, int]) -> Ints:
+def _order_stages(stage: Ints, depth_of: Mapping[int, int]) -> Ints:
     """Renumber the stage of each column in the order in which a step goes through them, [column].
 
     That is the order of the most frequent depth (messages before a rank's first one) of their ranks.
     """
     typical_depth = {}
-    for old_number in np.unique(stage_numbers).tolist():
+    for old_number in np.unique(stage).tolist():
         depths = Counter(
-            depth_by_column.get(column, 0)
-            for column in np.flatnonzero(stage_numbers == old_number).tolist()
+            depth_of.get(column, 0) for column in np.flatnonzero(stage == old_number).tolist()
         )
         typical_depth[old_number] = depths.most_common(1)[0][0]
     ordered_numbers = sorted(typical_depth, key=lambda number: (typical_depth[number], number))
-    new_number_by_old = {old_number: index for index, old_number in enumerate(ordered_numbers)}
-    return np.array(
-        [new_number_by_old[old_number] for old_number in stage_numbers.tolist()], np.int64
-    )
+    new_number = {old_number: index for index, old_number in enumerate(ordered_numbers)}
+    return np.array([new_number[old_number] for old_number in stage.tolist()], np.int64)

@@ -84,16 +84,12 @@ class Standstill:
 def find_standstill(trace: Trace) -> Standstill:
     """Return the calls that were open at the end, and the roots that all their ranks wait for."""
     communicators = trace.communicators.unique("communicator", keep="first", maintain_order=True)
-    ranks_by_communicator = dict(
-        communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows()
-    )
+    members = dict(communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows())
     expected_ranks = _list_expected_ranks(trace)
     calls = [
         call
         for grid in trace.calls
-        for call in find_open_calls(
-            grid, ranks_by_communicator.get(grid.uid), expected_ranks, trace.equal_bytes
-        )
+        for call in find_open_calls(grid, members.get(grid.uid), expected_ranks, trace.equal_bytes)
     ]
     calls += _find_open_messages(trace)
     return Standstill(tuple(calls), tuple(find_roots(calls, _count_calls(trace))))
@@ -151,12 +147,10 @@ def find_open_calls(
     for index, seq in enumerate(open_grid.seq.tolist()):
         groups = [frozenset(ranks)]
         if is_mismatched[index] and not strayed_before:
-            ranks_by_variant = [
-                ranks_of for _, ranks_of in split_by_variant(open_grid, index, equal_bytes)
-            ]
-            strayed = strayed_before = frozenset(find_minority(ranks_by_variant))
+            variants = [ranks_of for _, ranks_of in split_by_variant(open_grid, index, equal_bytes)]
+            strayed = strayed_before = frozenset(find_minority(variants))
             if not strayed_before:  # no party is the largest: each waits for the others
-                groups = [frozenset(ranks_of) for ranks_of in ranks_by_variant]
+                groups = [frozenset(ranks_of) for ranks_of in variants]
                 strayed = frozenset().union(*groups)
         ranks_inside = {
             rank
@@ -239,33 +233,29 @@ class _Graph:
         from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
 
         ranks = sorted({rank for call in calls for rank in (*call.inside, *call.awaited)})
-        node_by_rank = {rank: node for node, rank in enumerate(ranks)}
+        node_of = {rank: node for node, rank in enumerate(ranks)}
         edges = [
             edge
             for node, call in enumerate(calls, len(ranks))
             for edge in (
-                *((node_by_rank[rank], node) for rank in call.inside),
-                *((node, node_by_rank[rank]) for rank in call.awaited),
+                *((node_of[rank], node) for rank in call.inside),
+                *((node, node_of[rank]) for rank in call.awaited),
             )
         ]
-        edge_array = np.array(edges, np.int32).reshape(-1, 2)
+        pairs = np.array(edges, np.int32).reshape(-1, 2)
         node_count = len(ranks) + len(calls)
-        graph = coo_array(
-            (np.ones(len(edge_array), np.int8), edge_array.T), shape=(node_count, node_count)
-        )
+        graph = coo_array((np.ones(len(pairs), np.int8), pairs.T), shape=(node_count, node_count))
         component = connected_components(graph, connection="strong")[1]
-        return cls(calls, node_by_rank, edge_array, component)
+        return cls(calls, node_of, pairs, component)
 
     def find_ends(self) -> list[set[int]]:
         """Return the ranks of each component that waits for no other; mostly one rank."""
         begin_components, end_components = self.component[self.edges.T]
         leads_on = set(begin_components[begin_components != end_components].tolist())
-        ranks_by_component: dict[int, set[int]] = {}
+        members: dict[int, set[int]] = {}
         for rank, node in self.node_by_rank.items():
-            ranks_by_component.setdefault(int(self.component[node]), set()).add(rank)
-        return [
-            ranks for component, ranks in ranks_by_component.items() if component not in leads_on
-        ]
+            members.setdefault(int(self.component[node]), set()).add(rank)
+        return [ranks for component, ranks in members.items() if component not in leads_on]
 
     def open_circle(self, counts: Counter[int]) -> Self | None:
         """Return the graph with one circle of waits less; None where no circle can be opened.
@@ -285,13 +275,13 @@ class _Graph:
             if not circle_calls:
                 continue
             *smaller_calls, largest_call = sorted(circle_calls, key=lambda call: len(call.inside))
-            usual_count, ranks_with_it = Counter(
+            usual_count, usual_ranks = Counter(
                 counts[rank] for rank in largest_call.inside
             ).most_common(1)[0]
             is_larger = all(
                 len(largest_call.inside) > len(circle_call.inside) for circle_call in smaller_calls
             )
-            if not is_larger or ranks_with_it <= max(
+            if not is_larger or usual_ranks <= max(
                 len(largest_call.awaited), len(largest_call.inside) / 2
             ):
                 continue

@@ -118,21 +118,17 @@ def cut_in_numpy(window_bounds: Ints, thread: Spans, around: Surroundings) -> Pi
     )
     wait, queue, flying, stopped, cause = (_covers(len(bounds_ns), edges) for edges in cover_edges)
     thread_code, is_user, name = _find_innermost(len(bounds_ns), thread, thread_edges)
-    communication_code = _choose(wait, WAIT, _choose(queue, PS_QUEUE, TRANSFER))
+    comm_code = _choose(wait, WAIT, _choose(queue, PS_QUEUE, TRANSFER))
     idle_code = _choose(cause, IDLE, UNINSTRUMENTED)
-    uncovered_code = _choose(
-        is_user, USER, _choose(flying & stopped, communication_code, idle_code)
-    )
+    uncovered_code = _choose(is_user, USER, _choose(flying & stopped, comm_code, idle_code))
     category = _choose(
         thread_code == NOTHING,
         uncovered_code,
-        _choose(thread_code == COMMUNICATION, communication_code, thread_code),
+        _choose(thread_code == COMMUNICATION, comm_code, thread_code),
     )
     is_queued = thread_code >= QUEUED
     if is_queued.any():
-        category = _choose(
-            is_queued, _choose(flying, communication_code, thread_code - QUEUED), category
-        )
+        category = _choose(is_queued, _choose(flying, comm_code, thread_code - QUEUED), category)
         name = np.where(is_queued & flying, NOTHING, name)
     if len(around.device.start):
         device_code, is_device_user, device_name = _find_innermost(
@@ -144,23 +140,21 @@ def cut_in_numpy(window_bounds: Ints, thread: Spans, around: Surroundings) -> Pi
     window_count = len(window_bounds) - 1
     window = np.repeat(np.arange(window_count, dtype=np.int32), np.diff(window_edges))
     is_work = (category <= USER) | (category == UNINSTRUMENTED)
-    hidden_stretches = np.flatnonzero(flying & is_work)
+    hidden_rows = np.flatnonzero(flying & is_work)
     hidden_ns = _sum_exactly(
-        window[hidden_stretches],
-        bounds_ns[hidden_stretches + 1] - bounds_ns[hidden_stretches],
+        window[hidden_rows],
+        bounds_ns[hidden_rows + 1] - bounds_ns[hidden_rows],
         window_count,
     )
     is_changed = np.ones(len(window), np.bool_)
     is_changed[1:] = False
     for values in (window, category, name):
         is_changed[1:] |= values[1:] != values[:-1]
-    first_stretches = np.flatnonzero(is_changed)
-    window, category, name = (
-        window[first_stretches],
-        category[first_stretches],
-        name[first_stretches],
-    )
-    bounds_ns = np.append(bounds_ns[first_stretches], bounds_ns[-1])
+    first_rows = np.flatnonzero(is_changed)
+    window = window[first_rows]
+    category = category[first_rows]
+    name = name[first_rows]
+    bounds_ns = np.append(bounds_ns[first_rows], bounds_ns[-1])
     window_and_category = window * len(CATEGORIES) + category
     spent_ns = _sum_exactly(window_and_category, np.diff(bounds_ns), window_count * len(CATEGORIES))
     spent_ns = spent_ns.reshape(window_count, len(CATEGORIES))

@@ -143,40 +143,34 @@ def find_activity(
 
 
 def _find_activity(
-    columns: Columns, training_thread: int | None, flight_tracks: tuple[int, ...]
+    columns: Columns, training: int | None, tracks: tuple[int, ...]
 ) -> ThreadActivity:
     """Find a worker's activity; all flags here are [event]."""
     is_span, kind, thread = columns.is_span, columns.word_column("kind"), columns.number("thread")
-    has_thread = training_thread is not None
-    on_training = (
-        is_span & has_thread & (thread == (-1 if training_thread is None else training_thread))
-    )
+    has_thread = training is not None
+    on_training = is_span & has_thread & (thread == (-1 if training is None else training))
     off_training = is_span & has_thread & ~on_training
-    off_tracks = off_training & ~np.isin(thread, flight_tracks)
+    off_tracks = off_training & ~np.isin(thread, tracks)
     is_timed = is_span & (columns.number("device_duration_ns") >= 0)
     # A reduction that a thread only queues: it is in flight on the device.
-    is_device_reduction = is_timed & kind.is_in(("reduction",))
+    is_reduced = is_timed & kind.is_in(("reduction",))
     on_device = is_timed & kind.is_in((*COMPUTE_CATEGORIES, "device"))
-    directed_phases = _find_directed_phases(kind, on_training, off_tracks)
-    queued_phases = [phase for phase in directed_phases if (on_device & kind.is_in((phase,))).any()]
+    directed = _find_directed_phases(kind, on_training, off_tracks)
+    queued_phases = [phase for phase in directed if (on_device & kind.is_in((phase,))).any()]
     is_queueing = off_tracks & kind.is_in(queued_phases)
-    is_computing = _find_work_on_threads(
-        columns, on_training, off_tracks & ~is_queueing, directed_phases
-    )
+    is_computing = _find_work_on_threads(columns, on_training, off_tracks & ~is_queueing, directed)
     work_rows = np.flatnonzero(on_device | is_computing)
     work_rows = work_rows[np.argsort(columns.number("depth")[work_rows], kind="stable")]
     work_code = kind.take(work_rows).translated(_MEANING | {"device": USER}, USER)
-    span_rows = np.flatnonzero(
-        (on_training | is_queueing) & ~kind.is_in(("step",)) & ~is_device_reduction
-    )
-    is_flight = off_training & kind.is_in(_IN_FLIGHT) & ~is_device_reduction
+    span_rows = np.flatnonzero((on_training | is_queueing) & ~kind.is_in(("step",)) & ~is_reduced)
+    is_flight = off_training & kind.is_in(_IN_FLIGHT) & ~is_reduced
     is_unshown_flight = (
         is_flight & ~kind.is_in(("reduction",)) if _shows_waits(columns, on_training) else is_flight
     )
     activity = ThreadActivity(
         device_work=(work_rows, work_code),
         thread_spans=(span_rows, _to_codes(columns, span_rows, work_code)),
-        flights=(np.flatnonzero(is_flight), np.flatnonzero(is_device_reduction)),
+        flights=(np.flatnonzero(is_flight), np.flatnonzero(is_reduced)),
         idle_causes=(np.flatnonzero(off_tracks & kind.is_in(_CAUSES)), np.flatnonzero(is_timed)),
         updates=np.flatnonzero((on_training | is_computing) & kind.is_in(("update",))),
         forward=np.flatnonzero(is_span & kind.is_in(("forward",))),
@@ -249,8 +243,8 @@ def find_waits(trace: Trace, processes: list[int]) -> Iterator[Intervals]:
         trace.awaited[name].to_numpy() for name in ("process", "start_ns", "end_ns")
     )
     row_ranges = np.searchsorted(process, processes), np.searchsorted(process, processes, "right")
-    collective_waits = _find_collective_waits(trace.calls, processes)
-    for waits, first_row, stop_row in zip(collective_waits, *row_ranges, strict=True):
+    all_waits = _find_collective_waits(trace.calls, processes)
+    for waits, first_row, stop_row in zip(all_waits, *row_ranges, strict=True):
         in_messages = Intervals(start_ns[first_row:stop_row], end_ns[first_row:stop_row])
         yield waits if first_row == stop_row else Intervals.concatenate(waits, in_messages)
 

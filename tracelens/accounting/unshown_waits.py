@@ -62,21 +62,15 @@ class _Stretches:
         )
         waits = np.zeros(len(self.begin_ns), np.bool_)
         by_name = np.argsort(self.next_name, kind="stable")
-        for stretches_before_span in np.split(
-            by_name, np.flatnonzero(np.diff(self.next_name[by_name])) + 1
-        ):
-            with_call_end = stretches_before_span[has_end[stretches_before_span]]
-            before_end_ns = (
-                self.length_ns[stretches_before_span].sum() - self.length_ns[with_call_end].sum()
-            )
-            if before_end_ns > MAX_SHARE_BEFORE_END * self.length_ns[stretches_before_span].sum():
+        for group in np.split(by_name, np.flatnonzero(np.diff(self.next_name[by_name])) + 1):
+            with_end = group[has_end[group]]
+            before_end_ns = self.length_ns[group].sum() - self.length_ns[with_end].sum()
+            if before_end_ns > MAX_SHARE_BEFORE_END * self.length_ns[group].sum():
                 continue
-            follows_calls = is_prompt[with_call_end].all() or self._are_lengthened_by_calls(
-                with_call_end
-            )
+            follows_calls = is_prompt[with_end].all() or self._are_lengthened_by_calls(with_end)
             if follows_calls is None:
                 follows_calls = not is_prompt.any()
-            waits[with_call_end] = follows_calls | is_prompt[with_call_end]
+            waits[with_end] = follows_calls | is_prompt[with_end]
         return waits
 
     def _are_lengthened_by_calls(self, stretches: Indices) -> bool | None:
@@ -124,12 +118,8 @@ def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stret
     end_ns = start_ns[next_span]
     # Another thread may note the end of a call when the waiting one has gone on already.
     latest_end_ns = end_ns + (MAX_SHARE_AFTER_CALL * (end_ns - begin_ns)).astype(np.int64)
-    last_call = np.searchsorted(flights.end, latest_end_ns, side="right") - 1
-    call_end_ns = np.where(
-        last_call >= 0, np.clip(flights.end[last_call], begin_ns, end_ns), begin_ns
-    )
+    call = np.searchsorted(flights.end, latest_end_ns, side="right") - 1
+    call_end_ns = np.where(call >= 0, np.clip(flights.end[call], begin_ns, end_ns), begin_ns)
     is_in_flight = np.searchsorted(flights.start, end_ns) > np.searchsorted(flights.end, end_ns)
-    selected = np.flatnonzero((call_end_ns > begin_ns) | is_in_flight)
-    return _Stretches(
-        names[next_span[selected]], begin_ns[selected], call_end_ns[selected], end_ns[selected]
-    )
+    rows = np.flatnonzero((call_end_ns > begin_ns) | is_in_flight)
+    return _Stretches(names[next_span[rows]], begin_ns[rows], call_end_ns[rows], end_ns[rows])

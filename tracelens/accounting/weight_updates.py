@@ -81,10 +81,10 @@ class Updates:
         )
 
 
-def _read_gaps(columns: Columns, update_rows: Indices, pass_rows: Indices) -> tuple[Array, ...]:
+def _read_gaps(columns: Columns, update_rows: Indices, passes: Indices) -> tuple[Array, ...]:
     """Return the gaps between updates: step, begin, length in ns, and whether both are in one step.
 
-    Two updates of a step with forward or backprop (`pass_rows`, rows) between them have no gap, but a
+    Two updates of a step with forward or backprop (`passes`, rows) between them have no gap, but a
     further pass: of another optimizer, or of more samples.
     """
     start_ns, end_ns, step = (
@@ -94,11 +94,11 @@ def _read_gaps(columns: Columns, update_rows: Indices, pass_rows: Indices) -> tu
     gap_indices = np.flatnonzero(start_ns[1:] > covered_until_ns)
     is_within = step[:-1] == step[1:]
     gaps_in_step = gap_indices[is_within[gap_indices]]
-    if len(gaps_in_step) and len(pass_rows):
-        pass_start_ns, pass_end_ns = (
-            columns.number(name).take(pass_rows) for name in ("start_ns", "end_ns")
+    if len(gaps_in_step) and len(passes):
+        pass_begin_ns, pass_end_ns = (
+            columns.number(name).take(passes) for name in ("start_ns", "end_ns")
         )
-        begun_count = np.searchsorted(pass_start_ns, start_ns[1:][gaps_in_step])
+        begun_count = np.searchsorted(pass_begin_ns, start_ns[1:][gaps_in_step])
         last_pass_end_ns = np.maximum.accumulate(pass_end_ns)[begun_count - 1]
         has_pass = (begun_count > 0) & (last_pass_end_ns > covered_until_ns[gaps_in_step])
         if has_pass.any():
@@ -114,20 +114,20 @@ def _read_gaps(columns: Columns, update_rows: Indices, pass_rows: Indices) -> tu
 
 
 def _read_by_bucket(
-    columns: Columns, update_rows: Indices, every: int, cache: BoundedCache
+    columns: Columns, rows: Indices, every: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
     """Return step, bucket (`NULL`: none), begin and end of the update of each step's weights.
 
-    `update_rows` are the updates; only every n-th step counts (`every`).
+    `rows` are the updates; only every n-th step counts (`every`).
     """
     steps, buckets = columns.number("step"), columns.number("bucket")
-    step, bucket, update_rows, group_begins = cache.get_or_make(
+    step, bucket, rows, group_begins = cache.get_or_make(
         "order of updates",
-        (update_rows, steps, buckets),
-        partial(_sort_by_bucket, update_rows, steps, buckets, every),
+        (rows, steps, buckets),
+        partial(_sort_by_bucket, rows, steps, buckets, every),
         every,
     )
-    start_ns, end_ns = (columns.number(name).take(update_rows) for name in ("start_ns", "end_ns"))
+    start_ns, end_ns = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
     if not len(group_begins):
         return step, bucket, start_ns, end_ns
     return (
@@ -138,24 +138,22 @@ def _read_by_bucket(
     )
 
 
-def _sort_by_bucket(
-    update_rows: Indices, steps: Array, buckets: Array, every: int
-) -> tuple[Array, ...]:
+def _sort_by_bucket(rows: Indices, steps: Array, buckets: Array, every: int) -> tuple[Array, ...]:
     """Sort updates (rows) by step and bucket, those of every n-th step.
 
     Returns the step and the bucket of each group, all rows in that order, and where each group begins.
     """
-    update_rows = update_rows[steps[update_rows] % every == 0]
-    update_rows = update_rows[np.lexsort((buckets[update_rows], steps[update_rows]))]
-    step_of_row, bucket_of_row = steps[update_rows], buckets[update_rows]
-    is_first = np.ones(len(update_rows), np.bool_)
+    rows = rows[steps[rows] % every == 0]
+    rows = rows[np.lexsort((buckets[rows], steps[rows]))]
+    step_of_row, bucket_of_row = steps[rows], buckets[rows]
+    is_first = np.ones(len(rows), np.bool_)
     is_first[1:] = (step_of_row[1:] != step_of_row[:-1]) | (bucket_of_row[1:] != bucket_of_row[:-1])
     group_begins = np.flatnonzero(is_first)
-    return step_of_row[group_begins], bucket_of_row[group_begins], update_rows, group_begins
+    return step_of_row[group_begins], bucket_of_row[group_begins], rows, group_begins
 
 
 def _read_uses(
-    columns: Columns, forward_rows: Indices, every: int, cache: BoundedCache
+    columns: Columns, forward: Indices, every: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
     """Return steps, and when the weights that each leaves are first used: the next forward pass, ns.
 
@@ -163,13 +161,13 @@ def _read_uses(
     """
 
     def find_first_uses() -> tuple[Array, ...]:
-        rows = forward_rows[(steps[forward_rows] - 1) % every == 0]
+        rows = forward[(steps[forward] - 1) % every == 0]
         step, first = np.unique(steps[rows], return_index=True)
         return step - 1, rows[first]
 
     steps = columns.number("step")
     step, first_rows = cache.get_or_make(
-        "first use of weights", (forward_rows, steps), find_first_uses, every
+        "first use of weights", (forward, steps), find_first_uses, every
     )
     return step, columns.number("start_ns")[first_rows]
 
@@ -198,28 +196,24 @@ class WeightUpdates:
             yield _to_table(GAP_COLUMNS, self.ranks[workers], self.gaps_of_workers[workers])
 
     @classmethod
-    def from_workers(
-        cls, owners: Sequence[tuple[int, int]], updates_by_worker: Sequence[Updates]
-    ) -> Self:
+    def from_workers(cls, owners: Sequence[tuple[int, int]], updates_of: Sequence[Updates]) -> Self:
         """Join the updates of all workers; `owners` are their processes and ranks."""
         processes = [process for process, _ in owners]
         updates = _to_table(
             UPDATE_COLUMNS,
             processes,
-            [worker_updates.updates for worker_updates in updates_by_worker],
+            [worker_updates.updates for worker_updates in updates_of],
         )
         return cls(
             ranks=tuple(rank for _, rank in owners),
             gaps_of_workers=tuple(
-                accumulate(
-                    (worker_updates.gaps for worker_updates in updates_by_worker), _share_equal
-                )
+                accumulate((worker_updates.gaps for worker_updates in updates_of), _share_equal)
             ),
             updates=updates.with_columns(pl.when(pl.col("bucket") != NULL).then("bucket")),
             used=_to_table(
                 USED_COLUMNS,
                 processes,
-                [worker_updates.used for worker_updates in updates_by_worker],
+                [worker_updates.used for worker_updates in updates_of],
             ),
         )
 

@@ -120,18 +120,13 @@ def _spread(calls: _Call, seq: Ints) -> _Call:
 def match(trace: Trace) -> Trace:
     """Fill in who came last to each call, and when; note desynchronised communicators."""
     trace = trace if trace.calls else gather(trace)
-    recorded_ranks = _fully_recorded_ranks(trace)
+    recorded = _fully_recorded_ranks(trace)
     communicators = trace.communicators.unique("communicator", keep="first", maintain_order=True)
-    ranks_by_communicator = dict(
-        communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows()
-    )
-    grids_and_desyncs = [
-        _match_grid(grid, ranks_by_communicator.get(grid.uid), recorded_ranks, trace)
-        for grid in trace.calls
-    ]
-    desyncs = sorted((desync for _, desync in grids_and_desyncs if desync), key=itemgetter(0))
+    members = dict(communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows())
+    pairs = [_match_grid(grid, members.get(grid.uid), recorded, trace) for grid in trace.calls]
+    desyncs = sorted((desync for _, desync in pairs if desync), key=itemgetter(0))
     notes = [note for _, note in desyncs]
-    calls = tuple(grid for grid, _ in grids_and_desyncs)
+    calls = tuple(grid for grid, _ in pairs)
     if not trace.is_snapshot:  # else the ends of calls may be unknown, and waits are not told
         notes += _note_impossible(calls, trace.uncertainty_ns)
     return trace.with_(calls=calls, notes=(*trace.notes, *notes))
@@ -204,12 +199,10 @@ def _find_absent(
     absent_rank = np.full(grid.height, NULL, np.int32)
     if members is None:
         return absent_rank
-    expected_ranks = sorted(recorded_ranks & set(members))
+    expected = sorted(recorded_ranks & set(members))
     for call in unfinished.tolist():
-        entered_ranks = set(grid.ranks[grid.took_part[call]].tolist())
-        absent_rank[call] = next(
-            (rank for rank in expected_ranks if rank not in entered_ranks), NULL
-        )
+        entered = set(grid.ranks[grid.took_part[call]].tolist())
+        absent_rank[call] = next((rank for rank in expected if rank not in entered), NULL)
     return absent_rank
 
 
@@ -230,16 +223,14 @@ def split_by_variant(
 
     Only of operations in `equal_bytes` the size counts.
     """
-    ranks_by_variant: dict[str, list[int]] = {}
+    ranks_of: dict[str, list[int]] = {}
     for column in np.flatnonzero(grid.took_part[call]).tolist():
         nbytes, bucket = int(grid.nbytes[call, column]), int(grid.bucket[call, column])
         op = COLLECTIVES[grid.op[call, column]]
         size_text = f" of {nbytes} bytes" if nbytes >= 0 and op in equal_bytes else ""
         bucket_text = f" (bucket {bucket})" if bucket != NULL else ""
-        ranks_by_variant.setdefault(f"{op}{size_text}{bucket_text}", []).append(
-            int(grid.ranks[column])
-        )
-    ordered = sorted((len(ranks), variant, ranks) for variant, ranks in ranks_by_variant.items())
+        ranks_of.setdefault(f"{op}{size_text}{bucket_text}", []).append(int(grid.ranks[column]))
+    ordered = sorted((len(ranks), variant, ranks) for variant, ranks in ranks_of.items())
     return [(variant, ranks) for _, variant, ranks in ordered]
 
 
@@ -248,10 +239,8 @@ def _note_desync(grid: CallGrid, seq: int, trace: Trace) -> Note:
     call = int(np.searchsorted(grid.seq, seq))
     variants = split_by_variant(grid, call, trace.equal_bytes)
     variant_texts = [f"{text} on ranks {_list_ranks(sorted(ranks))}" for text, ranks in variants]
-    name_by_uid = dict(
-        trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows()
-    )
-    name = f"communicator '{name_by_uid.get(grid.uid, grid.uid)}'"
+    names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
+    name = f"communicator '{names.get(grid.uid, grid.uid)}'"
     status = np.broadcast_to(grid.status, grid.took_part.shape)[call]
     is_concluded = bool((status[grid.took_part[call]] == _ESTIMATED).all())
     subject = (

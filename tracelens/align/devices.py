@@ -116,10 +116,8 @@ class DevicePlacement:
             clock_map = self.maps.get((process, stream_id))
             if clock_map is not None:
                 rows = np.flatnonzero(is_timed & (stream == stream_id))
-                begin_ns, end_ns = (
-                    clock_map.apply(start_ns[rows]),
-                    clock_map.apply(start_ns[rows] + duration_ns[rows]),
-                )
+                begin_ns = clock_map.apply(start_ns[rows])
+                end_ns = clock_map.apply(start_ns[rows] + duration_ns[rows])
                 start_ns[rows], duration_ns[rows] = begin_ns, end_ns - begin_ns
         return columns.with_numbers(device_start_ns=start_ns, device_duration_ns=duration_ns)
 

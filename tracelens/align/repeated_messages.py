@@ -82,12 +82,12 @@ def _find_loop(
     if set(rows_by_process) != set(processes):
         return None
     for facts in fact_sets:
-        messages_by_process = {
+        all_messages = {
             process: _read_messages(rows, facts) for process, rows in rows_by_process.items()
         }
-        first_messages = _find_first_messages(messages_by_process)
+        first_messages = _find_first_messages(all_messages)
         if first_messages:
-            return _to_loop(messages_by_process, first_messages, description)
+            return _to_loop(all_messages, first_messages, description)
     return None
 
 
@@ -112,44 +112,36 @@ def _number_rows(columns: list[Array]) -> Ints:
     return np.asarray(number.ravel(), np.int64)
 
 
-def _find_first_messages(messages_by_process: dict[int, _Messages]) -> dict[int, Indices] | None:
+def _find_first_messages(all_messages: dict[int, _Messages]) -> dict[int, Indices] | None:
     """Return the first message (index) of each step, by process; None if steps are unequally many."""
     first_messages = {
-        process: _find_periods(messages) for process, messages in messages_by_process.items()
+        process: _find_periods(messages) for process, messages in all_messages.items()
     }
     step_counts = {len(indices) for indices in first_messages.values() if len(indices)}
     if not step_counts or min(step_counts) < MIN_REPEATS:
         return None
-    unordered_processes = [
-        process for process, indices in first_messages.items() if not len(indices)
-    ]
+    unordered = [process for process, indices in first_messages.items() if not len(indices)]
     is_unequal = max(step_counts) - min(step_counts) > 1
-    if is_unequal and not unordered_processes:
-        unordered_processes = _find_centre(messages_by_process)
+    if is_unequal and not unordered:
+        unordered = _find_centre(all_messages)
         step_counts = {
-            len(indices)
-            for process, indices in first_messages.items()
-            if process not in unordered_processes
+            len(indices) for process, indices in first_messages.items() if process not in unordered
         }
-        if not unordered_processes:
+        if not unordered:
             return None
     for process, indices in first_messages.items():
-        if process in unordered_processes:
+        if process in unordered:
             step_count = max(step_counts) if is_unequal else min(step_counts)
-            first_messages[process] = _find_repeated_message(
-                messages_by_process[process].kind, step_count
-            )
+            first_messages[process] = _find_repeated_message(all_messages[process].kind, step_count)
         elif not is_unequal:
             first_messages[process] = indices[: min(step_counts)]
     return first_messages if all(map(len, first_messages.values())) else None
 
 
-def _find_centre(messages_by_process: dict[int, _Messages]) -> list[int]:
+def _find_centre(all_messages: dict[int, _Messages]) -> list[int]:
     """Return the one process with which alone all others exchange messages; nothing if none is it."""
-    central_processes = [
-        process for process, messages in messages_by_process.items() if messages.peers > 1
-    ]
-    return central_processes if len(central_processes) == 1 else []
+    central = [process for process, messages in all_messages.items() if messages.peers > 1]
+    return central if len(central) == 1 else []
 
 
 def _find_periods(messages: _Messages) -> Indices:
@@ -194,17 +186,15 @@ def _find_first_run(different: Indices, count: int, period: int) -> int:
 
 def _find_repeated_message(kinds: Ints, wanted_count: int) -> Indices:
     """Return the indices of the first kind of message that comes so many times; nothing if none does."""
-    distinct_kinds, first_indices, counts = np.unique(kinds, return_index=True, return_counts=True)
-    fitting_kinds = np.flatnonzero(counts == wanted_count)
-    if not len(fitting_kinds):
+    distinct, first, counts = np.unique(kinds, return_index=True, return_counts=True)
+    fitting = np.flatnonzero(counts == wanted_count)
+    if not len(fitting):
         return np.zeros(0, np.intp)
-    return np.flatnonzero(
-        kinds == distinct_kinds[fitting_kinds[np.argmin(first_indices[fitting_kinds])]]
-    )
+    return np.flatnonzero(kinds == distinct[fitting[np.argmin(first[fitting])]])
 
 
 def _to_loop(
-    messages_by_process: dict[int, _Messages], first_messages: dict[int, Indices], description: str
+    all_messages: dict[int, _Messages], first_messages: dict[int, Indices], description: str
 ) -> Loop:
     """Return where steps begin: with their first message, or earlier, when the one before it ended.
 
@@ -212,14 +202,12 @@ def _to_loop(
     """
     begins_ns: dict[int, Ints] = {}
     last_ends_ns: dict[int, int] = {}
-    for process, first_indices in first_messages.items():
-        messages = messages_by_process[process]
+    for process, firsts in first_messages.items():
+        messages = all_messages[process]
         latest_end_ns = np.maximum.accumulate(messages.end_ns)
         begins_ns[process] = np.minimum(
-            latest_end_ns[first_indices[1:] - 1], messages.start_ns[first_indices[1:]]
+            latest_end_ns[firsts[1:] - 1], messages.start_ns[firsts[1:]]
         )
-        last_message = (
-            min(int(first_indices[-1] + np.median(np.diff(first_indices))), len(latest_end_ns)) - 1
-        )
+        last_message = min(int(firsts[-1] + np.median(np.diff(firsts))), len(latest_end_ns)) - 1
         last_ends_ns[process] = max(int(latest_end_ns[last_message]), int(begins_ns[process][-1]))
     return Loop(begins_ns, last_ends_ns, description)

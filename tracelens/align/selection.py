@@ -42,12 +42,10 @@ def check_ranks(choice: Choice, present: Collection[int]) -> None:
     Raises:
         InvalidArgument: one of the ranges holds none of the ranks that are `present`.
     """
-    missing_range = None if choice.ranks is None else find_empty_range(choice.ranks, present)
-    if missing_range is not None:
+    missing = None if choice.ranks is None else find_empty_range(choice.ranks, present)
+    if missing is not None:
         has = f"it has ranks {format_ranges(ranges_of(present))}" if present else "it has none"
-        raise InvalidArgument(
-            f"--ranks {missing_range}: none of them is a worker of this run; {has}."
-        )
+        raise InvalidArgument(f"--ranks {missing}: none of them is a worker of this run; {has}.")
 
 
 def select_ranks(trace: Trace, choice: Choice, file_ranks: Collection[int] = ()) -> Trace:
@@ -72,24 +70,20 @@ def select_ranks(trace: Trace, choice: Choice, file_ranks: Collection[int] = ())
     other_ranks = {rank for rank in workers["rank"].unique() if not choice.has_rank(rank)}
     left_out_processes = workers.filter(pl.col("rank").is_in(other_ranks))["process"]
     remaining = _leave_out(trace, left_out_processes) if len(left_out_processes) else trace
-    server_limit = (
-        " What limits the parameter servers is not judged." if trace.shards.height else ""
-    )
+    limits = " What limits the parameter servers is not judged." if trace.shards.height else ""
     sentence = (
         f"As asked, only ranks {format_ranges(choice.ranks)} of {len(expected_ranks)} were read: who "
         "of the others came late to a collective is not known, so waits for them count as exposed "
         "communication, and savings are upper bounds: ranks that were left out may be as "
-        f"late.{server_limit}"
+        f"late.{limits}"
     )
     return remaining.with_(choice=choice, notes=(*remaining.notes, Note("", sentence, "chosen")))
 
 
 def _leave_out(trace: Trace, processes: pl.Series) -> Trace:
     """Return the trace without some processes; the others are numbered anew."""
-    kept_processes = trace.processes.filter(~pl.col("process").is_in(processes.implode()))[
-        "process"
-    ]
-    new_number_by_old = {process: index for index, process in enumerate(kept_processes.to_list())}
+    others = trace.processes.filter(~pl.col("process").is_in(processes.implode()))["process"]
+    new_number_by_old = {process: index for index, process in enumerate(others.to_list())}
     source, outlines = trace.source, trace.outlines
     tables: dict[str, Any] = {
         name: _renumber(getattr(trace, name), new_number_by_old) for name in OF_PROCESSES
@@ -194,12 +188,8 @@ def cut_to_choice(trace: Trace, choice: Choice) -> Trace:
         return trace
     begin_ns, end_ns = resolve_window(trace, choice)
     if choice.steps is not None:
-        chosen_steps = trace.steps.filter(
-            pl.Series(choice.of_steps(trace.steps["step"].to_numpy()))
-        )
-        first_ns, last_ns = chosen_steps.select(
-            pl.col("start_ns").min(), pl.col("end_ns").max()
-        ).row(0)
+        chosen = trace.steps.filter(pl.Series(choice.of_steps(trace.steps["step"].to_numpy())))
+        first_ns, last_ns = chosen.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
         begin_ns, end_ns = max(begin_ns, first_ns), min(end_ns, last_ns)
     change = WindowSelection({}, np.array([(begin_ns, end_ns)]), choice, strict=True)
     return _read_less(trace, change).changed(change, samples=change.select_samples(trace.samples))
@@ -218,16 +208,12 @@ def resolve_window(trace: Trace, choice: Choice) -> tuple[int, int]:
     Raises:
         InvalidArgument: the run has none of some steps that are wanted.
     """
-    present_steps = trace.steps["step"].unique().sort().to_list()
-    missing_range = None if choice.steps is None else find_empty_range(choice.steps, present_steps)
-    if missing_range is not None:
-        first, dash, last = missing_range.partition("-")
+    present = trace.steps["step"].unique().sort().to_list()
+    missing = None if choice.steps is None else find_empty_range(choice.steps, present)
+    if missing is not None:
+        first, dash, last = missing.partition("-")
         asked = f"{first} on" if dash and not last else f"{first} to {last or first}"
-        has = (
-            f"it has steps {present_steps[0]} to {present_steps[-1]}"
-            if present_steps
-            else "it has none"
-        )
+        has = f"it has steps {present[0]} to {present[-1]}" if present else "it has none"
         raise InvalidArgument(f"--steps: this run has no step from {asked}; {has}.")
     if choice.time is None:
         return _ALL_TIME_NS
@@ -256,14 +242,12 @@ class WindowSelection:
     def __call__(self, process: int, columns: Columns) -> Columns:
         """Return the columns with fewer rows."""
         start_ns, end_ns = columns.number("start_ns"), columns.number("end_ns")
-        device_duration_ns = columns.number("device_duration_ns")
-        is_timed = device_duration_ns >= 0
+        device_ns = columns.number("device_duration_ns")
+        is_timed = device_ns >= 0
         if is_timed.any():  # a device may do the work long after it was queued
             device_start_ns = columns.number("device_start_ns")
             start_ns = np.where(is_timed, np.minimum(start_ns, device_start_ns), start_ns)
-            end_ns = np.where(
-                is_timed, np.maximum(end_ns, device_start_ns + device_duration_ns), end_ns
-            )
+            end_ns = np.where(is_timed, np.maximum(end_ns, device_start_ns + device_ns), end_ns)
         rows = np.flatnonzero(self.touches(process, start_ns, end_ns))
         step = columns.number("step")[rows]
         is_other = (step >= 0) & ~self.choice.of_steps(step)

@@ -115,16 +115,13 @@ def divide_into_steps(trace: Trace) -> Trace:
     marks, completion_notes = _complete(marks, trace)
     if trace.recognition is not None:  # a profile, which times each kernel
         marks = {
-            process: process_marks.extended_to(outlines[process].device_ns, clock_maps.get(process))
-            for process, process_marks in marks.items()
+            process: own.extended_to(outlines[process].device_ns, clock_maps.get(process))
+            for process, own in marks.items()
         }
     marks, order_notes = _restore_order(marks)
     tracks = in_flight_tracks(trace)
     numbering = StepNumbering(
-        {
-            process: (process_marks.begin_ns, process_marks.step)
-            for process, process_marks in marks.items()
-        },
+        {process: (own.begin_ns, own.step) for process, own in marks.items()},
         {process: (threads[process], *tracks.get(process, ())) for process in marks},
         renumbers_all=bool(order_notes),
     )
@@ -212,11 +209,11 @@ def _to_common(times_ns: Ints, clock_map: ClockMap | None) -> Ints:
 
 def _note_overlaps(marks: Mapping[int, _StepMarks]) -> list[Note]:
     """Count the step spans that overlap the next, among all of the processes that have any."""
-    overlapping = [process_marks for process_marks in marks.values() if process_marks.overlap_count]
+    overlapping = [own for own in marks.values() if own.overlap_count]
     if not overlapping:
         return []
-    overlaps = sum(process_marks.overlap_count for process_marks in overlapping)
-    spans = fmt.count(sum(len(process_marks.step) for process_marks in overlapping), "step span")
+    overlaps = sum(own.overlap_count for own in overlapping)
+    spans = fmt.count(sum(len(own.step) for own in overlapping), "step span")
     subject = f"{spans} of {fmt.count(len(overlapping), 'process', 'processes')}"
     verb, each = ("overlaps", "it is") if overlaps == 1 else ("overlap", "each is")
     action = f"{each} taken to end where the next begins"
@@ -233,9 +230,7 @@ def _complete(
     """
     if trace.is_snapshot:
         return {}, []
-    step_counts = [
-        len(process_marks.step) for process_marks in marks.values() if not process_marks.is_recorded
-    ]
+    step_counts = [len(own.step) for own in marks.values() if not own.is_recorded]
     if not step_counts:
         return marks, []
     source = (
@@ -247,18 +242,14 @@ def _complete(
         if loop:
             source = f"their steps are taken from {loop.description}"
             marks = {
-                process: process_marks.counted_from_0(
-                    loop.begins_ns[process], loop.last_ends_ns[process]
-                )
-                for process, process_marks in marks.items()
+                process: own.counted_from_0(loop.begins_ns[process], loop.last_ends_ns[process])
+                for process, own in marks.items()
             }
         else:
             source = "nothing says where steps begin, so the whole run counts as one"
             marks = {
-                process: process_marks.counted_from_0(
-                    process_marks.begin_ns[:1], process_marks.last_end_ns
-                )
-                for process, process_marks in marks.items()
+                process: own.counted_from_0(own.begin_ns[:1], own.last_end_ns)
+                for process, own in marks.items()
             }
     sentence = (
         f"{len(step_counts)} of {len(marks)} workers recorded no step spans: {source}; mark steps with "
@@ -284,9 +275,9 @@ def _restore_order(
 ) -> tuple[dict[int, _StepMarks], list[Note]]:
     """Keep step numbers if they rise in every process, else count steps from 0 in all."""
     wrong_steps = {
-        process: process_marks.step[process_marks.disordered][0]
-        for process, process_marks in marks.items()
-        if process_marks.disordered.any()
+        process: own.step[own.disordered][0]
+        for process, own in marks.items()
+        if own.disordered.any()
     }
     if not wrong_steps:
         return marks, []
@@ -295,8 +286,7 @@ def _restore_order(
         f"{wrong_steps[min(wrong_steps)]}): steps are counted from 0 in order of time instead."
     )
     counted_marks = {
-        process: process_marks.counted_from_0(process_marks.begin_ns, process_marks.last_end_ns)
-        for process, process_marks in marks.items()
+        process: own.counted_from_0(own.begin_ns, own.last_end_ns) for process, own in marks.items()
     }
     return counted_marks, [Note(file="", sentence=sentence, kind="renumbered")]
 
@@ -390,21 +380,21 @@ def _to_table(
     if not marks:
         return pl.DataFrame(schema=STEP_COLUMNS)
     columns_of_processes = []
-    for process, process_marks in marks.items():
-        count = len(process_marks.step)
+    for process, own in marks.items():
+        count = len(own.step)
         counted_steps, sample_sums = samples[process]
-        index = np.searchsorted(counted_steps, process_marks.step)
+        index = np.searchsorted(counted_steps, own.step)
         is_counted = index < len(counted_steps)
-        is_counted[is_counted] = counted_steps[index[is_counted]] == process_marks.step[is_counted]
+        is_counted[is_counted] = counted_steps[index[is_counted]] == own.step[is_counted]
         samples_of_step = np.full(count, np.nan)
         samples_of_step[is_counted] = sample_sums[index[is_counted]]
         process_and_rank = np.full((2, count), [[process], [ranks[process]]], np.int32)
         columns_of_processes.append(
             (
                 *process_and_rank,
-                process_marks.step,
-                process_marks.begin_ns,
-                process_marks.end_ns,
+                own.step,
+                own.begin_ns,
+                own.end_ns,
                 samples_of_step,
             )
         )
@@ -420,9 +410,7 @@ def _windows_of_table(
 ) -> dict[int, tuple[Ints, Int32s]]:
     """Return begins and numbers of the steps of each process, in the memory of the table."""
     begin_ns, step = (step_table[name].to_numpy() for name in ("start_ns", "step"))
-    row_bounds = np.cumsum(
-        [0, *(len(process_marks.step) for process_marks in marks.values())]
-    ).tolist()
+    row_bounds = np.cumsum([0, *(len(marks_of.step) for marks_of in marks.values())]).tolist()
     row_ranges = map(slice, row_bounds, row_bounds[1:])
     return {
         process: (begin_ns[rows], step[rows])

@@ -143,10 +143,10 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
     is_span, kinds = columns.is_span, columns.word_column("kind")
     threads, is_step = columns.number("thread"), kinds.is_in(("step",))
     is_update = kinds.is_in(("update",))
-    training_thread = _find_training_thread(
+    training = _find_training_thread(
         threads[is_span], (is_step[is_span], is_update[is_span]), in_flight
     )
-    is_on_training = threads == (NULL if training_thread is None else training_thread)
+    on_training = threads == (NULL if training is None else training)
     reductions = np.flatnonzero(kinds.is_in(("reduction",)) & is_span)
     collectives = _select_ops(columns, reductions, COLLECTIVES)
     has_number = (columns.number("communicator")[collectives] >= 0) & (
@@ -154,13 +154,13 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
     )
     steps = np.flatnonzero(is_step & is_span)
     implied_steps, implied = _find_implied_steps(
-        columns, np.flatnonzero(is_on_training & is_span), is_step
+        columns, np.flatnonzero(on_training & is_span), is_step
     )
     return _Timeless(
         counts={
             "spans": int(np.count_nonzero(is_span)),
             "of_steps": int(np.count_nonzero(is_step)),
-            "training_thread": training_thread,
+            "training_thread": training,
             "requests": int(np.count_nonzero(kinds.is_in(EXCHANGE_KINDS) & is_span)),
             "messages": len(_select_ops(columns, reductions, POINT_TO_POINT)),
             "opened": int(
@@ -168,12 +168,12 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
             ),
             "numberless": int(len(collectives) - np.count_nonzero(has_number)),
         },
-        on_training=np.flatnonzero(is_on_training),
+        on_training=np.flatnonzero(on_training),
         steps=steps,
         step_facts={
             "step": columns.number("step")[steps],
             "depth": columns.number("depth")[steps],
-            "on_training": is_on_training[steps],
+            "on_training": on_training[steps],
         },
         implied=implied,
         implied_steps=implied_steps,
@@ -184,27 +184,24 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
 
 
 def _find_training_thread(
-    thread_of_span: Array, span_masks: Iterable[Flags], in_flight: Iterable[int]
+    threads: Array, span_masks: Iterable[Flags], in_flight: Iterable[int]
 ) -> int | None:
     """Return the thread with the most steps, else updates, else spans; of several the first.
 
     The busiest may be the one on which PyTorch computes gradients on a device. Masks (of steps, of
     updates) are [span]; tracks `in_flight` are no threads.
     """
-    if not len(thread_of_span):
+    if not len(threads):
         return None
-    counts = np.bincount(thread_of_span)
+    counts = np.bincount(threads)
     counts[[track for track in in_flight if track < len(counts)]] = 0
-    busy_threads = np.flatnonzero(counts)
-    if not len(busy_threads):
+    busy = np.flatnonzero(counts)
+    if not len(busy):
         return None
     kind_counts = [
-        -np.bincount(thread_of_span[is_of_kind], minlength=len(counts))[busy_threads]
-        for is_of_kind in span_masks
+        -np.bincount(threads[is_of_kind], minlength=len(counts))[busy] for is_of_kind in span_masks
     ]
-    return int(
-        busy_threads[np.lexsort((busy_threads, -counts[busy_threads], *reversed(kind_counts)))[0]]
-    )
+    return int(busy[np.lexsort((busy, -counts[busy], *reversed(kind_counts)))[0]])
 
 
 def _select_ops(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:
@@ -270,12 +267,12 @@ def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
     start_ns, end_ns = columns.number("start_ns")[rows], columns.number("end_ns")[rows]
     if "device_duration_ns" not in columns:
         return start_ns, end_ns
-    device_begins_ns, device_lengths_ns = (
+    device_ns, lengths_ns = (
         columns.number(name)[rows] for name in ("device_start_ns", "device_duration_ns")
     )
-    is_timed = (device_lengths_ns >= 0) & (end_ns != FOREVER)
-    return np.where(is_timed, device_begins_ns, start_ns), np.where(
-        is_timed, device_begins_ns + device_lengths_ns, end_ns
+    is_timed = (lengths_ns >= 0) & (end_ns != FOREVER)
+    return np.where(is_timed, device_ns, start_ns), np.where(
+        is_timed, device_ns + lengths_ns, end_ns
     )
 
 

@@ -96,10 +96,8 @@ def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes
     sums_ns = flat_sums_ns.reshape(len(present_codes), bins.count)
     long_items = np.flatnonzero(last_bins > first_bins + 1)
     for code_row in np.unique(row_begins[long_items]) // bins.count if len(long_items) else ():
-        items_of_code = long_items[row_begins[long_items] == code_row * bins.count]
-        sums_ns[code_row] += _sum_whole_bins(
-            first_bins[items_of_code] + 1, last_bins[items_of_code], bins
-        )
+        rows = long_items[row_begins[long_items] == code_row * bins.count]
+        sums_ns[code_row] += _sum_whole_bins(first_bins[rows] + 1, last_bins[rows], bins)
     return present_codes, sums_ns
 
 

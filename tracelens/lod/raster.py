@@ -65,10 +65,8 @@ def highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes:
     item shares at most its last one, with the items that follow.
     """
     items = _gather_items(lanes, chosen_lanes, grid)
-    first_columns, last_columns = (
-        _find_columns(items.starts, grid),
-        _find_columns(items.ends - 1, grid),
-    )
+    first_columns = _find_columns(items.starts, grid)
+    last_columns = _find_columns(items.ends - 1, grid)
     pixels = _fill_columns(
         items, first_columns + 1, last_columns + 1, (len(chosen_lanes), grid.columns)
     )

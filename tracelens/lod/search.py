@@ -114,11 +114,11 @@ def call_at(calls: pl.LazyFrame, rank: int, at_ns: int) -> Call | None:
 def call_around(calls: pl.LazyFrame, start_ns: int, end_ns: int) -> Call | None:
     """Return the call whose first or last arrival, and last exit, are nearest to a stretch of time."""
     touching_calls = calls.filter(pl.col("start_ns") <= end_ns, pl.col("end_ns") >= start_ns)
-    arrival_distances_ns = [(pl.col(name) - start_ns).abs() for name in ("first", "last")]
+    distances_ns = [(pl.col(name) - start_ns).abs() for name in ("first", "last")]
     call_windows = touching_calls.group_by("communicator", "seq").agg(
         first=pl.col("start_ns").min(), last=pl.col("start_ns").max(), over=pl.col("end_ns").max()
     )
-    distance_ns = pl.min_horizontal(arrival_distances_ns) + (pl.col("over") - end_ns).abs()
+    distance_ns = pl.min_horizontal(distances_ns) + (pl.col("over") - end_ns).abs()
     return _first_call(calls, call_windows.sort(distance_ns, "communicator", "seq"))
 
 

@@ -67,35 +67,29 @@ class Times:
 
     @classmethod
     def from_partition(
-        cls, time_by_category: Array, windows: pl.DataFrame, ranks: Iterable[int]
+        cls, time_by_category: Array, windows: pl.DataFrame, rank_order: Iterable[int]
     ) -> Times:
         """Build them from `Phases.spent`, [window, category], ns; time outside of steps is left out.
 
         `windows` has one row per step window, with its `rank` and `step`.
         """
-        rank_of_row = tuple(ranks)
-        step_of_window, rank_of_window = windows["step"].to_numpy(), windows["rank"].to_numpy()
-        has_time = np.zeros(len(step_of_window), np.bool_)
+        ranks = tuple(rank_order)
+        step, rank = windows["step"].to_numpy(), windows["rank"].to_numpy()
+        has_time = np.zeros(len(step), np.bool_)
         for window_ns in time_by_category.T:
             has_time |= window_ns != 0
-        selected = np.flatnonzero(
-            has_time & (step_of_window >= 0) & np.isin(rank_of_window, rank_of_row)
-        )
-        steps, step_index = np.unique(step_of_window[selected], return_inverse=True)
-        rank_index = np.argsort(rank_of_row)[
-            np.searchsorted(np.sort(rank_of_row), rank_of_window[selected])
-        ]
+        selected = np.flatnonzero(has_time & (step >= 0) & np.isin(rank, ranks))
+        steps, step_index = np.unique(step[selected], return_inverse=True)
+        rank_index = np.argsort(ranks)[np.searchsorted(np.sort(ranks), rank[selected])]
         present_codes = [
             code for code, window_ns in enumerate(time_by_category.T) if window_ns[selected].any()
         ]
-        number_type = np.min_scalar_type(
+        dtype = np.min_scalar_type(
             max((int(time_by_category.T[code].max()) for code in present_codes), default=0)
         )
-        is_present = np.zeros((len(steps), len(rank_of_row)), np.bool_)
+        is_present = np.zeros((len(steps), len(ranks)), np.bool_)
         is_present[step_index, rank_index] = True
-        ns = np.zeros(
-            (len(present_codes), *is_present.shape), max(number_type, np.dtype(np.uint32))
-        )
+        ns = np.zeros((len(present_codes), *is_present.shape), max(dtype, np.dtype(np.uint32)))
         for category_matrix, code in zip(ns, present_codes, strict=True):
             category_ns = time_by_category.T[code][selected]
             occurring = np.flatnonzero(category_ns)
@@ -103,7 +97,7 @@ class Times:
         lengths_ns = ns.sum(axis=0)[is_present]
         median_step_ns = float(np.median(lengths_ns)) if len(lengths_ns) else 0.0
         categories = tuple(CATEGORIES[code] for code in present_codes)
-        return cls(rank_of_row, tuple(steps.tolist()), categories, ns, is_present, median_step_ns)
+        return cls(ranks, tuple(steps.tolist()), categories, ns, is_present, median_step_ns)
 
     def time_in(self, categories: Iterable[str], columns: slice = EVERY) -> Floats:
         """Sum up some categories, [rank, step] in ns; NaN where a rank was not there.
@@ -184,10 +178,8 @@ class StepGrid:
         cls, times: Times, categories: Iterable[str], most_rows: int, most_columns: int
     ) -> StepGrid:
         """Divide the block."""
-        rank_slices, step_slices = (
-            split_evenly(len(times.ranks), most_rows),
-            split_evenly(len(times.steps), most_columns),
-        )
+        rank_slices = split_evenly(len(times.ranks), most_rows)
+        step_slices = split_evenly(len(times.steps), most_columns)
         return cls(times, tuple(categories), rank_slices, step_slices)
 
     @cached_property
@@ -234,11 +226,9 @@ class StepTimes:
     @classmethod
     def from_times(cls, times: Times, categories: Sequence[str]) -> StepTimes:
         """Measure all steps in which any rank took part."""
-        median_parts, longest_parts, longest_rank_rows = (
-            [np.zeros(0)],
-            [np.zeros(0)],
-            [np.zeros(0, np.int64)],
-        )
+        median_parts = [np.zeros(0)]
+        longest_parts = [np.zeros(0)]
+        longest_rank_rows = [np.zeros(0, np.int64)]
         for steps in chunks(times):
             spent_ns = times.time_in(categories, steps)
             median_parts.append(_median(spent_ns))

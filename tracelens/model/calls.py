@@ -264,11 +264,9 @@ class CallGrid(CallFacts):
 
     def _roots(self, columns: slice) -> Flags:
         """Return True where a rank is the root of a rooted call, [rooted call, process]."""
-        peer, has_made_call = (
-            self.peer[:, columns][self._rooted],
-            self.took_part[:, columns][self._rooted],
-        )
-        return np.asarray((peer == self.ranks[columns]) & has_made_call)
+        peer = self.peer[:, columns][self._rooted]
+        is_made = self.took_part[:, columns][self._rooted]
+        return np.asarray((peer == self.ranks[columns]) & is_made)
 
     def _find_proceed_ns(self, columns: slice) -> Ints:
         """Return when some processes could proceed in calls with a root, [rooted call, process], ns."""
@@ -307,11 +305,9 @@ class CallGrid(CallFacts):
         is_closed = flatten(self.end_ns != FOREVER)
         wait_ns = flatten(self.wait_ns())
         start_ns, end_ns = flatten(self.start_ns), flatten(self.end_ns)
-        last_rank, bucket, nbytes = (
-            flatten_calls(self.last_rank),
-            flatten(self.bucket),
-            flatten(self.nbytes),
-        )
+        last_rank = flatten_calls(self.last_rank)
+        bucket = flatten(self.bucket)
+        nbytes = flatten(self.nbytes)
         columns = {
             "process": flatten(self.processes),
             "rank": flatten(self.ranks),
@@ -338,13 +334,11 @@ class CallGrid(CallFacts):
 
         It leaves out calls that a process did not make, and broadcasts [call, 1] or [process] before.
         """
-        order = np.argsort(keys, kind="stable")
-        process_order = slice(None) if np.all(np.diff(order) == 1) else order
-        made_cells = slice(None) if self.whole else np.flatnonzero(self.took_part[:, process_order])
+        by_key = np.argsort(keys, kind="stable")
+        order = slice(None) if np.all(np.diff(by_key) == 1) else by_key
+        made = slice(None) if self.whole else np.flatnonzero(self.took_part[:, order])
         shape = self.start_ns.shape
-        return lambda values: np.broadcast_to(values, shape)[:, process_order].reshape(-1)[
-            made_cells
-        ]
+        return lambda values: np.broadcast_to(values, shape)[:, order].reshape(-1)[made]
 
     def _uid_column(self, height: int) -> pl.Series:
         return pl.Series([self.uid], dtype=pl.Categorical).new_from_index(0, height)
@@ -361,11 +355,9 @@ def alone_ns(start_ns: Ints) -> Ints:
     """
     if start_ns.shape[1] < 2:
         return np.zeros(len(start_ns), np.int64)
-    other_starts_ns, row_indices, latest_columns = (
-        start_ns.copy(),
-        np.arange(len(start_ns)),
-        start_ns.argmax(axis=1),
-    )
+    other_starts_ns = start_ns.copy()
+    row_indices = np.arange(len(start_ns))
+    latest_columns = start_ns.argmax(axis=1)
     other_starts_ns[row_indices, latest_columns] = NEVER
     previous_ns = other_starts_ns.max(axis=1)
     return np.where(previous_ns == NEVER, 0, start_ns[row_indices, latest_columns] - previous_ns)
@@ -430,21 +422,19 @@ def _grid_of(arrivals: pl.DataFrame) -> CallGrid:
     """Make the grid of one communicator from rows of `ARRIVAL_COLUMNS`."""
     members = arrivals.select("process", "rank").unique().sort("process")
     numbers = arrivals["seq"].unique().sort()
-    call_index = numbers.search_sorted(arrivals["seq"]).to_numpy()
-    process_index = members["process"].search_sorted(arrivals["process"]).to_numpy()
+    call = numbers.search_sorted(arrivals["seq"]).to_numpy()
+    process = members["process"].search_sorted(arrivals["process"]).to_numpy()
     shape = (len(numbers), members.height)
 
     def to_matrix(name: str, missing: int, absent: int | None = None) -> Array:
         matrix = np.full(shape, missing if absent is None else absent, np.int64)
         if name in arrivals.columns:
-            matrix[call_index, process_index] = (
-                arrivals[name].cast(pl.Int64).fill_null(missing).to_numpy()
-            )
+            matrix[call, process] = arrivals[name].cast(pl.Int64).fill_null(missing).to_numpy()
         return matrix
 
     ops = arrivals.with_columns(op=_number_words(arrivals["op"], COLLECTIVES))["op"]
     op_codes = np.zeros(shape, np.int8)
-    op_codes[call_index, process_index] = ops.to_numpy()
+    op_codes[call, process] = ops.to_numpy()
     first_arrivals = arrivals.unique("seq", keep="first", maintain_order=True).sort("seq")
     return CallGrid(
         uid=str(arrivals["communicator"][0]),

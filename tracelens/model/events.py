@@ -228,11 +228,9 @@ class WholeFrame:
     def frame(self) -> pl.DataFrame:
         """All events, by process, in order of begin, outer spans first."""
         events = self.events.collect()
-        process_change, start_change = pl.col("process").diff(), pl.col("start_ns").diff()
-        is_deeper = pl.col("depth").cast(pl.Int32).diff() >= 0
-        is_ordered = (process_change > 0) | (
-            (process_change == 0) & ((start_change > 0) | ((start_change == 0) & is_deeper))
-        )
+        process, start = pl.col("process").diff(), pl.col("start_ns").diff()
+        deeper = pl.col("depth").cast(pl.Int32).diff() >= 0
+        is_ordered = (process > 0) | ((process == 0) & ((start > 0) | ((start == 0) & deeper)))
         if events.select(is_ordered.fill_null(value=True).all()).item():
             return events
         return events.sort("process", "start_ns", "depth", maintain_order=True)

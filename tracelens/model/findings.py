@@ -171,12 +171,8 @@ def suppressed(finding: Finding, findings: Iterable[Finding]) -> bool:
         explained_ranks = {rank for explanation in explanations for rank in explanation.ranks}
         return bool(finding.ranks) and set(finding.ranks) <= explained_ranks
     savings = [explanation.saving or 0.0 for explanation in explanations]
-    least_saving = rule.share * (finding.saving or 0.0)
-    return (
-        sum(savings) >= least_saving
-        if rule.summed
-        else any(saving >= least_saving for saving in savings)
-    )
+    least = rule.share * (finding.saving or 0.0)
+    return sum(savings) >= least if rule.summed else any(saving >= least for saving in savings)
 
 
 def subject(finding: Finding) -> str:

@@ -23,16 +23,13 @@ class Intervals:
     def __reduce__(self) -> tuple[Callable[..., Intervals], tuple[int, Array, Array]]:
         """Send differences and lengths, which mostly fit into 32 bits."""
         first_ns = int(self.start[0]) if len(self.start) else 0
-        start_changes_ns = np.diff(self.start, prepend=first_ns)
-        return self._from_lengths, (
-            first_ns,
-            _shrink(start_changes_ns),
-            _shrink(self.end - self.start),
-        )
+        steps_ns = np.diff(self.start, prepend=first_ns)
+        lengths_ns = self.end - self.start
+        return self._from_lengths, (first_ns, _shrink(steps_ns), _shrink(lengths_ns))
 
     @classmethod
-    def _from_lengths(cls, first_ns: int, start_changes_ns: Array, lengths_ns: Array) -> Self:
-        start_ns = np.cumsum(start_changes_ns, dtype=np.int64) + first_ns
+    def _from_lengths(cls, first_ns: int, steps_ns: Array, lengths_ns: Array) -> Self:
+        start_ns = np.cumsum(steps_ns, dtype=np.int64) + first_ns
         return cls(start_ns, start_ns + lengths_ns)
 
     @classmethod
@@ -62,11 +59,11 @@ class Intervals:
     def clip(self, first_ns: int, last_ns: int) -> Intervals:
         """Cut to a window (ns); intervals that are outside or have no length are left out."""
         start_ns, end_ns = np.maximum(self.start, first_ns), np.minimum(self.end, last_ns)
-        has_length = start_ns < end_ns
+        is_kept = start_ns < end_ns
         return (
             Intervals(start_ns, end_ns)
-            if has_length.all()
-            else Intervals(start_ns[has_length], end_ns[has_length])
+            if is_kept.all()
+            else Intervals(start_ns[is_kept], end_ns[is_kept])
         )
 
     def sort_edges(self) -> Intervals:

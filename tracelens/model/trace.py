@@ -415,15 +415,11 @@ class Trace:
     @property
     def expected_ranks(self) -> int:
         """World size as the processes report it; at least the ranks seen, and those before the last."""
-        world_size = self.processes["world"].max() if self.processes.height else 0
-        highest_rank = self.workers["rank"].max()
-        count_by_numbers = (
-            highest_rank + 1 + self.shards.height if isinstance(highest_rank, int) else 0
-        )
+        world = self.processes["world"].max() if self.processes.height else 0
+        highest = self.workers["rank"].max()
+        numbered = highest + 1 + self.shards.height if isinstance(highest, int) else 0
         seen_count = self.processes.filter(pl.col("main")).height
-        return max(
-            int(world_size) if isinstance(world_size, int) else 0, seen_count, count_by_numbers
-        )
+        return max(int(world) if isinstance(world, int) else 0, seen_count, numbered)
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with some fields replaced; `arrivals` replace the calls."""

@@ -112,7 +112,7 @@ def measure_last_share(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> flo
 
 
 def measure_blocking(
-    calls: Sequence[CallGrid], ranks: tuple[int, ...]
+    grids: Sequence[CallGrid], ranks: tuple[int, ...]
 ) -> tuple[float, float] | None:
     """Measure how long collectives waited for `ranks` alone, beyond what they wait for a typical rank.
 
@@ -120,13 +120,13 @@ def measure_blocking(
     last arrival of the others to that of `ranks`, less what a typical other rank holds up; and the
     standard deviation of what the other ranks hold up.
     """
-    if not calls:
+    if not grids:
         return None
     present_ranks = (
-        rank for grid in calls for rank in grid.ranks[grid.took_part.any(axis=0)].tolist()
+        rank for grid in grids for rank in grid.ranks[grid.took_part.any(axis=0)].tolist()
     )
-    alone_ns, hold_ns_by_rank = 0, dict.fromkeys(present_ranks, 0)
-    for grid in calls:
+    alone_ns, hold_ns = 0, dict.fromkeys(present_ranks, 0)
+    for grid in grids:
         is_named = np.isin(grid.ranks, ranks)
         if is_named.any() and not is_named.all():
             for _, block in grid.blocks():
@@ -137,16 +137,12 @@ def measure_blocking(
                 alone_ns += int(np.maximum(named_arrival_ns - other_arrival_ns, 0)[has_both].sum())
         if len(is_named) > 1:
             sums = _sum_by_rank(grid.last_rank, grid.alone_ns)
-            hold_ns_by_rank |= {
-                rank: hold_ns_by_rank.get(rank, 0) + ns for rank, ns in sums.items()
-            }
-    other_hold_ns = np.array(
-        [ns for rank, ns in hold_ns_by_rank.items() if rank not in ranks], np.float64
-    )
-    if not len(other_hold_ns):
+            hold_ns |= {rank: hold_ns.get(rank, 0) + ns for rank, ns in sums.items()}
+    others_ns = np.array([ns for rank, ns in hold_ns.items() if rank not in ranks], np.float64)
+    if not len(others_ns):
         return float(alone_ns), 0.0
-    typical_hold_ns = float(np.median(other_hold_ns))
-    return float(alone_ns) - typical_hold_ns, measure_deviation(other_hold_ns - typical_hold_ns)
+    typical_hold_ns = float(np.median(others_ns))
+    return float(alone_ns) - typical_hold_ns, measure_deviation(others_ns - typical_hold_ns)
 
 
 def _sum_by_rank(ranks: Int32s, values: Ints) -> dict[int, int]:

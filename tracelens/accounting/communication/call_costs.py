@@ -94,35 +94,31 @@ def measure_call_costs(
     timed_calls = calls.filter(pl.col("wire_ns") > 0, pl.col("ranks") > 1)
     sized_calls = timed_calls.filter(pl.col("bytes") > 0)
     fast_ns = pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS).over(*BY, "bytes").cast(pl.Int64)
-    calls_with_fast_time = timed_calls.with_columns(wire_ns=fast_ns)
-    fast_sized_calls = calls_with_fast_time.filter(pl.col("bytes") > 0)
+    fast_calls = timed_calls.with_columns(wire_ns=fast_ns)
+    fast_sized = fast_calls.filter(pl.col("bytes") > 0)
     fitted_costs = fit_costs(sized_calls)
     bounded_costs = bound_costs(find_messages, members, timed_calls, fitted_costs)
-    costs = fit_costs(fast_sized_calls) | bounded_costs
+    costs = fit_costs(fast_sized) | bounded_costs
     shares_by_kind = {
         kind: _measure_shares(costs[kind], group["wire_ns"].to_numpy())
-        for kind, group in _split_by_kind(fast_sized_calls)
+        for kind, group in _split_by_kind(fast_sized)
         if kind in costs
     }
-    known_latencies = [
+    latencies = [
         (low_share * wire_ns, wire_ns)
         for low_share, high_share, wire_ns in shares_by_kind.values()
         if high_share - low_share <= MAX_WIDTH_OF_LATENCY_SHARE
     ]
     latency_ns, known_ns = (
-        (sum(group) for group in zip(*known_latencies, strict=True))
-        if known_latencies
-        else (0.0, 0.0)
+        (sum(group) for group in zip(*latencies, strict=True)) if latencies else (0.0, 0.0)
     )
-    is_most_known = known_ns > MIN_SHARE_OF_TRANSFER_KNOWN * float(
-        calls_with_fast_time["wire_ns"].sum()
-    )
+    is_known = known_ns > MIN_SHARE_OF_TRANSFER_KNOWN * float(fast_calls["wire_ns"].sum())
     return CallCosts(
         sized=sized_calls,
         fitted=fitted_costs,
         costs=fitted_costs | bounded_costs,
         latency_shares={kind: low_share for kind, (low_share, *_) in shares_by_kind.items()},
-        latency_share=latency_ns / known_ns if is_most_known else None,
+        latency_share=latency_ns / known_ns if is_known else None,
     )
 
 
@@ -161,10 +157,8 @@ def bound_costs(
     if not unfitted_calls:
         return {}
     link_bandwidth, costs = _measure_best_link(find_messages()), {}
-    bandwidths_by_size, barrier_times = (
-        _measure_bandwidths(timed_calls),
-        _measure_barriers(timed_calls),
-    )
+    bandwidths = _measure_bandwidths(timed_calls)
+    barriers = _measure_barriers(timed_calls)
     for kind, group in unfitted_calls.items():
         op, ranks, _ = kind
         carried_bytes = group["bytes"].to_numpy() * transfers.bus_factor(op, ranks)
@@ -172,13 +166,13 @@ def bound_costs(
         for uid in map(str, group["communicator"].unique().to_list()):
             larger_call_bandwidths = (
                 bandwidth
-                for other_uid, nbytes, bandwidth in bandwidths_by_size
+                for other_uid, nbytes, bandwidth in bandwidths
                 if nbytes > largest_bytes and _has_all_ranks(members, other_uid, uid)
             )
             best_bandwidth = min(best_bandwidth, max(larger_call_bandwidths, default=0.0))
             inner_barriers_ns = (
                 one_barrier_ns
-                for other_uid, one_barrier_ns in barrier_times
+                for other_uid, one_barrier_ns in barriers
                 if _has_all_ranks(members, uid, other_uid)
             )
             barrier_ns = min(barrier_ns, max(inner_barriers_ns, default=0.0))
@@ -213,9 +207,9 @@ def _measure_bandwidths(timed_calls: pl.DataFrame) -> list[tuple[str, float, flo
     ]
 
 
-def _measure_barriers(timed_calls: pl.DataFrame) -> list[tuple[str, float]]:
+def _measure_barriers(timed: pl.DataFrame) -> list[tuple[str, float]]:
     """List communicators, and the time of a fast barrier of each, ns; no call of all takes less."""
-    barriers = timed_calls.filter(pl.col("op") == "barrier").group_by(
+    barriers = timed.filter(pl.col("op") == "barrier").group_by(
         pl.col("communicator").cast(pl.String)
     )
     fast_barriers = barriers.agg(pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS), pl.len())

@@ -128,13 +128,11 @@ def _measure_wire(grid: CallGrid) -> Ints:
     call with a root do not all wait for each other: there it is the median rank's time without waits.
     """
     wire_ns = np.empty(grid.height, np.int64)
-    previous_end_ns = grid.start_ns[:1]
+    previous_ns = grid.start_ns[:1]
     for call_range, block in grid.blocks():
         start_ns, end_ns = block.start_ns, block.end_ns
-        previous_end_ns = np.concatenate([previous_end_ns, end_ns[:-1]])
-        begin_ns = np.where(
-            previous_end_ns < end_ns, np.maximum(start_ns, previous_end_ns), start_ns
-        )
+        previous_ns = np.concatenate([previous_ns, end_ns[:-1]])
+        begin_ns = np.where(previous_ns < end_ns, np.maximum(start_ns, previous_ns), start_ns)
         wire_ns[call_range] = (end_ns - begin_ns).min(axis=1)
         rooted_calls = np.flatnonzero(~block.is_full)
         if len(rooted_calls):
@@ -142,7 +140,7 @@ def _measure_wire(grid: CallGrid) -> Ints:
                 block.last_ns[:, None] == NEVER, 0, end_ns - start_ns - block.wait_ns()
             )
             wire_ns[call_range][rooted_calls] = np.median(transfer_ns[rooted_calls], axis=1)
-        previous_end_ns = end_ns[-1:]
+        previous_ns = end_ns[-1:]
     return wire_ns
 
 
@@ -173,11 +171,11 @@ def list_messages(trace: Trace) -> pl.DataFrame:
         ).collect()
     else:
         exchanges = trace.exchanged.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
-        end_uncertainty_ns = max(
+        uncertain_ns = max(
             MIN_UNCERTAINTY_OF_ENDS_NS, CLOCK_UNCERTAINTIES_OF_ENDS * trace.uncertainty_ns
         )
         timed_messages = _measure_messages(
-            with_waits(exchanges, trace.request_waits, "_there"), end_uncertainty_ns
+            with_waits(exchanges, trace.request_waits, "_there"), uncertain_ns
         )
     return timed_messages.select(pl.col(name).cast(kind) for name, kind in MESSAGE_COLUMNS.items())
 
@@ -185,13 +183,13 @@ def list_messages(trace: Trace) -> pl.DataFrame:
 _SIZE: Final = pl.col("bytes").fill_null(-1)
 
 
-def _measure_messages(messages: pl.DataFrame, end_uncertainty_ns: int) -> pl.DataFrame:
+def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
     """Return one row per message that shows its time on the link, with that time (`ns`).
 
     Args:
         messages: One row per message: its send, its receive (columns that end in `_there`), and the
             begin of the wait in which the receive ended (`wait_ns`).
-        end_uncertainty_ns: Ends that are closer may be at the same time.
+        uncertain_ns: Ends that are closer may be at the same time.
     """
     both_begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
     first_end_ns = pl.min_horizontal("end_ns", "end_ns_there")
@@ -203,16 +201,16 @@ def _measure_messages(messages: pl.DataFrame, end_uncertainty_ns: int) -> pl.Dat
         through_ns=pl.when("is_buffered").then("end_ns_there").otherwise(first_end_ns)
     )
     ends = _find_calls(messages)
-    is_buffered = pl.col("is_buffered") | _are_sends_buffered(ends, messages, end_uncertainty_ns)
-    previous_receive_end_ns = (
+    is_buffered = pl.col("is_buffered") | _are_sends_buffered(ends, messages, uncertain_ns)
+    previous_end_ns = (
         pl.col("end_ns_there").shift(1).over("sender", "receiver", order_by="end_ns_there")
     )
-    link_free_ns = pl.max_horizontal("start_ns", previous_receive_end_ns)
+    link_free_ns = pl.max_horizontal("start_ns", previous_end_ns)
     messages = messages.with_columns(is_buffered=is_buffered).with_columns(
         ready_ns=pl.when("is_buffered").then(link_free_ns).otherwise(both_begun_ns),
         through_ns=pl.when("is_buffered").then("end_ns_there").otherwise("through_ns"),
     )
-    reasons = _find_reasons(ends, messages, end_uncertainty_ns)
+    reasons = _find_reasons(ends, messages, uncertain_ns)
     return _leave_out_early(messages.join(reasons, on="message", how="semi"))
 
 
@@ -241,9 +239,7 @@ def _find_calls(messages: pl.DataFrame) -> pl.DataFrame:
     return ends.with_columns(call=(is_new | begins_after_previous).fill_null(value=True).cum_sum())
 
 
-def _are_sends_buffered(
-    ends: pl.DataFrame, messages: pl.DataFrame, end_uncertainty_ns: int
-) -> pl.Expr:
+def _are_sends_buffered(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.Expr:
     """Return the expression that is true for messages of a size that the library buffers.
 
     Receivers of such messages are blocked until long after all sends that they wait for were over. Hops
@@ -252,44 +248,38 @@ def _are_sends_buffered(
     Args:
         ends: Two rows per message, as `_find_calls` returns them.
         messages: One row per message, with the time at which it is through (`through_ns`).
-        end_uncertainty_ns: Ends that are closer may be at the same time.
+        uncertain_ns: Ends that are closer may be at the same time.
     """
     is_blocking = (pl.col("stops_there") | pl.col("wait_ns").is_not_null()) & ~pl.col("hop")
     both_begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
     known_messages = messages.select(
         "message", "through_ns", "bytes", begun=both_begun_ns, blocks=is_blocking
     )
-    message_ends = ends.join(known_messages, on="message")
+    rows = ends.join(known_messages, on="message")
     unexplained_ns = pl.col("end_ns") - pl.col("through_ns").max().over("call")
     least_ns = MIN_SHARE_UNEXPLAINED_IF_BUFFERED * (pl.col("end_ns") - pl.col("begun"))
-    is_unexplained = unexplained_ns > pl.max_horizontal(least_ns, end_uncertainty_ns)
-    message_ends = message_ends.with_columns(is_unexplained=is_unexplained).filter(
-        "receives", "blocks"
-    )
-    unexplained_shares = message_ends.group_by(_SIZE).agg(pl.col("is_unexplained").mean())
+    is_unexplained = unexplained_ns > pl.max_horizontal(least_ns, uncertain_ns)
+    rows = rows.with_columns(is_unexplained=is_unexplained).filter("receives", "blocks")
+    unexplained_shares = rows.group_by(_SIZE).agg(pl.col("is_unexplained").mean())
     buffered_sizes = unexplained_shares.filter(
         pl.col("is_unexplained") > MIN_SHARE_OF_CALLS_IF_BUFFERED
     )["bytes"]
     return _SIZE.is_in(buffered_sizes.implode())
 
 
-def _find_reasons(
-    ends: pl.DataFrame, messages: pl.DataFrame, end_uncertainty_ns: int
-) -> pl.DataFrame:
+def _find_reasons(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
     """Return the rows of `ends` whose messages made their call end when it did.
 
     Of the messages that were through then, these are the ones with the peer that was ready last. No call
     ends for a buffered send.
     """
-    message_ends = ends.join(
+    rows = ends.join(
         messages.select("message", "ready_ns", "through_ns", "is_buffered"), on="message"
     )
-    is_through_last = pl.col("through_ns") >= pl.col("end_ns") - end_uncertainty_ns
-    ends_of_last = message_ends.filter(
-        is_through_last & (pl.col("receives") | ~pl.col("is_buffered"))
-    )
+    is_through_last = pl.col("through_ns") >= pl.col("end_ns") - uncertain_ns
+    last_ends = rows.filter(is_through_last & (pl.col("receives") | ~pl.col("is_buffered")))
     last_peer = pl.col("peer").sort_by("ready_ns").last().over("call")
-    return ends_of_last.filter(pl.col("peer") == last_peer)
+    return last_ends.filter(pl.col("peer") == last_peer)
 
 
 def _leave_out_early(messages: pl.DataFrame) -> pl.DataFrame:
@@ -299,7 +289,7 @@ def _leave_out_early(messages: pl.DataFrame) -> pl.DataFrame:
     shows it only if it is then blocked for longer than a typical message of that size takes.
     """
     link_ns, blocked_ns = (
-        pl.col("through_ns") - pl.col(name) for name in ("ready_ns", "blocked_since_ns")
+        pl.col("through_ns") - pl.col(begin) for begin in ("ready_ns", "blocked_since_ns")
     )
     is_exact = pl.col("blocked_since_ns") <= pl.col("ready_ns")
     typical_ns = link_ns.filter(is_exact).median().over(_SIZE)

@@ -28,24 +28,19 @@ if TYPE_CHECKING:
 _PAIR: Final = ("clock", "peer")
 
 
-def find_bounds(
-    trace: Trace, process_clocks: pl.DataFrame, tied_clocks: Container[int]
-) -> pl.DataFrame:
+def find_bounds(trace: Trace, processes: pl.DataFrame, tied_clocks: Container[int]) -> pl.DataFrame:
     """Return the messages and collectives that bound clocks best, in `EXCHANGE_COLUMNS`.
 
     Args:
         trace: A trace whose clocks are not aligned yet.
-        process_clocks: One row per `process`, with the number of its `clock`.
+        processes: One row per `process`, with the number of its `clock`.
         tied_clocks: Clocks that need no further bounds. Collectives of these alone are left out.
     """
-    clock_by_process = dict(process_clocks.select("process", "clock").iter_rows())
-    tables = [_pair_messages(trace.exchanged, process_clocks)]
+    clock_of = dict(processes.select("process", "clock").iter_rows())
+    tables = [_pair_messages(trace.exchanged, processes)]
     for grid in trace.calls:
-        if any(
-            clock_by_process.get(process, 0) not in tied_clocks
-            for process in grid.processes.tolist()
-        ):
-            tables += _bound_by_calls(grid, clock_by_process)
+        if any(clock_of.get(process, 0) not in tied_clocks for process in grid.processes.tolist()):
+            tables += _bound_by_calls(grid, clock_of)
     return select_tightest(pl.concat(tables).lazy()).collect()
 
 
@@ -55,15 +50,11 @@ def order_by_certainty(exchanges: pl.DataFrame, maps: Mapping[int, ClockMap]) ->
     The uncertainty of a clock is that of the one it is tied to and half of the narrowest window between
     both. So each clock comes after those through which it is best tied (Dijkstra 1959).
     """
-    forward_ns, return_ns = (
-        pl.col("arrived") - pl.col("sent"),
-        pl.col("answered") - pl.col("returned"),
-    )
-    narrowest_windows = exchanges.group_by(_PAIR).agg(
-        half_window_ns=(forward_ns + return_ns).min() / 2
-    )
+    forward_ns = pl.col("arrived") - pl.col("sent")
+    return_ns = pl.col("answered") - pl.col("returned")
+    narrowest = exchanges.group_by(_PAIR).agg(half_window_ns=(forward_ns + return_ns).min() / 2)
     peers_by_clock: dict[int, list[tuple[int, float]]] = {}
-    for clock, peer, half_window_ns in narrowest_windows.sort(_PAIR).iter_rows():
+    for clock, peer, half_window_ns in narrowest.sort(_PAIR).iter_rows():
         peers_by_clock.setdefault(clock, []).append((peer, half_window_ns))
         peers_by_clock.setdefault(peer, []).append((clock, half_window_ns))
     frontier: list[tuple[float, int]] = []
@@ -79,15 +70,13 @@ def order_by_certainty(exchanges: pl.DataFrame, maps: Mapping[int, ClockMap]) ->
     return [clock for clock in ordered_clocks if clock not in maps]
 
 
-def _pair_messages(messages: pl.DataFrame, process_clocks: pl.DataFrame) -> pl.DataFrame:
+def _pair_messages(messages: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
     """Pair each message with the nearest one in the other direction between the same clocks.
 
     Returns rows of `EXCHANGE_COLUMNS`. `messages` has one row per message with both sides.
     """
     sender_clocks, receiver_clocks = (
-        process_clocks.select(
-            pl.col("process").alias(f"process{suffix}"), pl.col("clock").alias(name)
-        )
+        processes.select(pl.col("process").alias(f"process{suffix}"), pl.col("clock").alias(name))
         for suffix, name in (("", "sender_clock"), ("_there", "receiver_clock"))
     )
     message_times = (
@@ -114,20 +103,20 @@ def _pair_messages(messages: pl.DataFrame, process_clocks: pl.DataFrame) -> pl.D
     return _to_exchanges(pairs.drop_nulls())
 
 
-def _bound_by_calls(grid: CallGrid, clock_by_process: Mapping[int, int]) -> Iterator[pl.DataFrame]:
+def _bound_by_calls(grid: CallGrid, clock_of: Mapping[int, int]) -> Iterator[pl.DataFrame]:
     """Yield a table per clock of a communicator but the first: its full calls (`EXCHANGE_COLUMNS`).
 
     A call is entered and exited by the first clock (0) and by the other one (1).
     """
     full_calls = grid.take(np.flatnonzero(grid.is_full))
-    clock_of_column = np.array(
-        [clock_by_process.get(process, -1) for process in full_calls.processes.tolist()]
+    column_clocks = np.array(
+        [clock_of.get(process, -1) for process in full_calls.processes.tolist()]
     )
-    first_clock, *other_clocks = np.unique(clock_of_column[clock_of_column >= 0]).tolist() or [-1]
+    first_clock, *other_clocks = np.unique(column_clocks[column_clocks >= 0]).tolist() or [-1]
     for other_clock in other_clocks:
         entered_ns, exited_ns = np.empty((2, 2, full_calls.height), np.int64)
         for side, columns in enumerate(
-            (clock_of_column == first_clock, clock_of_column == other_clock)
+            (column_clocks == first_clock, column_clocks == other_clock)
         ):
             start_ns, end_ns = full_calls.start_ns[:, columns], full_calls.end_ns[:, columns]
             entered_ns[side] = start_ns.max(axis=1)

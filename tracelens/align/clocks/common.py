@@ -52,14 +52,12 @@ _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns",
 def align(trace: Trace) -> Trace:
     """Map all times onto one clock and report how; a trace with one clock is returned as it is."""
     trace = trace if trace.calls else gather(trace)
-    process_clocks = _number_clocks(trace.processes)
-    clocks = process_clocks.unique("clock", keep="first", maintain_order=True).sort("clock")
+    processes = _number_clocks(trace.processes)
+    clocks = processes.unique("clock", keep="first", maintain_order=True).sort("clock")
     if clocks.height < 2:
         return trace.with_(alignment=Alignment("same_clock", _describe_one(clocks, trace.clocks)))
-    maps, method, notes, untied_clocks = _map_clocks(trace, process_clocks, clocks)
-    clock_maps = {
-        process: maps[clock] for process, clock in process_clocks["process", "clock"].rows()
-    }
+    maps, method, notes, untied_clocks = _map_clocks(trace, processes, clocks)
+    clock_maps = {process: maps[clock] for process, clock in processes["process", "clock"].rows()}
     give_back()  # what fitting left: memory is at its most while all calls are there twice
     return trace.changed(
         ClockChange(clock_maps),
@@ -67,7 +65,7 @@ def align(trace: Trace) -> Trace:
         processes=_move_frame(trace.processes, clock_maps),
         samples=_move_frame(trace.samples, clock_maps),
         endings=_move_frame(trace.endings, clock_maps),
-        alignment=Alignment(method, _describe_hosts(process_clocks, maps, untied_clocks)),
+        alignment=Alignment(method, _describe_hosts(processes, maps, untied_clocks)),
         notes=(*trace.notes, *notes),
         clock_maps=clock_maps,
     )
@@ -124,14 +122,12 @@ def _move_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
     map_of_column = [maps[process] for process in grid.processes.tolist()]
     absent_marks = () if grid.whole else (NEVER,)
     open_marks = () if grid.is_closed else (FOREVER,)
-    for _, neighbour_columns in groupby(
+    for _, neighbours in groupby(
         range(len(map_of_column)), key=lambda column: id(map_of_column[column])
     ):
-        first_column, *more_columns = neighbour_columns
-        columns, clock_map = (
-            slice(first_column, first_column + len(more_columns) + 1),
-            map_of_column[first_column],
-        )
+        first_column, *more_columns = neighbours
+        columns = slice(first_column, first_column + len(more_columns) + 1)
+        clock_map = map_of_column[first_column]
         start_ns.T[columns] = to_common_times(clock_map, grid.start_ns.T[columns], *absent_marks)
         end_ns.T[columns] = to_common_times(
             clock_map, grid.end_ns.T[columns], *absent_marks, *open_marks
@@ -141,12 +137,10 @@ def _move_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
 
 def _number_clocks(processes: pl.DataFrame) -> pl.DataFrame:
     """Return one row per process, with the number of its clock: by the first main worker with each."""
-    ordered_processes = processes.sort(
-        ~pl.col("main"), pl.col("role") != "worker", "rank", "process"
-    )
-    domains = ordered_processes["clock_domain"].unique(maintain_order=True)
+    ordered = processes.sort(~pl.col("main"), pl.col("role") != "worker", "rank", "process")
+    domains = ordered["clock_domain"].unique(maintain_order=True)
     number_by_domain = {domain: index for index, domain in enumerate(domains)}
-    return ordered_processes.select(
+    return ordered.select(
         *("process", "host", "clock_domain", "first_ns", "last_ns"),
         clock=pl.col("clock_domain").replace_strict(number_by_domain, return_dtype=pl.Int32),
     )
@@ -161,25 +155,23 @@ def _describe_one(clocks: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClo
 
 
 def _map_clocks(
-    trace: Trace, process_clocks: pl.DataFrame, clocks: pl.DataFrame
+    trace: Trace, processes: pl.DataFrame, clocks: pl.DataFrame
 ) -> tuple[dict[int, ClockMap], str, list[Note], list[int]]:
     """Map each clock to the common one, by the best method that it allows.
 
-    `process_clocks` has one row per process, `clocks` one per clock. Returns the map of each clock, the
+    `processes` has one row per process, `clocks` one per clock. Returns the map of each clock, the
     best method that was used, notes, and the clocks that nothing ties to others.
     """
-    readings = _read_clocks(trace, process_clocks)
-    maps = _sharpen(map_by_exits(trace, process_clocks), readings)
-    method_by_clock = dict.fromkeys(maps, "collective_exits")
+    readings = _read_clocks(trace, processes)
+    maps = _sharpen(map_by_exits(trace, processes), readings)
+    method_of = dict.fromkeys(maps, "collective_exits")
     maps = maps or {0: ClockMap()}
-    origin_clock = min(maps)
+    origin = min(maps)
     read_clocks = _list_clocks(readings, "clock", "peer_clock")
-    exchanges = find_exchanges(trace, process_clocks)
+    exchanges = find_exchanges(trace, processes)
 
     def tie_by_wall(clock: int) -> ClockMap | None:
-        return map_by_wall(
-            _read_by(readings, clock), _read_by(readings, origin_clock), maps[origin_clock]
-        )
+        return map_by_wall(_read_by(readings, clock), _read_by(readings, origin), maps[origin])
 
     def tie_by_exchanges(rows: pl.DataFrame, clock: int) -> ClockMap | None:
         by_wall = tie_by_wall(clock)
@@ -194,57 +186,53 @@ def _map_clocks(
             if clock not in maps and (clock_map := tie(clock)) is not None
         }:
             maps.update(new_maps)
-            method_by_clock.update(dict.fromkeys(new_maps, method))
+            method_of.update(dict.fromkeys(new_maps, method))
 
     tie_all("ping_pong", read_clocks, partial(_tie_by_ping_pong, maps, readings))
     asking_clocks = _list_clocks(exchanges, "clock", "peer")
     tie_all("requests", asking_clocks, partial(tie_by_exchanges, exchanges))
     if len(maps) < clocks.height:
-        exchanges = pl.concat([exchanges, find_bounds(trace, process_clocks, maps)])
+        exchanges = pl.concat([exchanges, find_bounds(trace, processes, maps)])
         for clock in order_by_certainty(exchanges, maps):
             if message_map := tie_by_exchanges(exchanges, clock):
-                maps[clock], method_by_clock[clock] = message_map, "messages"
+                maps[clock], method_of[clock] = message_map, "messages"
     tie_all("wall", read_clocks, tie_by_wall)
     notes = note_causality_violations(exchanges, maps)
-    untied_clocks = clocks.filter(~pl.col("clock").is_in(list(maps)))
-    maps |= _map_untied(
-        maps[origin_clock], origin_clock, process_clocks, untied_clocks["clock"].to_list()
-    )
-    methods = (name for name in ALIGNMENT_METHODS if name in method_by_clock.values())
+    untied = clocks.filter(~pl.col("clock").is_in(list(maps)))
+    maps |= _map_untied(maps[origin], origin, processes, untied["clock"].to_list())
+    methods = (name for name in ALIGNMENT_METHODS if name in method_of.values())
     method = next(methods, "unaligned")
-    notes = _note_methods(clocks, method_by_clock, method) + _note_untied(untied_clocks) + notes
-    return maps, method, notes, untied_clocks["clock"].to_list()
+    notes = _note_methods(clocks, method_of, method) + _note_untied(untied) + notes
+    return maps, method, notes, untied["clock"].to_list()
 
 
-def _find_extents_ns(process_clocks: pl.DataFrame) -> dict[int, tuple[int, int]]:
+def _find_extents_ns(processes: pl.DataFrame) -> dict[int, tuple[int, int]]:
     """Return the first and the last time of each clock, on that clock."""
-    extents = process_clocks.group_by("clock").agg(
-        pl.col("first_ns").min(), pl.col("last_ns").max()
-    )
+    extents = processes.group_by("clock").agg(pl.col("first_ns").min(), pl.col("last_ns").max())
     return {clock: (first or 0, last or 0) for clock, first, last in extents.iter_rows()}
 
 
 def _map_untied(
-    origin_map: ClockMap, origin: int, process_clocks: pl.DataFrame, untied_clocks: list[int]
+    origin_map: ClockMap, origin: int, processes: pl.DataFrame, untied: list[int]
 ) -> dict[int, ClockMap]:
     """Return maps of the clocks that nothing ties: they keep their times if these overlap the origin's.
 
     Else (another boot) a clock is moved so that both begin together. `origin_map` is the origin's map.
     """
-    extents_ns = _find_extents_ns(process_clocks)
+    extents_ns = _find_extents_ns(processes)
     begin_ns, end_ns = origin_map.apply(np.array(extents_ns[origin])).tolist()
     return {
         clock: ClockMap(
             first_ns, first_ns if first_ns <= end_ns and begin_ns <= last_ns else begin_ns
         )
         for clock, (first_ns, last_ns) in extents_ns.items()
-        if clock in untied_clocks
+        if clock in untied
     }
 
 
-def _read_clocks(trace: Trace, process_clocks: pl.DataFrame) -> pl.DataFrame:
+def _read_clocks(trace: Trace, processes: pl.DataFrame) -> pl.DataFrame:
     """Return one row per reading of a clock, with the clock that read (`clock`) and its `peer_clock`."""
-    clock_columns = process_clocks.select("process", "clock")
+    clock_columns = processes.select("process", "clock")
     peers = trace.workers.select("process", peer="rank").join(clock_columns, on="process")
     return trace.clocks.join(clock_columns, on="process").join(
         peers.select("peer", peer_clock="clock"), on="peer", how="left"
@@ -290,7 +278,7 @@ def _read_by(readings: pl.DataFrame, clock: int) -> pl.DataFrame:
     return readings.filter(pl.col("clock") == clock)
 
 
-def _note_methods(clocks: pl.DataFrame, method_by_clock: dict[int, str], method: str) -> list[Note]:
+def _note_methods(clocks: pl.DataFrame, method_of: dict[int, str], method: str) -> list[Note]:
     """Note the hosts whose clock was aligned by another method than the best one, `method`."""
     method_descriptions = {
         "ping_pong": "messages between processes",
@@ -302,11 +290,11 @@ def _note_methods(clocks: pl.DataFrame, method_by_clock: dict[int, str], method:
         Note(
             file="",
             sentence=f"Host '{row['host']}' took part in no common collective: its clock is aligned "
-            f"by {method_descriptions[method_by_clock[row['clock']]]}.",
+            f"by {method_descriptions[method_of[row['clock']]]}.",
             kind="clock",
         )
         for row in clocks.iter_rows(named=True)
-        if method_by_clock.get(row["clock"], method) != method
+        if method_of.get(row["clock"], method) != method
     ]
 
 
@@ -326,13 +314,11 @@ def _note_untied(untied_clocks: pl.DataFrame) -> list[Note]:
 
 
 def _describe_hosts(
-    process_clocks: pl.DataFrame, maps: dict[int, ClockMap], untied_clocks: list[int]
+    processes: pl.DataFrame, maps: dict[int, ClockMap], untied_clocks: list[int]
 ) -> tuple[HostClock, ...]:
-    """Describe how each clock was mapped; `process_clocks` has one row per process."""
-    clock_rows = (
-        process_clocks.group_by("clock").agg(pl.col("host", "clock_domain").first()).sort("clock")
-    )
-    extents_ns = _find_extents_ns(process_clocks)
+    """Describe how each clock was mapped; `processes` has one row per process."""
+    clocks = processes.group_by("clock").agg(pl.col("host", "clock_domain").first()).sort("clock")
+    extents_ns = _find_extents_ns(processes)
     return tuple(
         HostClock(
             host=host,
@@ -342,7 +328,7 @@ def _describe_hosts(
             uncertainty_ns=None if clock in untied_clocks else maps[clock].uncertainty_ns,
             jumps=maps[clock].jumps,
         )
-        for clock, host, domain in clock_rows.iter_rows()
+        for clock, host, domain in clocks.iter_rows()
     )
 
 

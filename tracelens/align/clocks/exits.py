@@ -70,25 +70,18 @@ def fit_exits(exits_ns: Floats) -> list[Correction] | None:
         synchronised = _Synchronised.from_exits(aligned_ns)
         if len(synchronised.aligned_ns) < MIN_COLLECTIVES:
             return None
-        new_lines = _fit_lines(synchronised)
+        more_lines = _fit_lines(synchronised)
         aligned_ns = np.stack(
             [
                 clock_exits_ns - line.evaluate(clock_exits_ns)
-                for clock_exits_ns, line in zip(aligned_ns.T, new_lines, strict=True)
+                for clock_exits_ns, line in zip(aligned_ns.T, more_lines, strict=True)
             ],
             axis=1,
         )
-        lines = [
-            line.then_corrected_by(new_line)
-            for line, new_line in zip(lines, new_lines, strict=True)
-        ]
+        lines = [line.then_corrected_by(more) for line, more in zip(lines, more_lines, strict=True)]
     synchronised = _Synchronised.from_exits(aligned_ns)
-    residual_corrections = [
-        _follow_residual(synchronised, clock) for clock in range(exits_ns.shape[1])
-    ]
-    return [
-        _correct_to_first(lines, residual_corrections, clock) for clock in range(exits_ns.shape[1])
-    ]
+    residuals = [_follow_residual(synchronised, clock) for clock in range(exits_ns.shape[1])]
+    return [_correct_to_first(lines, residuals, clock) for clock in range(exits_ns.shape[1])]
 
 
 class _Synchronised(NamedTuple):
@@ -109,15 +102,14 @@ class _Synchronised(NamedTuple):
         """Take the median clock as the reference; of two the first, as neither is known to be right."""
         has_median = exits_ns.shape[1] > 2
         reference_ns = np.asarray(np.median(exits_ns, axis=1) if has_median else exits_ns[:, 0])
-        synchronising = _find_synchronising(exits_ns, reference_ns)
-        synchronised_ns, reference_ns = exits_ns[synchronising], reference_ns[synchronising]
-        blocks = _split_into_blocks(len(synchronised_ns))
+        rows = _find_synchronising(exits_ns, reference_ns)
+        synced_ns, reference_ns = exits_ns[rows], reference_ns[rows]
+        blocks = _split_into_blocks(len(synced_ns))
         times_ns = np.array([np.median(reference_ns[block]) for block in blocks])
         leads_ns = [
-            np.median(synchronised_ns[block] - reference_ns[block, None], axis=0)
-            for block in blocks
+            np.median(synced_ns[block] - reference_ns[block, None], axis=0) for block in blocks
         ]
-        return cls(synchronised_ns, reference_ns, blocks, times_ns, np.array(leads_ns))
+        return cls(synced_ns, reference_ns, blocks, times_ns, np.array(leads_ns))
 
 
 def _split_into_blocks(count: int) -> list[Indices]:
@@ -134,10 +126,8 @@ def _find_synchronising(aligned_ns: Floats, reference_ns: Floats) -> Indices:
     block_count = min(max(len(leads_ns) // COLLECTIVES_PER_GATE_BLOCK, 1), BLOCK_COUNT)
     for block in np.array_split(np.arange(len(leads_ns)), block_count):
         leads_ns[block] -= np.median(leads_ns[block], axis=0)
-    low_ns, high_ns = np.quantile(leads_ns, [0.1, 0.9], axis=1)
-    return np.flatnonzero(
-        high_ns - low_ns <= MAX_RATIO_TO_MEDIAN_SPREAD * np.median(high_ns - low_ns)
-    )
+    low, high = np.quantile(leads_ns, [0.1, 0.9], axis=1)
+    return np.flatnonzero(high - low <= MAX_RATIO_TO_MEDIAN_SPREAD * np.median(high - low))
 
 
 def _fit_lines(exits: _Synchronised) -> list[Line]:
@@ -218,16 +208,14 @@ def _find_blocks_near_jump(levels_ns: Floats) -> slice | None:
 
     A jump within a block is half before its level, half after it.
     """
-    changes_ns = np.abs(np.diff(levels_ns))
-    two_block_changes_ns = changes_ns[:-1] + changes_ns[1:]
-    largest, largest_pair = int(changes_ns.argmax()), int(two_block_changes_ns.argmax())
-    if changes_ns[largest] > np.ptp(levels_ns) / 2 and changes_ns[largest] > 8 * np.median(
-        changes_ns
-    ):
+    changes = np.abs(np.diff(levels_ns))
+    double_changes = changes[:-1] + changes[1:]
+    largest, largest_pair = int(changes.argmax()), int(double_changes.argmax())
+    if changes[largest] > np.ptp(levels_ns) / 2 and changes[largest] > 8 * np.median(changes):
         return slice(max(largest - 1, 0), largest + 3)
-    if two_block_changes_ns[largest_pair] > 0.9 * np.ptp(levels_ns) and two_block_changes_ns[
+    if double_changes[largest_pair] > 0.9 * np.ptp(levels_ns) and double_changes[
         largest_pair
-    ] > 16 * np.median(changes_ns):
+    ] > 16 * np.median(changes):
         return slice(max(largest_pair - 1, 0), largest_pair + 4)
     return None
 
@@ -236,10 +224,8 @@ def _find_jump(leads_ns: Floats, near: Indices) -> int:
     """Return the first collective after the jump: where two levels fit best, by absolute deviation."""
     near_leads_ns = leads_ns[near]
     quarter = max(len(near_leads_ns) // 4, 1)
-    level_before_ns, level_after_ns = (
-        np.median(near_leads_ns[:quarter]),
-        np.median(near_leads_ns[-quarter:]),
-    )
+    level_before_ns = np.median(near_leads_ns[:quarter])
+    level_after_ns = np.median(near_leads_ns[-quarter:])
     deviation_before = np.concatenate([[0.0], np.cumsum(np.abs(near_leads_ns - level_before_ns))])
     deviation_after = np.concatenate([[0.0], np.cumsum(np.abs(near_leads_ns - level_after_ns))])
     return int(near[0] + np.argmin(deviation_before + deviation_after[-1] - deviation_after))
@@ -255,16 +241,14 @@ def _fit_jump(times_ns: Floats, leads_ns: Floats, near: Indices) -> Correction |
     if min(first_after, len(times_ns) - first_after) < MIN_EXITS_BESIDE_JUMP:
         return None
     sides = slice(None, first_after), slice(first_after, None)
-    line_before, line_after = (_fit_side(times_ns[side], leads_ns[side]) for side in sides)
+    before, after = (_fit_side(times_ns[side], leads_ns[side]) for side in sides)
     jump_ns = (times_ns[first_after - 1] + times_ns[first_after]) / 2
     knots_ns = np.array([-FAR_NS, jump_ns - 0.5, jump_ns + 0.5, FAR_NS])  # within a nanosecond
-    values_ns = np.concatenate(
-        [line_before.evaluate(knots_ns[:2]), line_after.evaluate(knots_ns[2:])]
-    )
+    values_ns = np.concatenate([before.evaluate(knots_ns[:2]), after.evaluate(knots_ns[2:])])
     height_ns = float(values_ns[2] - values_ns[1])
     distances_ns = [
         leads_ns[side] - line.evaluate(times_ns[side])
-        for side, line in zip(sides, (line_before, line_after), strict=True)
+        for side, line in zip(sides, (before, after), strict=True)
     ]
     scatter_ns = float(np.quantile(np.abs(np.concatenate(distances_ns)), QUANTILE_OF_FAR_EXITS))
     if abs(height_ns) < max(MIN_RATIO_OF_CLEAR_JUMP * scatter_ns, MIN_PIECE_NS):
@@ -321,12 +305,12 @@ def measure_lags(durations_ns: Floats, sizes_bytes: Ints) -> Lags:
     return Lags(lag_ns, error_ns)
 
 
-def map_by_exits(trace: Trace, process_clocks: pl.DataFrame) -> dict[int, ClockMap]:
+def map_by_exits(trace: Trace, processes: pl.DataFrame) -> dict[int, ClockMap]:
     """Fit the clocks of the communicator that spans most of them; empty where none can be fitted.
 
-    `process_clocks` says for each process which clock it has. The first clock is the common one.
+    `processes` says for each process which clock it has. The first clock is the common one.
     """
-    common_exits = _gather_exits(trace, process_clocks)
+    common_exits = _gather_exits(trace, processes)
     corrections = fit_exits(common_exits.exits_ns) if common_exits else None
     if common_exits is None or corrections is None:
         return {}
@@ -377,29 +361,26 @@ class _Exits(NamedTuple):
     nbytes: Ints
 
 
-def _gather_exits(trace: Trace, process_clocks: pl.DataFrame) -> _CommonExits | None:
+def _gather_exits(trace: Trace, processes: pl.DataFrame) -> _CommonExits | None:
     """Return the exits of the collectives that the clocks of the widest one share; None for one clock.
 
-    `process_clocks` has one row per process.
+    `processes` has one row per process.
     """
-    clock_by_process = dict(process_clocks.select("process", "clock").iter_rows())
-    clock_count = int(process_clocks["clock"].n_unique())
-    exits_by_communicator: list[_Exits] = []
+    clock_of = dict(processes.select("process", "clock").iter_rows())
+    clock_count = int(processes["clock"].n_unique())
+    all_exits: list[_Exits] = []
     for status in ("closed", "estimated"):  # calls matched by their order scatter, but still tell
         status_code = STATUSES.index(status)
-        exits_by_communicator = [
-            _read_exits(grid, clock_by_process, clock_count, status_code) for grid in trace.calls
-        ]
-        exits_by_communicator = [exits for exits in exits_by_communicator if exits.is_there.any()]
-        if exits_by_communicator:
+        all_exits = [_read_exits(grid, clock_of, clock_count, status_code) for grid in trace.calls]
+        all_exits = [exits for exits in all_exits if exits.is_there.any()]
+        if all_exits:
             break
-    common_clocks = _find_widest(exits_by_communicator)
-    if len(common_clocks) < 2:
+    members = _find_widest(all_exits)
+    if len(members) < 2:
         return None
-    columns = stretch(np.array(common_clocks))
+    columns = stretch(np.array(members))
     common_calls = [
-        stretch(np.flatnonzero(exits.is_there[:, columns].all(axis=1)))
-        for exits in exits_by_communicator
+        stretch(np.flatnonzero(exits.is_there[:, columns].all(axis=1))) for exits in all_exits
     ]
     exit_ns, fraction_ns, entry_ns, nbytes = (
         np.concatenate(
@@ -408,12 +389,12 @@ def _gather_exits(trace: Trace, process_clocks: pl.DataFrame) -> _CommonExits | 
                 for cells, call_rows in zip(matrices, common_calls, strict=True)
             ]
         )
-        for matrices in list(zip(*exits_by_communicator, strict=True))[1:]
+        for matrices in list(zip(*all_exits, strict=True))[1:]
     )
     order = np.argsort(exit_ns[:, 0])
     bases_ns = exit_ns.min(axis=0)
     return _CommonExits(
-        common_clocks,
+        members,
         bases_ns,
         ((exit_ns - bases_ns) + fraction_ns)[order],
         (exit_ns - entry_ns)[order].astype(float),
@@ -427,23 +408,17 @@ def _find_widest(grids: list[_Exits]) -> list[int]:
     return np.flatnonzero(max(widest, key=np.count_nonzero)).tolist() if widest else []
 
 
-def _read_exits(
-    grid: CallGrid, clock_by_process: dict[int, int], clock_count: int, status: int
-) -> _Exits:
+def _read_exits(grid: CallGrid, clock_of: dict[int, int], clock_count: int, status: int) -> _Exits:
     """Return the exits of a communicator's full calls that have a status (number in `STATUSES`)."""
     full_calls = grid.take(np.flatnonzero(grid.is_full))
     shape = (full_calls.height, clock_count)
     is_there, fraction_ns = np.zeros(shape, np.bool_), np.zeros(shape)
     exit_ns, entry_ns, nbytes = np.zeros((3, *shape), np.int64)
-    clock_of_column = np.array(
-        [clock_by_process.get(process, -1) for process in grid.processes.tolist()]
-    )
-    present_clocks, process_counts = np.unique(
-        clock_of_column[clock_of_column >= 0], return_counts=True
-    )
-    for count in np.unique(process_counts).tolist():  # clocks of equally many processes go together
-        clocks = present_clocks[process_counts == count]
-        columns = np.array([np.flatnonzero(clock_of_column == clock) for clock in clocks.tolist()])
+    column_clocks = np.array([clock_of.get(process, -1) for process in grid.processes.tolist()])
+    present, counts = np.unique(column_clocks[column_clocks >= 0], return_counts=True)
+    for count in np.unique(counts).tolist():  # clocks of equally many processes go together
+        clocks = present[counts == count]
+        columns = np.array([np.flatnonzero(column_clocks == clock) for clock in clocks.tolist()])
         for call_range, block in full_calls.blocks():
             is_over = (
                 block.took_part & (block.end_ns != FOREVER) & (distinct(block.status) == status)

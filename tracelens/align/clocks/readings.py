@@ -95,10 +95,8 @@ class _Bounds:
         """Interpolate between the middles, and extrapolate along the line."""
         times_ns, slope = self.times_ns, self.line.slope
         middle_ns = (self.low_ns + self.high_ns) / 2 + self.line.evaluate(times_ns)
-        far_before_ns, far_after_ns = (
-            middle_ns[0] - slope * (FAR_NS + times_ns[0]),
-            middle_ns[-1] + slope * (FAR_NS - times_ns[-1]),
-        )
+        far_before_ns = middle_ns[0] - slope * (FAR_NS + times_ns[0])
+        far_after_ns = middle_ns[-1] + slope * (FAR_NS - times_ns[-1])
         correction = Correction(
             np.concatenate([[-FAR_NS], times_ns, [FAR_NS]]),
             -np.concatenate([[far_before_ns], middle_ns, [far_after_ns]]),
@@ -152,32 +150,25 @@ def _limit_pace(most_ns: Floats, times_ns: Floats, pace: float) -> Floats:
     return np.asarray(np.minimum(forward_ns, backward_ns))
 
 
-def map_by_wall(
-    clock_readings: pl.DataFrame, reference_readings: pl.DataFrame, reference_map: ClockMap
-) -> ClockMap | None:
+def map_by_wall(clock: pl.DataFrame, reference: pl.DataFrame, common: ClockMap) -> ClockMap | None:
     """Map a clock by its host's wall clock and that of a mapped one; None where either was not read.
 
-    Tables have one row per reading; `reference_map` is that of the mapped clock.
+    Tables have one row per reading; `common` is that of the mapped clock.
     """
-    local_rows, reference_rows = _select_local(clock_readings), _select_local(reference_readings)
+    local_rows, reference_rows = _select_local(clock), _select_local(reference)
     if local_rows.is_empty() or reference_rows.is_empty():
         return None
     local_ns, local_wall_ns = (local_rows[name].to_numpy() for name in ("monotonic_ns", "wall_ns"))
-    reference_wall_ns = reference_rows["wall_ns"].to_numpy()
-    wall_minus_common_ns = reference_wall_ns - reference_map.apply(
-        reference_rows["monotonic_ns"].to_numpy()
-    )
-    middle_ns = int(np.median(wall_minus_common_ns))
+    wall_ns = reference_rows["wall_ns"].to_numpy()
+    lead_ns = wall_ns - common.apply(reference_rows["monotonic_ns"].to_numpy())
+    middle_ns = int(np.median(lead_ns))
     # The reference's wall clock at this clock's times, as an offset from its middle.
-    line = fit_theil_sen(
-        (reference_wall_ns - reference_wall_ns[0]).astype(float),
-        (wall_minus_common_ns - middle_ns).astype(float),
-    )
-    lead_ns = np.rint(line.evaluate((local_wall_ns - reference_wall_ns[0]).astype(float))).astype(
+    line = fit_theil_sen((wall_ns - wall_ns[0]).astype(float), (lead_ns - middle_ns).astype(float))
+    wall_lead_ns = np.rint(line.evaluate((local_wall_ns - wall_ns[0]).astype(float))).astype(
         np.int64
     )
-    clock_map = _map_by_line(local_ns, local_ns - local_wall_ns + middle_ns + lead_ns, 0.0)
-    return replace(clock_map, uncertainty_ns=WALL_UNCERTAINTY_NS + reference_map.uncertainty_ns)
+    clock_map = _map_by_line(local_ns, local_ns - local_wall_ns + middle_ns + wall_lead_ns, 0.0)
+    return replace(clock_map, uncertainty_ns=WALL_UNCERTAINTY_NS + common.uncertainty_ns)
 
 
 def wall_windows(clock_readings: pl.DataFrame, wall_map: ClockMap) -> Readings:
@@ -200,7 +191,7 @@ def _select_narrow(readings: pl.DataFrame) -> pl.DataFrame:
 
 
 def map_by_ping_pong(
-    forward: pl.DataFrame, backward: pl.DataFrame, other_map: ClockMap
+    forward: pl.DataFrame, backward: pl.DataFrame, other: ClockMap
 ) -> ClockMap | None:
     """Map a clock by ping-pong with a mapped one; None without readings.
 
@@ -219,13 +210,13 @@ def map_by_ping_pong(
         return None
     half_window_ns = _find_half_window_ns(pings)
     clock_map = _map_by_line(
-        pings["monotonic_ns"].to_numpy(), _measure_offsets_ns(pings, other_map), half_window_ns
+        pings["monotonic_ns"].to_numpy(), _measure_offsets_ns(pings, other), half_window_ns
     )
-    return replace(clock_map, uncertainty_ns=round(half_window_ns) + other_map.uncertainty_ns)
+    return replace(clock_map, uncertainty_ns=round(half_window_ns) + other.uncertainty_ns)
 
 
 def measure_bias(
-    readings: pl.DataFrame, clock_map: ClockMap, other_map: ClockMap
+    readings: pl.DataFrame, clock_map: ClockMap, other: ClockMap
 ) -> tuple[float, float] | None:
     """Return the bias of a mapped clock by ping-pong with another one, and its uncertainty, ns.
 
@@ -235,15 +226,15 @@ def measure_bias(
     if pings.is_empty():
         return None
     expected_ns = clock_map.offset_at(pings["monotonic_ns"].to_numpy())
-    return float(
-        np.mean(_measure_offsets_ns(pings, other_map) - expected_ns)
-    ), _find_half_window_ns(pings)
+    return float(np.mean(_measure_offsets_ns(pings, other) - expected_ns)), _find_half_window_ns(
+        pings
+    )
 
 
-def _measure_offsets_ns(pings: pl.DataFrame, other_map: ClockMap) -> Ints:
+def _measure_offsets_ns(pings: pl.DataFrame, other: ClockMap) -> Ints:
     """Return by how much the reading clock is ahead of the common one, by the map of the other."""
     times_ns = pings["monotonic_ns"].to_numpy()
-    return times_ns - other_map.apply(times_ns - pings["offset_ns"].to_numpy())
+    return times_ns - other.apply(times_ns - pings["offset_ns"].to_numpy())
 
 
 def _find_half_window_ns(readings: pl.DataFrame) -> float:

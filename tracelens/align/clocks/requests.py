@@ -39,12 +39,12 @@ _PAIR: Final = ("clock", "peer", "replied")
 _TIMES: Final = ("sent", "answered", "arrived", "returned")
 
 
-def find_exchanges(trace: Trace, process_clocks: pl.DataFrame) -> pl.DataFrame:
+def find_exchanges(trace: Trace, processes: pl.DataFrame) -> pl.DataFrame:
     """Return the requests that bound clocks best, in `EXCHANGE_COLUMNS`.
 
-    `process_clocks` has one row per `process`, with its `clock`.
+    `processes` has one row per `process`, with its `clock`.
     """
-    clock_columns = process_clocks.lazy().select("process", "clock")
+    clock_of = processes.lazy().select("process", "clock")
     is_closed = pl.col("request").is_not_null() & (pl.col("status") == "closed")
     spans = trace.requests.lazy().filter((pl.col("kind") == "ps") & is_closed)
     spans = spans.select(
@@ -53,10 +53,10 @@ def find_exchanges(trace: Trace, process_clocks: pl.DataFrame) -> pl.DataFrame:
     worker_requests = (
         spans.filter(pl.col("op").is_in(("push", "pull")))
         .join(trace.workers.lazy().select("process"), on="process", how="semi")
-        .join(clock_columns, on="process")
+        .join(clock_of, on="process")
         .select("request", "clock", "shard", sent="start_ns", answered="end_ns")
     )
-    service = _find_service(spans, trace.shards.lazy(), clock_columns)
+    service = _find_service(spans, trace.shards.lazy(), clock_of)
     exchanges = worker_requests.join(service, on="request").filter(
         pl.col("shard").is_null() | (pl.col("shard") == pl.col("held")),
         pl.col("clock") != pl.col("peer"),
@@ -65,16 +65,16 @@ def find_exchanges(trace: Trace, process_clocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_service(
-    spans: pl.LazyFrame, shards: pl.LazyFrame, clock_columns: pl.LazyFrame
+    spans: pl.LazyFrame, shards: pl.LazyFrame, clock_of: pl.LazyFrame
 ) -> pl.LazyFrame:
     """Return one row per request and server: when it had surely arrived, and surely no answer had left.
 
-    `spans` has one row per operation of a request, `clock_columns` one per process.
+    `spans` has one row per operation of a request, `clock_of` one per process.
     """
     is_reply, is_receive = pl.col("op") == "reply", pl.col("op") == "receive"
     shard_numbers = shards.select("process", held=pl.coalesce("shard", "rank"))
     server_spans = spans.join(shard_numbers, on="process").join(
-        clock_columns.rename({"clock": "peer"}), on="process"
+        clock_of.rename({"clock": "peer"}), on="process"
     )
     time_ns = pl.when(is_receive).then("end_ns").otherwise("start_ns")
     requests = server_spans.filter(is_receive | is_reply).group_by("request", "held", "peer")
@@ -86,10 +86,8 @@ def select_tightest(exchanges: pl.LazyFrame) -> pl.LazyFrame:
 
     That are those with the shortest way there, way back, and both.
     """
-    forward_ns, return_ns = (
-        pl.col("arrived") - pl.col("sent"),
-        pl.col("answered") - pl.col("returned"),
-    )
+    forward_ns = pl.col("arrived") - pl.col("sent")
+    return_ns = pl.col("answered") - pl.col("returned")
     since_first_ns = pl.col("sent") - pl.col("sent").min().over(_PAIR)
     block = since_first_ns * BLOCK_COUNT // (since_first_ns.max().over(_PAIR) + 1)
     # Joined rows come in any order; of several that leave as little the first is taken.
@@ -107,7 +105,7 @@ def map_by_requests(
     exchanges: pl.DataFrame,
     clock: int,
     maps: Mapping[int, ClockMap],
-    wall_readings: Readings | None,
+    by_wall: Readings | None,
 ) -> ClockMap | None:
     """Map a clock by its requests with mapped clocks; None without any, or if no clock fits them.
 
@@ -115,16 +113,11 @@ def map_by_requests(
     a worker may not have waited until they arrived.
     """
     windows = [*_find_windows(exchanges, clock, maps)]
-    for usable_windows in (
-        windows,
-        [peer_windows for peer_windows in windows if peer_windows.is_replied],
-    ):
-        if not usable_windows:
+    for candidates in (windows, [peer for peer in windows if peer.is_replied]):
+        if not candidates:
             continue
-        readings = _combine(usable_windows)
-        if wall_readings and (
-            clock_map := map_if_consistent(_concatenate(readings, wall_readings))
-        ):
+        readings = _combine(candidates)
+        if by_wall and (clock_map := map_if_consistent(_concatenate(readings, by_wall))):
             return clock_map
         if clock_map := map_if_consistent(readings):
             return clock_map
@@ -154,24 +147,20 @@ def _find_windows(
         drift_ns = np.rint(np.abs(returned_ns - arrived_ns) * PLAUSIBLE_DRIFT).astype(np.int64)
         if worker == clock:
             times_ns = sent_ns
-            low_ns, high_ns = (
-                peer_map.apply(returned_ns) - answered_ns,
-                peer_map.apply(arrived_ns) - sent_ns,
-            )
+            low_ns = peer_map.apply(returned_ns) - answered_ns
+            high_ns = peer_map.apply(arrived_ns) - sent_ns
         else:
             times_ns = arrived_ns
-            low_ns, high_ns = (
-                peer_map.apply(sent_ns) - arrived_ns,
-                peer_map.apply(answered_ns) - returned_ns,
-            )
+            low_ns = peer_map.apply(sent_ns) - arrived_ns
+            high_ns = peer_map.apply(answered_ns) - returned_ns
         uncertainty_ns = peer_map.uncertainty_ns + drift_ns
         yield _Windows(replied, times_ns, low_ns - uncertainty_ns, high_ns + uncertainty_ns)
 
 
 def _combine(windows: Iterable[_Windows]) -> Readings:
     """Return readings with the windows of those clocks that leave the narrowest ones."""
-    narrowest_first = sorted(windows, key=lambda one: int((one.high_ns - one.low_ns).min()))
-    _, *columns = zip(*narrowest_first[:MAX_PEERS_COMBINED], strict=True)
+    ordered = sorted(windows, key=lambda one: int((one.high_ns - one.low_ns).min()))
+    _, *columns = zip(*ordered[:MAX_PEERS_COMBINED], strict=True)
     times_ns, low_ns, high_ns = map(np.concatenate, columns)
     offset_ns = low_ns + (high_ns - low_ns) // 2
     return Readings(times_ns + offset_ns, high_ns - low_ns, offset_ns)
@@ -214,8 +203,6 @@ def _measure_early(
     if replied:
         directions.append(("returned", server_map, "answered", worker_map))
     for begin_column, sender_map, end_column, receiver_map in directions:
-        sent_ns, arrived_ns = (
-            sender_map.apply(rows[begin_column].to_numpy()),
-            receiver_map.apply(rows[end_column].to_numpy()),
-        )
+        sent_ns = sender_map.apply(rows[begin_column].to_numpy())
+        arrived_ns = receiver_map.apply(rows[end_column].to_numpy())
         yield sent_ns - arrived_ns - uncertainty_ns

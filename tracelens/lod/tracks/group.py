@@ -79,10 +79,8 @@ def label(*, numbered: bool = True) -> pl.Expr:
     if numbered:
         is_step = (pl.col("kind") == "step") & (pl.col("step") >= 0)
         name_parts += [pl.when(is_step).then(pl.format(" {}", "step")).otherwise(pl.lit(""))]
-    bucket_text = (
-        pl.when(name.str.contains("bucket")).then(pl.lit(" ")).otherwise(pl.lit(" bucket "))
-    )
-    for column, bucket_prefix in (("bucket", bucket_text), ("shard", pl.lit(" to PS "))):
+    prefix = pl.when(name.str.contains("bucket")).then(pl.lit(" ")).otherwise(pl.lit(" bucket "))
+    for column, bucket_prefix in (("bucket", prefix), ("shard", pl.lit(" to PS "))):
         number = pl.col(column).cast(pl.String)
         is_clear = pl.lit(column == "shard") & pl.col("op").cast(pl.String).is_in(SHARD_OPS)
         is_in_name = name.str.contains(number, literal=True) | is_clear
@@ -164,17 +162,15 @@ def _select_spans(events: pl.DataFrame, whole: Window) -> pl.DataFrame:
         op=op,
         device=pl.lit(value=False),
     )
-    timed_spans = spans.filter(
-        pl.col("device_duration_ns").is_not_null(), pl.col("stream").is_not_null()
-    )
-    device_spans = timed_spans.with_columns(
+    timed = spans.filter(pl.col("device_duration_ns").is_not_null(), pl.col("stream").is_not_null())
+    device_spans = timed.with_columns(
         thread="stream",
         start_ns="device_start_ns",
         end_ns=pl.col("device_start_ns") + pl.col("device_duration_ns"),
         depth=pl.lit(0, spans.schema["depth"]),
         device=pl.lit(value=True),
     )
-    all_spans = pl.concat([spans, device_spans]) if timed_spans.height else spans
+    all_spans = pl.concat([spans, device_spans]) if timed.height else spans
     return all_spans.select(
         "row", "thread", "depth", "start_ns",
         pl.max_horizontal("end_ns", pl.col("start_ns") + 1).alias("end_ns"),
@@ -191,12 +187,10 @@ def _list_tracks(
         queue = _list_queue_times(spans)
         spans_of_tracks |= {(False, _QUEUE): queue} if queue.height else {}
     tracks = {}
-    for (is_device, thread), track_spans in spans_of_tracks.items():
+    for (is_device, thread), rows in spans_of_tracks.items():
         role: Role = "device" if is_device else owner.role
         name = _thread_name(name_by_thread, int(thread))
-        tracks[bool(is_device), int(thread)] = _Track(
-            name, role, track_spans, _assign_levels(track_spans)
-        )
+        tracks[bool(is_device), int(thread)] = _Track(name, role, rows, _assign_levels(rows))
 
     def sort_key(key: tuple[bool, int]) -> tuple[bool, int, int]:
         is_device, thread = key

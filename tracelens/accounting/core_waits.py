@@ -98,33 +98,35 @@ class CoreWait:
 
 
 def measure_core_wait(
-    trace: Trace, times: ComputeTime, late_columns: tuple[int, ...], rows: slice
+    trace: Trace, times: ComputeTime, delayed_columns: tuple[int, ...], rows: slice
 ) -> CoreWait | None:
     """Compare the waits for a core of late ranks (columns) with those of their peers, in steps `rows`.
 
     None where not all of the late ranks, or no peer, have readings.
     """
-    columns = [*late_columns, *times.compared_with(late_columns).tolist()]
+    columns = [*delayed_columns, *times.compared_with(delayed_columns).tolist()]
     waits_by_column = _measure_waits(trace, times, rows)
     waits = [waits_by_column.get(column) for column in columns]
     known_waits = [wait for wait in waits if wait is not None]
-    late_count = len(late_columns)
-    if len(known_waits) < len(waits) or len(known_waits) == late_count:
+    delayed_count = len(delayed_columns)
+    if len(known_waits) < len(waits) or len(known_waits) == delayed_count:
         return None
     wait_shares, work_ns, undisturbed_ns = np.array(known_waits).T
     peer_work_ns, peer_undisturbed_ns = (
-        float(np.median(ns[late_count:])) for ns in (work_ns, undisturbed_ns)
+        float(np.median(ns[delayed_count:])) for ns in (work_ns, undisturbed_ns)
     )
     if peer_work_ns <= 0 or peer_undisturbed_ns <= 0:
         return None
-    delay_shares = work_ns[:late_count] / peer_work_ns - 1
-    delay_shares_left = np.maximum(undisturbed_ns[:late_count] / peer_undisturbed_ns - 1, 0.0)
+    delay_shares = work_ns[:delayed_count] / peer_work_ns - 1
+    delay_shares_left = np.maximum(undisturbed_ns[:delayed_count] / peer_undisturbed_ns - 1, 0.0)
     explained_shares = (
-        1 - delay_shares_left / delay_shares if (delay_shares > 0).all() else np.zeros(late_count)
+        1 - delay_shares_left / delay_shares
+        if (delay_shares > 0).all()
+        else np.zeros(delayed_count)
     )
     return CoreWait(
-        share=float(wait_shares[:late_count].max()),
-        usual=float(np.median(wait_shares[late_count:])),
+        share=float(wait_shares[:delayed_count].max()),
+        usual=float(np.median(wait_shares[delayed_count:])),
         explains=float(np.clip(explained_shares.min(), 0.0, 1.0)),
         left=float(delay_shares_left.max()),
     )
@@ -256,7 +258,7 @@ def _read_times(trace: Trace, steps: Ints) -> Iterator[_TimesInSteps]:
 def _interpolate(
     rank: int, readings: pl.DataFrame, clock_map: ClockMap | None, edges_ns: Ints
 ) -> _TimesInSteps:
-    """Return how long a rank ran and queued between two times (`edges_ns`), as far as readings reach.
+    """Interpolate the times that a rank ran and queued between two times, as far as readings reach.
 
     `readings` has one row per reading: its time, and the sums of `ran_ns` and `queued_ns` until then.
     """

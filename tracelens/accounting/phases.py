@@ -270,10 +270,7 @@ def _find_windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
 
 
 def _gather(
-    accounts: Iterable[Account],
-    pieces: PieceStore,
-    steps: pl.DataFrame,
-    names: tuple[str, ...],
+    accounts: Iterable[Account], pieces: PieceStore, steps: pl.DataFrame, names: tuple[str, ...]
 ) -> Phases:
     """Put all workers' accounts together, in order.
 

@@ -152,23 +152,13 @@ def find_in_steps(
     """
     if not _is_sampled(trace, steps) or not len(other_steps):
         return None
-    ns_by_rank, usual_ns_by_rank = (
-        _sum_by_rank(trace, phases, [phase], selected_steps)
-        for selected_steps in (steps, other_steps)
+    # Times per step, by rank and stack.
+    spent, usual = (
+        _sum_by_rank(trace, phases, [phase], numbers) for numbers in (steps, other_steps)
     )
-    ns_by_rank = {
-        rank: ns_by_stack
-        for rank, ns_by_stack in ns_by_rank.items()
-        if any(ns_by_stack) and rank in usual_ns_by_rank
-    }
-    return _compare(
-        trace,
-        phases,
-        ns_by_rank,
-        [usual_ns_by_rank[rank] for rank in ns_by_rank],
-        steps=steps,
-        extra_ns=extra_ns,
-    )
+    spent = {rank: times for rank, times in spent.items() if any(times) and rank in usual}
+    peers = [usual[rank] for rank in spent]
+    return _compare(trace, phases, spent, peers, steps=steps, extra_ns=extra_ns)
 
 
 def find_in_phase(
@@ -205,8 +195,8 @@ def _compare(
         return None
     all_times = _sum_by_rank(trace, phases, OWN_CATEGORIES, steps)
     culprit = find_differing_path(list(slow.values()), normal, [all_times[rank] for rank in slow])
-    least_excess_ns = MIN_SHARE_OF_DELAY_IN_SAMPLES * extra_ns
-    return culprit if culprit and culprit.extra_ns >= least_excess_ns else None
+    least_residual_ns = MIN_SHARE_OF_DELAY_IN_SAMPLES * extra_ns
+    return culprit if culprit and culprit.extra_ns >= least_residual_ns else None
 
 
 def find_in_shards(trace: Trace, shards: Collection[int]) -> Culprit | None:
@@ -348,12 +338,12 @@ def find_differing_path(
         [to_tree(_merge_lines(ns_by_stack)) for ns_by_stack in group]
         for group in (slow, normal, everything)
     )
-    excess_ns = _subtract_trees(slow_trees, normal_trees)
-    calls = _follow_residual(excess_ns) if excess_ns[()] > 0 else []
+    residual_ns = _subtract_trees(slow_trees, normal_trees)
+    calls = _follow_residual(residual_ns) if residual_ns[()] > 0 else []
     if not calls:
         return None
     total_ns = {call: _average(all_trees, call) for call in calls}
-    informedness = [_measure_informedness(call, calls[0], excess_ns, total_ns) for call in calls]
+    informedness = [_measure_informedness(call, calls[0], residual_ns, total_ns) for call in calls]
     functions = tuple(frame for frame in calls[-1] if not _parse_frame(frame).line)
     first_index = len(functions) - 1
     if max(informedness) >= MIN_INFORMEDNESS_TO_LEAVE_CALLERS:
@@ -363,7 +353,7 @@ def find_differing_path(
             first_index,
         )
     frames = _find_lines(functions, slow, normal)
-    return Culprit(frames[first_index:], frames[:first_index], excess_ns[calls[-1]])
+    return Culprit(frames[first_index:], frames[:first_index], residual_ns[calls[-1]])
 
 
 def _leave_out_recorder(ns_by_stack: TimeByStack) -> dict[Stack, float]:
@@ -375,28 +365,28 @@ def _leave_out_recorder(ns_by_stack: TimeByStack) -> dict[Stack, float]:
 
 
 def _measure_informedness(
-    call: Stack, root: Stack, excess: TimeByStack, total: TimeByStack
+    call: Stack, root: Stack, residual_ns: TimeByStack, total_ns: TimeByStack
 ) -> float:
     """Return the call's share of the excess less its share of the normal time, -1 to 1.
 
-    Times are by call, ns per step: `excess` is what the slow spend more, `total` all they spend.
+    Times are by call, ns per step: `residual_ns` is what the slow spend more, `total_ns` all they spend.
     `root` is the outermost call.
     """
-    normal_ns = total[root] - excess[root]
-    normal_share = (total[call] - excess[call]) / normal_ns if normal_ns > 0 else 0.0
-    return min(excess[call] / excess[()], 1.0) - min(max(normal_share, 0.0), 1.0)
+    normal_ns = total_ns[root] - residual_ns[root]
+    normal_share = (total_ns[call] - residual_ns[call]) / normal_ns if normal_ns > 0 else 0.0
+    return min(residual_ns[call] / residual_ns[()], 1.0) - min(max(normal_share, 0.0), 1.0)
 
 
-def _follow_residual(excess_ns: TimeByStack) -> list[Stack]:
+def _follow_residual(residual_ns: TimeByStack) -> list[Stack]:
     """Return the calls that hold most of the excess, outermost first, each called by the one before."""
     callees: dict[Stack, list[Stack]] = defaultdict(list)
-    for call in excess_ns:
+    for call in residual_ns:
         if call:
             callees[call[:-1]].append(call)
     calls: list[Stack] = [()]
     while callees[calls[-1]]:
-        largest = max(callees[calls[-1]], key=excess_ns.__getitem__)
-        if excess_ns[largest] <= MIN_SHARE_OF_RESIDUAL_TO_FOLLOW * excess_ns[()]:
+        largest = max(callees[calls[-1]], key=residual_ns.__getitem__)
+        if residual_ns[largest] <= MIN_SHARE_OF_RESIDUAL_TO_FOLLOW * residual_ns[()]:
             break
         calls.append(largest)
     return calls[1:]
@@ -456,11 +446,11 @@ def _find_lines(
 
     `slow` and `normal` have each rank's time per step by stack, ns.
     """
-    excess_by_depth: list[dict[str, float]] = [defaultdict(float) for _ in functions]
+    residuals: list[dict[str, float]] = [defaultdict(float) for _ in functions]
     for sign, ranks in ((1, slow), (-1, normal)):
         for ns_by_stack in ranks:
             for stack, ns in ns_by_stack.items():
                 if tuple(map(_drop_line, stack[: len(functions)])) == functions:
-                    for excess, frame in zip(excess_by_depth, stack, strict=False):
-                        excess[frame] += sign * ns / len(ranks)
-    return tuple(max(excess, key=excess.__getitem__) for excess in excess_by_depth)
+                    for residual, frame in zip(residuals, stack, strict=False):
+                        residual[frame] += sign * ns / len(ranks)
+    return tuple(max(residual, key=residual.__getitem__) for residual in residuals)

@@ -14,7 +14,7 @@ SERVICE_OPS: Final = (*PROCESSOR_OPS, "reply")
 
 
 def measure_link_time(begin: Ints | Floats, end: Ints | Floats, crowding: float = 0.0) -> Floats:
-    """Return how long each message would take on a link of its own; now messages share it equally.
+    """Measure the time of each message on a link of its own; here messages share one equally.
 
     `begin` and `end` are times of each message, [message], in the unit of the result. With `crowding`
     above 0, n concurrent messages together get only 1 / (1 + crowding (n - 1)) of the link.

@@ -106,7 +106,7 @@ def partition(
 
 
 def cut_in_numpy(window_bounds: Ints, thread: Spans, around: Surroundings) -> Pieces:
-    """Return what `cut_time` returns, without the part in C.
+    """Do the same as `cut_time`, without the part in C.
 
     Categories and names are chosen for each stretch between two moments at which anything changes, and
     equal stretches that follow each other are joined.
@@ -121,11 +121,8 @@ def cut_in_numpy(window_bounds: Ints, thread: Spans, around: Surroundings) -> Pi
     comm_code = _choose(wait, WAIT, _choose(queue, PS_QUEUE, TRANSFER))
     idle_code = _choose(cause, IDLE, UNINSTRUMENTED)
     uncovered_code = _choose(is_user, USER, _choose(flying & stopped, comm_code, idle_code))
-    category = _choose(
-        thread_code == NOTHING,
-        uncovered_code,
-        _choose(thread_code == COMMUNICATION, comm_code, thread_code),
-    )
+    covered_code = _choose(thread_code == COMMUNICATION, comm_code, thread_code)
+    category = _choose(thread_code == NOTHING, uncovered_code, covered_code)
     is_queued = thread_code >= QUEUED
     if is_queued.any():
         category = _choose(is_queued, _choose(flying, comm_code, thread_code - QUEUED), category)
@@ -141,19 +138,14 @@ def cut_in_numpy(window_bounds: Ints, thread: Spans, around: Surroundings) -> Pi
     window = np.repeat(np.arange(window_count, dtype=np.int32), np.diff(window_edges))
     is_work = (category <= USER) | (category == UNINSTRUMENTED)
     hidden_rows = np.flatnonzero(flying & is_work)
-    hidden_ns = _sum_exactly(
-        window[hidden_rows],
-        bounds_ns[hidden_rows + 1] - bounds_ns[hidden_rows],
-        window_count,
-    )
+    lengths_ns = np.diff(bounds_ns)[hidden_rows]
+    hidden_ns = _sum_exactly(window[hidden_rows], lengths_ns, window_count)
     is_changed = np.ones(len(window), np.bool_)
     is_changed[1:] = False
     for values in (window, category, name):
         is_changed[1:] |= values[1:] != values[:-1]
     first_rows = np.flatnonzero(is_changed)
-    window = window[first_rows]
-    category = category[first_rows]
-    name = name[first_rows]
+    window, category, name = window[first_rows], category[first_rows], name[first_rows]
     bounds_ns = np.append(bounds_ns[first_rows], bounds_ns[-1])
     window_and_category = window * len(CATEGORIES) + category
     spent_ns = _sum_exactly(window_and_category, np.diff(bounds_ns), window_count * len(CATEGORIES))

@@ -199,22 +199,12 @@ class WeightUpdates:
     def from_workers(cls, owners: Sequence[tuple[int, int]], updates_of: Sequence[Updates]) -> Self:
         """Join the updates of all workers; `owners` are their processes and ranks."""
         processes = [process for process, _ in owners]
-        updates = _to_table(
-            UPDATE_COLUMNS,
-            processes,
-            [worker_updates.updates for worker_updates in updates_of],
-        )
+        updates = _to_table(UPDATE_COLUMNS, processes, [part.updates for part in updates_of])
         return cls(
             ranks=tuple(rank for _, rank in owners),
-            gaps_of_workers=tuple(
-                accumulate((worker_updates.gaps for worker_updates in updates_of), _share_equal)
-            ),
+            gaps_of_workers=tuple(accumulate((part.gaps for part in updates_of), _share_equal)),
             updates=updates.with_columns(pl.when(pl.col("bucket") != NULL).then("bucket")),
-            used=_to_table(
-                USED_COLUMNS,
-                processes,
-                [worker_updates.used for worker_updates in updates_of],
-            ),
+            used=_to_table(USED_COLUMNS, processes, [part.used for part in updates_of]),
         )
 
 

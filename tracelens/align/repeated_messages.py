@@ -196,7 +196,7 @@ def _find_repeated_message(kinds: Ints, wanted_count: int) -> Indices:
 def _to_loop(
     all_messages: dict[int, _Messages], first_messages: dict[int, Indices], description: str
 ) -> Loop:
-    """Return where steps begin: with their first message, or earlier, when the one before it ended.
+    """Find the begins of steps: at their first message, or earlier, when the one before it ended.
 
     The last step ends with its last message. Messages are given by process.
     """

@@ -83,28 +83,20 @@ def select_ranks(trace: Trace, choice: Choice, file_ranks: Collection[int] = ())
 def _leave_out(trace: Trace, processes: pl.Series) -> Trace:
     """Return the trace without some processes; the others are numbered anew."""
     others = trace.processes.filter(~pl.col("process").is_in(processes.implode()))["process"]
-    new_number_by_old = {process: index for index, process in enumerate(others.to_list())}
+    number = {process: index for index, process in enumerate(others.to_list())}
     source, outlines = trace.source, trace.outlines
     tables: dict[str, Any] = {
-        name: _renumber(getattr(trace, name), new_number_by_old) for name in OF_PROCESSES
+        name: _renumber(getattr(trace, name), number) for name in OF_PROCESSES
     }
     parts = {
         new: Renumbered(source.parts[old], new)
-        for old, new in new_number_by_old.items()
+        for old, new in number.items()
         if old in source.parts
     }
+    kept = {new: source.kept[old] for old, new in number.items() if old in source.kept}
     return Trace.from_source(
-        Source(
-            parts,
-            kept={
-                new: source.kept[old]
-                for old, new in new_number_by_old.items()
-                if old in source.kept
-            },
-        ),
-        outlines={new: outlines[old] for old, new in new_number_by_old.items()}
-        if outlines
-        else None,
+        Source(parts, kept=kept),
+        outlines={new: outlines[old] for old, new in number.items()} if outlines else None,
         communicators=trace.communicators,
         notes=trace.notes,
         dropped=trace.dropped,

@@ -106,30 +106,30 @@ def divide_into_steps(trace: Trace) -> Trace:
         for process in workers
         if process in outlines and (thread := outlines[process].training_thread) is not None
     }
-    marks = {
+    all_marks = {
         process: _read_marks(
             outlines[process], clock_maps.get(process), has_gaps=process in thinned_processes
         )
         for process in threads
     }
-    marks, completion_notes = _complete(marks, trace)
+    all_marks, completion_notes = _complete(all_marks, trace)
     if trace.recognition is not None:  # a profile, which times each kernel
-        marks = {
-            process: own.extended_to(outlines[process].device_ns, clock_maps.get(process))
-            for process, own in marks.items()
+        all_marks = {
+            process: marks.extended_to(outlines[process].device_ns, clock_maps.get(process))
+            for process, marks in all_marks.items()
         }
-    marks, order_notes = _restore_order(marks)
+    all_marks, order_notes = _restore_order(all_marks)
     tracks = in_flight_tracks(trace)
     numbering = StepNumbering(
-        {process: (own.begin_ns, own.step) for process, own in marks.items()},
-        {process: (threads[process], *tracks.get(process, ())) for process in marks},
+        {process: (marks.begin_ns, marks.step) for process, marks in all_marks.items()},
+        {process: (threads[process], *tracks.get(process, ())) for process in all_marks},
         renumbers_all=bool(order_notes),
     )
     samples = {
         process: _sum_samples(outlines[process], numbering, process, clock_maps.get(process))
-        for process in marks
+        for process in all_marks
     }
-    step_table = _to_table(marks, samples, workers)
+    step_table = _to_table(all_marks, samples, workers)
     threads_table = pl.DataFrame(
         {"process": list(threads), "training_thread": list(threads.values())},
         schema={name: trace.processes.schema[name] for name in ("process", "training_thread")},
@@ -138,7 +138,7 @@ def divide_into_steps(trace: Trace) -> Trace:
         threads_table, on="process", how="left"
     )
     return trace.changed(
-        replace(numbering, windows=_windows_of_table(step_table, marks)),
+        replace(numbering, windows=_windows_of_table(step_table, all_marks)),
         calls=tuple(_number_calls(grid, numbering) for grid in trace.calls),
         outlines={
             process: replace(outline, steps=NO_STEPS, counters=NO_COUNTERS)
@@ -146,7 +146,7 @@ def divide_into_steps(trace: Trace) -> Trace:
         },  # the table holds them from here on
         steps=step_table,
         processes=processes.select(trace.processes.columns).sort("process"),
-        notes=(*trace.notes, *_note_overlaps(marks), *completion_notes, *order_notes),
+        notes=(*trace.notes, *_note_overlaps(all_marks), *completion_notes, *order_notes),
     )
 
 
@@ -207,13 +207,13 @@ def _to_common(times_ns: Ints, clock_map: ClockMap | None) -> Ints:
     return times_ns if clock_map is None else to_common_times(clock_map, times_ns, FOREVER)
 
 
-def _note_overlaps(marks: Mapping[int, _StepMarks]) -> list[Note]:
+def _note_overlaps(all_marks: Mapping[int, _StepMarks]) -> list[Note]:
     """Count the step spans that overlap the next, among all of the processes that have any."""
-    overlapping = [own for own in marks.values() if own.overlap_count]
+    overlapping = [marks for marks in all_marks.values() if marks.overlap_count]
     if not overlapping:
         return []
-    overlaps = sum(own.overlap_count for own in overlapping)
-    spans = fmt.count(sum(len(own.step) for own in overlapping), "step span")
+    overlaps = sum(marks.overlap_count for marks in overlapping)
+    spans = fmt.count(sum(len(marks.step) for marks in overlapping), "step span")
     subject = f"{spans} of {fmt.count(len(overlapping), 'process', 'processes')}"
     verb, each = ("overlaps", "it is") if overlaps == 1 else ("overlap", "each is")
     action = f"{each} taken to end where the next begins"
@@ -222,7 +222,7 @@ def _note_overlaps(marks: Mapping[int, _StepMarks]) -> list[Note]:
 
 
 def _complete(
-    marks: dict[int, _StepMarks], trace: Trace
+    all_marks: dict[int, _StepMarks], trace: Trace
 ) -> tuple[dict[int, _StepMarks], list[Note]]:
     """Find steps elsewhere for processes that recorded none, and note their source.
 
@@ -230,63 +230,64 @@ def _complete(
     """
     if trace.is_snapshot:
         return {}, []
-    step_counts = [len(own.step) for own in marks.values() if not own.is_recorded]
+    step_counts = [len(marks.step) for marks in all_marks.values() if not marks.is_recorded]
     if not step_counts:
-        return marks, []
+        return all_marks, []
     source = (
         "their steps are taken from the step numbers of other events, or the updates that end them"
     )
-    lacks_all = len(step_counts) == len(marks)
+    lacks_all = len(step_counts) == len(all_marks)
     if max(step_counts) < 2 or (lacks_all and len({*step_counts}) > 1):
-        loop = _find_loop(trace, marks) if lacks_all else None
+        loop = _find_loop(trace, all_marks) if lacks_all else None
         if loop:
             source = f"their steps are taken from {loop.description}"
-            marks = {
-                process: own.counted_from_0(loop.begins_ns[process], loop.last_ends_ns[process])
-                for process, own in marks.items()
+            all_marks = {
+                process: marks.counted_from_0(loop.begins_ns[process], loop.last_ends_ns[process])
+                for process, marks in all_marks.items()
             }
         else:
             source = "nothing says where steps begin, so the whole run counts as one"
-            marks = {
-                process: own.counted_from_0(own.begin_ns[:1], own.last_end_ns)
-                for process, own in marks.items()
+            all_marks = {
+                process: marks.counted_from_0(marks.begin_ns[:1], marks.last_end_ns)
+                for process, marks in all_marks.items()
             }
     sentence = (
-        f"{len(step_counts)} of {len(marks)} workers recorded no step spans: {source}; mark steps with "
-        "tl.step(i), or in a table with a column 'step'."
+        f"{len(step_counts)} of {len(all_marks)} workers recorded no step spans: {source}; mark steps "
+        "with tl.step(i), or in a table with a column 'step'."
     )
-    return marks, [Note(file="", sentence=sentence, kind="incomplete")]
+    return all_marks, [Note(file="", sentence=sentence, kind="incomplete")]
 
 
-def _find_loop(trace: Trace, marks: Mapping[int, _StepMarks]) -> Loop | None:
+def _find_loop(trace: Trace, all_marks: Mapping[int, _StepMarks]) -> Loop | None:
     """Find the steps by what comes back most often: collectives, or messages between ranks."""
-    call_loop = find_in_calls(trace.calls, marks)
+    call_loop = find_in_calls(trace.calls, all_marks)
     outlines, message_loop = trace.outlines or {}, None
-    if all(process in outlines and outlines[process].messages for process in marks):
-        message_loop = find_in_messages(trace.sent, marks)
+    if all(process in outlines and outlines[process].messages for process in all_marks):
+        message_loop = find_in_messages(trace.sent, all_marks)
     if call_loop is None and message_loop is None:
-        return find_in_group_calls(list_group_calls(trace.calls, marks), marks)
+        return find_in_group_calls(list_group_calls(trace.calls, all_marks), all_marks)
     loops = [loop for loop in (call_loop, message_loop) if loop is not None]
     return max(loops, key=lambda loop: loop.step_count)  # of equals, the first
 
 
 def _restore_order(
-    marks: dict[int, _StepMarks],
+    all_marks: dict[int, _StepMarks],
 ) -> tuple[dict[int, _StepMarks], list[Note]]:
     """Keep step numbers if they rise in every process, else count steps from 0 in all."""
     wrong_steps = {
-        process: own.step[own.disordered][0]
-        for process, own in marks.items()
-        if own.disordered.any()
+        process: marks.step[marks.disordered][0]
+        for process, marks in all_marks.items()
+        if marks.disordered.any()
     }
     if not wrong_steps:
-        return marks, []
+        return all_marks, []
     sentence = (
         f"Step numbers repeat or fall in {len(wrong_steps)} processes (first at step "
         f"{wrong_steps[min(wrong_steps)]}): steps are counted from 0 in order of time instead."
     )
     counted_marks = {
-        process: own.counted_from_0(own.begin_ns, own.last_end_ns) for process, own in marks.items()
+        process: marks.counted_from_0(marks.begin_ns, marks.last_end_ns)
+        for process, marks in all_marks.items()
     }
     return counted_marks, [Note(file="", sentence=sentence, kind="renumbered")]
 
@@ -369,7 +370,7 @@ def _sum_samples(
 
 
 def _to_table(
-    marks: Mapping[int, _StepMarks],
+    all_marks: Mapping[int, _StepMarks],
     samples: Mapping[int, tuple[Array, Array]],
     ranks: Mapping[int, int],
 ) -> pl.DataFrame:
@@ -377,26 +378,20 @@ def _to_table(
 
     `samples` are steps, and the samples of each, by process; `ranks` is by process.
     """
-    if not marks:
+    if not all_marks:
         return pl.DataFrame(schema=STEP_COLUMNS)
     columns_of_processes = []
-    for process, own in marks.items():
-        count = len(own.step)
+    for process, marks in all_marks.items():
+        count = len(marks.step)
         counted_steps, sample_sums = samples[process]
-        index = np.searchsorted(counted_steps, own.step)
+        index = np.searchsorted(counted_steps, marks.step)
         is_counted = index < len(counted_steps)
-        is_counted[is_counted] = counted_steps[index[is_counted]] == own.step[is_counted]
+        is_counted[is_counted] = counted_steps[index[is_counted]] == marks.step[is_counted]
         samples_of_step = np.full(count, np.nan)
         samples_of_step[is_counted] = sample_sums[index[is_counted]]
-        process_and_rank = np.full((2, count), [[process], [ranks[process]]], np.int32)
+        owner = np.full((2, count), [[process], [ranks[process]]], np.int32)
         columns_of_processes.append(
-            (
-                *process_and_rank,
-                own.step,
-                own.begin_ns,
-                own.end_ns,
-                samples_of_step,
-            )
+            (*owner, marks.step, marks.begin_ns, marks.end_ns, samples_of_step)
         )
     columns = zip(
         STEP_COLUMNS, map(np.concatenate, zip(*columns_of_processes, strict=True)), strict=True
@@ -406,13 +401,13 @@ def _to_table(
 
 
 def _windows_of_table(
-    step_table: pl.DataFrame, marks: Mapping[int, _StepMarks]
+    step_table: pl.DataFrame, all_marks: Mapping[int, _StepMarks]
 ) -> dict[int, tuple[Ints, Int32s]]:
     """Return begins and numbers of the steps of each process, in the memory of the table."""
     begin_ns, step = (step_table[name].to_numpy() for name in ("start_ns", "step"))
-    row_bounds = np.cumsum([0, *(len(marks_of.step) for marks_of in marks.values())]).tolist()
+    row_bounds = np.cumsum([0, *(len(marks.step) for marks in all_marks.values())]).tolist()
     row_ranges = map(slice, row_bounds, row_bounds[1:])
     return {
         process: (begin_ns[rows], step[rows])
-        for process, rows in zip(marks, row_ranges, strict=True)
+        for process, rows in zip(all_marks, row_ranges, strict=True)
     }

@@ -64,7 +64,7 @@ class ClockMap:
         return np.asarray(times_ns - self.apply(times_ns))
 
     def drift_ppm(self, first_ns: int, last_ns: int) -> float:
-        """Return how much faster this clock runs than the common one between two of its own times.
+        """Measure how much faster this clock runs than the common one between two of its own times.
 
         Jumps do not count.
         """

@@ -76,7 +76,7 @@ class Intervals:
         return int((self.end - self.start).sum())
 
     def passed_before(self, moments_ns: Ints) -> Ints:
-        """Return how much of disjoint intervals in order lies before each moment, ns, [moment]."""
+        """Return the time of disjoint, ordered intervals before each moment, ns, [moment]."""
         if not len(self.start):
             return np.zeros(moments_ns.shape, np.int64)
         index = np.searchsorted(self.start, moments_ns, "right") - 1

@@ -276,10 +276,17 @@ def find_fastest(costs: Mapping[CallKind, CostModel]) -> pl.DataFrame:
     for (op, ranks, algorithm), cost in costs.items():
         cost_by_algorithm.setdefault((op, ranks), {})[algorithm] = cost
     rows = [
-        (op, ranks, from_bytes, name, rivals[name].latency_ns, rivals[name].ns_per_byte)
-        for (op, ranks), rivals in sorted(cost_by_algorithm.items())
-        if len(rivals) > 1
-        for from_bytes, name in _find_crossings(rivals)
+        (
+            op,
+            ranks,
+            from_bytes,
+            name,
+            costs_of_call[name].latency_ns,
+            costs_of_call[name].ns_per_byte,
+        )
+        for (op, ranks), costs_of_call in sorted(cost_by_algorithm.items())
+        if len(costs_of_call) > 1
+        for from_bytes, name in _find_crossings(costs_of_call)
     ]
     return pl.DataFrame(rows, schema=CHOICE_COLUMNS, orient="row")
 

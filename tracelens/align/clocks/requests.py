@@ -179,12 +179,12 @@ def note_causality_violations(exchanges: pl.DataFrame, maps: Mapping[int, ClockM
         if worker in maps and server in maps
         for early_by_ns in _measure_early(rows, maps[worker], maps[server], replied=replied)
     ]
-    excess_ns = np.concatenate([*early_ns, np.zeros(0, np.int64)])
-    wrong_ns = excess_ns[excess_ns > 0]
-    if len(wrong_ns) <= MAX_SHARE_OF_VIOLATIONS * len(excess_ns):
+    too_early_ns = np.concatenate([*early_ns, np.zeros(0, np.int64)])
+    wrong_ns = too_early_ns[too_early_ns > 0]
+    if len(wrong_ns) <= MAX_SHARE_OF_VIOLATIONS * len(too_early_ns):
         return []
     sentence = (
-        f"{len(wrong_ns)} of {len(excess_ns)} messages between hosts that were looked at arrived "
+        f"{len(wrong_ns)} of {len(too_early_ns)} messages between hosts that were looked at arrived "
         f"before they were sent, by up to {wrong_ns.max()} ns more than the clocks' uncertainty, "
         "which cannot be: the clocks are aligned worse than believed; do not trust times between hosts."
     )

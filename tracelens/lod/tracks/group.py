@@ -145,7 +145,7 @@ def group_of(
 
 
 def _select_spans(events: pl.DataFrame, whole: Window) -> pl.DataFrame:
-    """Return one row per span to draw: those of threads, and once more those that devices timed."""
+    """Return one row per span to draw: those of threads, and again those that devices timed."""
     kind, op = pl.col("kind").cast(pl.String), pl.col("op").cast(pl.String)
     look = (
         pl.when(op.is_in(SHARD_OPS))

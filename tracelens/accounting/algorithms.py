@@ -45,6 +45,6 @@ def _read_of_process(trace: Trace, process: int, uids: list[str]) -> pl.DataFram
         "algorithm": np.array(algorithms.known, object)[algorithms.codes[rows]],
     }
     recorded_calls = pl.DataFrame(
-        [pl.Series(uid, values_by_column[uid].tolist(), kind) for uid, kind in _COLUMNS.items()]
+        [pl.Series(name, values_by_column[name].tolist(), kind) for name, kind in _COLUMNS.items()]
     )
     return recorded_calls.unique(["communicator", "seq"], keep="first")

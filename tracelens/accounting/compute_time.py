@@ -338,7 +338,7 @@ def measure_workload_ratios(
 ) -> dict[str, float]:
     """Return the amount of work of some ranks (columns) as a ratio of their peers', by its name.
 
-    Only the steps of `rows` count.
+    `workload` has each amount, [step, rank]; only the steps of `rows` count.
     """
     ratios = {}
     for name, all_amounts in workload.items():
@@ -374,12 +374,9 @@ def explain_by_workload(workload: Workload, times: ComputeTime) -> Explanation |
             relative_amounts = _divide_by_median(settled_amounts[is_complete])
             relative_times = _divide_by_median(compute_ns[is_complete])
             if relative_amounts.std() > 0 and relative_times.std() > 0:
-                explanations.append(
-                    Explanation(
-                        name, float(np.corrcoef(relative_amounts, relative_times)[0, 1]) ** 2
-                    )
-                )
-    return max(explanations, key=lambda one: one.share, default=None)
+                correlation = float(np.corrcoef(relative_amounts, relative_times)[0, 1])
+                explanations.append(Explanation(name, correlation**2))
+    return max(explanations, key=lambda explanation: explanation.share, default=None)
 
 
 def _divide_by_median(values: Floats) -> Floats:

@@ -74,23 +74,16 @@ def measure_device_time(trace: Trace, timed: pl.DataFrame | None = None) -> list
     rank_by_process = dict(trace.processes.select("process", "rank").iter_rows())
     device_times = []
     for process, work in find_device_work(trace, timed).items():
+        windows = work.windows
+        unions = (work.compute, work.compute_or_communication, work.busy, work.communication)
         compute_ns, compute_or_communication_ns, busy_ns, communication_ns = (
-            int(
-                (
-                    union.passed_before(work.windows.end) - union.passed_before(work.windows.start)
-                ).sum()
-            )
-            for union in (
-                work.compute,
-                work.compute_or_communication,
-                work.busy,
-                work.communication,
-            )
+            int((union.passed_before(windows.end) - union.passed_before(windows.start)).sum())
+            for union in unions
         )
         device_times.append(
             DeviceTime(
                 rank_by_process[process],
-                job_ns=job_ns(trace) or work.windows.total_ns,
+                job_ns=job_ns(trace) or windows.total_ns,
                 compute_ns=compute_ns,
                 exposed_ns=compute_or_communication_ns - compute_ns,
                 copies_ns=busy_ns - compute_or_communication_ns,
@@ -154,12 +147,12 @@ def measure_undivided_share(trace: Trace) -> float:
         return 0.0
     spans = select_timed_spans(trace).join(trace.steps, on=["process", "step"], how="semi")
     phases = spans.filter(pl.col("kind").is_in(COMPUTE_CATEGORIES))
-    awaited = spans.filter(pl.col("kind") == "reduction", pl.col("bucket").is_null())
-    awaited_by_process = awaited.partition_by("process", as_dict=True)
+    reductions = spans.filter(pl.col("kind") == "reduction", pl.col("bucket").is_null())
+    reductions_of = reductions.partition_by("process", as_dict=True)
     overlap_ns = sum(
-        _overlap_ns(process_phases, awaited_by_process[process])
+        _overlap_ns(process_phases, reductions_of[process])
         for process, process_phases in phases.partition_by("process", as_dict=True).items()
-        if process in awaited_by_process
+        if process in reductions_of
     )
     return overlap_ns / (trace.steps["process"].n_unique() * max(job_ns(trace), 1))
 

@@ -317,12 +317,14 @@ def _group_by_name(
     `amounts_by_worker` has those of each of `ranks`, by name: steps, and the amount in each.
     """
     by_name: dict[str, dict[int, Amounts]] = {}
-    latest: dict[str, Amounts] = {}
+    previous_by_name: dict[str, Amounts] = {}
     for rank, amounts in zip(ranks, amounts_by_worker, strict=True):
         for name, amount in amounts.items():
-            shared = latest.get(name, amount)
-            is_equal = all(map(np.array_equal, amount, shared))
-            latest[name] = by_name.setdefault(name, {})[rank] = shared if is_equal else amount
+            previous = previous_by_name.get(name, amount)
+            is_equal = all(map(np.array_equal, amount, previous))
+            previous_by_name[name] = by_name.setdefault(name, {})[rank] = (
+                previous if is_equal else amount
+            )
     return by_name
 
 
@@ -331,10 +333,12 @@ def job_ns(trace: Trace) -> int:
 
     What was left out as asked, between selected steps, does not count: on average of the ranks.
     """
-    start, end = trace.steps["start_ns"].min(), trace.steps["end_ns"].max()
-    if not isinstance(start, int) or not isinstance(end, int):
+    begin_ns, end_ns = trace.steps["start_ns"].min(), trace.steps["end_ns"].max()
+    if not isinstance(begin_ns, int) or not isinstance(end_ns, int):
         return 0
-    return end - start - int(after_steps(trace.steps).sum()) // trace.steps["process"].n_unique()
+    return (
+        end_ns - begin_ns - int(after_steps(trace.steps).sum()) // trace.steps["process"].n_unique()
+    )
 
 
 def after_steps(steps: pl.DataFrame) -> pl.Series:

@@ -309,7 +309,7 @@ class Segments:
                 is_wanted[first_window : first_window + len(piece_counts)], piece_counts
             )
             piece_rows = np.flatnonzero(is_in_steps & (packed.category == code))
-            numbers = np.maximum(packed.name[piece_rows], -1) + 1
+            numbers = np.maximum(packed.name[piece_rows], -1) + 1  # 0: no name
             occurring = np.flatnonzero(np.bincount(numbers))
             ns = np.bincount(numbers, packed.lengths[piece_rows]).astype(np.int64)[occurring]
             sums.append((np.full(len(occurring), rank, np.int32), occurring - 1, ns))

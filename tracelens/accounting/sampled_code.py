@@ -250,20 +250,17 @@ def _sum_by_shard(
 ) -> dict[int, dict[Stack, float]]:
     """Sum each stack's time per step by shard, ns.
 
-    `thread_pieces` are rows of the time of shards' threads: `process`, `thread`, `start_ns`, `end_ns`.
+    `pieces` are rows of the time of shards' threads: `process`, `thread`, `start_ns`, `end_ns`.
     """
     ns_by_shard: dict[int, dict[Stack, float]] = defaultdict(lambda: defaultdict(float))
     shard_of = dict(trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows())
     thread_columns = ("process", "thread")
     samples_of = trace.samples.sort("start_ns").partition_by(thread_columns, as_dict=True)
-    for thread, thread_pieces in pieces.partition_by(thread_columns, as_dict=True).items():
-        thread_samples = samples_of.get(thread)
-        for stack, ns in (
-            sum_by_stack(thread_samples, thread_pieces).items()
-            if thread_samples is not None
-            else ()
-        ):
-            ns_by_shard[shard_of[thread[0]]][stack] += ns / step_count
+    for (process, thread), rows in pieces.partition_by(thread_columns, as_dict=True).items():
+        samples = samples_of.get((process, thread))
+        if samples is not None:
+            for stack, ns in sum_by_stack(samples, rows).items():
+                ns_by_shard[shard_of[process]][stack] += ns / step_count
     return ns_by_shard
 
 
@@ -378,7 +375,10 @@ def _measure_informedness(
 
 
 def _follow_residual(residual_ns: TimeByStack) -> list[Stack]:
-    """Return the calls that hold most of the excess, outermost first, each called by the one before."""
+    """Return the calls that hold most of the residual, outermost first, each called by the one before.
+
+    `residual_ns` is by call, which is the stack that leads to it; the empty stack has all of it.
+    """
     callees: dict[Stack, list[Stack]] = defaultdict(list)
     for call in residual_ns:
         if call:

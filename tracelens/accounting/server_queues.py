@@ -65,7 +65,8 @@ def _join_requests(requests: pl.DataFrame, work: pl.DataFrame, *, is_part: bool)
 
     `received_ns`: it arrived; `begun_ns`: its service began; `added_ns`: a push was added up; `got_ns`:
     the earlier of arrival and that; `replied_ns`: the reply began; `until_ns`: the worker has it. Of a
-    selected part of a run (`is_part`), also such as arrived before it.
+    selected part of a run (`is_part`), also such as arrived before it. `requests` are those that workers
+    recorded, `work` the operations of shards.
     """
     has_op = {op: pl.col("op") == op for op in ("receive", "aggregate", "reply")}
     service = (

@@ -44,7 +44,7 @@ def find_shared_cores(trace: Trace) -> list[SharedCores]:
         )
         core_count = _count_cores(host_ranks.select("cores", "core_quota").iter_rows())
         hosts.append(SharedCores(workers, shards, core_count))
-    return [host_ranks for host_ranks in hosts if 0 < host_ranks.cores < host_ranks.ranks]
+    return [host for host in hosts if 0 < host.cores < host.ranks]
 
 
 def _count_cores(limits: Iterable[tuple[str, float | None]]) -> float:

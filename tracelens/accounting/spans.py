@@ -56,9 +56,9 @@ class Spans:
         blocked_spans = np.flatnonzero(codes == BLOCKED)
         if len(blocked_spans):
             start_ns, end_ns = self.start[blocked_spans], self.end[blocked_spans]
-            begun = sum(np.searchsorted(part.start, end_ns) for part in busy)
-            ended = sum(np.searchsorted(part.end, start_ns, "right") for part in busy)
-            codes[blocked_spans] = np.where(begun == ended, WAIT, COMMUNICATION)
+            begun_count = sum(np.searchsorted(part.start, end_ns) for part in busy)
+            ended_count = sum(np.searchsorted(part.end, start_ns, "right") for part in busy)
+            codes[blocked_spans] = np.where(begun_count == ended_count, WAIT, COMMUNICATION)
         return Spans(self.start, self.end, codes, self.name.astype(np.int32))
 
 

@@ -77,10 +77,10 @@ def _correct_by_devices(
     `is_useful` and `host_ns`, the time of all hosts, are [category]; `useful_ns` is [worker].
     """
     gap_ns_by_span: Counter[str] = Counter()
-    lets_wait = is_useful
+    lets_wait = is_useful  # time of the host, [category], in which a device may wait for a launch
     if trace.recognition is not None and trace.workers.height == 1:
         # a profile of one rank shows no peer that it waits for, whatever its host does unseen
-        lets_wait = is_useful | (np.arange(len(CATEGORIES)) == UNINSTRUMENTED)  # [category]
+        lets_wait = is_useful | (np.arange(len(CATEGORIES)) == UNINSTRUMENTED)
     device_ns = np.zeros((len(_STATES), len(CATEGORIES)), object)  # sums may exceed 64 bits
     work = find_device_work(trace)
     workers = [index for index, process in enumerate(phases.pieces.processes) if process in work]

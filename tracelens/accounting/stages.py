@@ -92,22 +92,28 @@ def find_server(trace: Trace) -> int | None:
     workers = set(trace.workers["rank"].to_list())
     if len(workers) < MIN_WORKERS_WITH_SERVER or trace.sent.is_empty():
         return None
-    sent = trace.sent.filter(pl.col("rank").is_in(list(workers)))
-    pairs = [{a, b} for a, b in sent.select("rank", "peer").unique().rows() if {a, b} <= workers]
+    messages = trace.sent.filter(pl.col("rank").is_in(list(workers)))
+    pairs = [
+        {a, b} for a, b in messages.select("rank", "peer").unique().rows() if {a, b} <= workers
+    ]
     common_ranks = set.intersection(*pairs) if pairs else set()
     if len(common_ranks) != 1 or set.union(*pairs) != workers:
         return None
     (server,) = common_ranks
     sends = pl.col("op").cast(pl.String) == "send"
     done_ns = pl.when(sends).then("start_ns").otherwise("end_ns")
-    own_sent = sent.filter(pl.col("rank") == server).select("peer", done=done_ns, answers=sends)
-    own_sent = own_sent.drop_nulls().sort("done").with_columns(asks=~pl.col("answers").shift(1))
+    exchanges = messages.filter(pl.col("rank") == server).select(
+        "peer", done=done_ns, answers=sends
+    )
+    exchanges = exchanges.drop_nulls().sort("done").with_columns(asks=~pl.col("answers").shift(1))
     has_asked = (~pl.col("answers")).cum_sum().over("peer") > 0  # the first task is given unasked
-    answers = own_sent.with_columns(asker=pl.col("peer").shift(1)).filter("answers", has_asked)
-    direct = answers.select((pl.col("asks") & (pl.col("asker") == pl.col("peer"))).sum()).item()
+    answers = exchanges.with_columns(asker=pl.col("peer").shift(1)).filter("answers", has_asked)
+    direct_count = answers.select(
+        (pl.col("asks") & (pl.col("asker") == pl.col("peer"))).sum()
+    ).item()
     return (
         server
-        if answers.height and direct >= MIN_SHARE_OF_DIRECT_ANSWERS * answers.height
+        if answers.height and direct_count >= MIN_SHARE_OF_DIRECT_ANSWERS * answers.height
         else None
     )
 

@@ -190,7 +190,7 @@ def pair_open_messages(
     for communicator, op, rank, peer, step in messages:
         opposite = "send" if op == "recv" else "recv"
         awaited = () if (communicator, opposite, peer, rank) in open_sides else (peer,)
-        yield OpenCall(communicator or "", -1, op, step, (rank,), awaited)
+        yield OpenCall(communicator or "", -1, op, step, inside=(rank,), awaited=awaited)
 
 
 def find_roots(calls: Sequence[OpenCall], counts: Counter[int]) -> list[Root]:
@@ -251,11 +251,13 @@ class _Graph:
     def find_ends(self) -> list[set[int]]:
         """Return the ranks of each component that waits for no other; mostly one rank."""
         begin_components, end_components = self.component[self.edges.T]
-        leads_on = set(begin_components[begin_components != end_components].tolist())
+        waiting_components = set(begin_components[begin_components != end_components].tolist())
         members: dict[int, set[int]] = {}
         for rank, node in self.node_by_rank.items():
             members.setdefault(int(self.component[node]), set()).add(rank)
-        return [ranks for component, ranks in members.items() if component not in leads_on]
+        return [
+            ranks for component, ranks in members.items() if component not in waiting_components
+        ]
 
     def open_circle(self, counts: Counter[int]) -> Self | None:
         """Return the graph with one circle of waits less; None where no circle can be opened.

@@ -96,7 +96,10 @@ def partition(
     window_bounds: Ints,
     sweep: Callable[[Ints, Spans, Surroundings], Pieces] = cut_time,
 ) -> Pieces:
-    """Cut a worker's time, from the first to the last of the bounds of its steps, ns."""
+    """Cut a worker's time, from the first to the last of the bounds of its windows (steps), ns.
+
+    `spans` are those of the training thread, `around` is what the rank does beside it.
+    """
     first_ns, last_ns = int(window_bounds[0]), int(window_bounds[-1])
     around = around.clip(first_ns, last_ns)
     thread = spans.clip(first_ns, last_ns).resolve_blocking(

@@ -219,7 +219,7 @@ def _to_table(
     owners: Sequence[int],
     columns_by_worker: Sequence[tuple[Array, ...]],
 ) -> pl.DataFrame:
-    """Join the columns of all workers into a table whose first column is the worker's owner."""
+    """Join the columns of all workers; the first column is the process or rank that owns each row."""
     if not columns_by_worker:
         return pl.DataFrame(schema=schema)
     owner_column = np.repeat(

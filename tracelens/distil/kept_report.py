@@ -65,9 +65,9 @@ def find(trace: Path, choice: Choice = EVERYTHING) -> Report | None:
     state = _state(trace)
     if state is None:
         return None
-    name = _name(state, choice)
+    report_name = _name(state, choice)
     for directory in places.index_places(trace):
-        folder = directory / name
+        folder = directory / report_name
         if is_ours(directory) and folder.is_dir() and not folder.is_symlink():
             with suppress(OSError, ValueError, LookupError, TypeError, pl.exceptions.PolarsError):
                 return _read(folder)

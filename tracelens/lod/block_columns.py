@@ -61,6 +61,7 @@ class BlockColumn:
         """
         assert self.first_values is not None
         first_blocks, end_blocks = -(-begins // BLOCK), -(-ends // BLOCK)
+        # The first block of each range that begins at the value, or above it.
         mark_blocks = first_at_least(
             self.first_values, first_blocks, np.maximum(first_blocks, end_blocks), min_value
         )

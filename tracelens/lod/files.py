@@ -186,6 +186,7 @@ class _ClockMaps(Mapping[int, "ClockMap"]):
 
     @cached_property
     def _maps_by_process(self) -> dict[int, ClockMap]:
+        """The clock map of each process, as `_describe_clock_maps` stored them."""
         from tracelens.model.clock_map import ClockMap  # noqa: PLC0415 - an index opens without it
         from tracelens.readers.native.recordings import vanished  # noqa: PLC0415 - as above
 

@@ -77,21 +77,23 @@ def save_lanes(
     `name`; `lane_count` is the total that `on_progress` gets.
     """
     word_offsets: dict[tuple[str, ...], int] = {}
-    item_counts, times = [0], [np.zeros((2, 0), np.int64)]
+    item_counts, first_times = [0], [np.zeros((2, 0), np.int64)]
     remainder = Items(*(np.zeros(0, dtype) for dtype in _DTYPES))
     with pa.ipc.new_file(str(folder / f"{name}.arrow"), SCHEMA, options=_WRITE_OPTIONS) as writer:
         for lanes in lane_parts:
             items = _append_items(remainder, lanes, base_of(word_offsets, lanes.words))
-            full = len(items.starts) // BLOCK * BLOCK
-            times.append(_write_items(writer, Items(*(column[:full] for column in items))))
-            remainder = Items(*(column[full:] for column in items))
+            full_count = len(items.starts) // BLOCK * BLOCK
+            first_times.append(
+                _write_items(writer, Items(*(column[:full_count] for column in items)))
+            )
+            remainder = Items(*(column[full_count:] for column in items))
             item_counts += np.diff(lanes.offsets).tolist()
             if on_progress:
                 on_progress(len(item_counts) - 1, lane_count)
-        times.append(_write_items(writer, remainder))
+        first_times.append(_write_items(writer, remainder))
     offsets = np.cumsum(item_counts)
     np.save(folder / f"{name}-offsets.npy", offsets)
-    np.save(folder / f"{name}-marks.npy", np.concatenate(times, axis=1))
+    np.save(folder / f"{name}-marks.npy", np.concatenate(first_times, axis=1))
     return offsets, tuple(word for group in word_offsets for word in group)
 
 
@@ -134,6 +136,7 @@ class _Blocks:
     """
 
     def __init__(self, file: Path, columns: tuple[str, ...], decode: _Decode) -> None:
+        """Open the file; nothing is decoded yet."""
         fields = [SCHEMA.get_field_index(name) for name in columns]
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         self._reader = pa.ipc.open_file(pa.OSFile(str(file), "r"), options=options)

@@ -105,12 +105,12 @@ class Lanes:
 
 
 def each_worker(
-    segments: Segments, workers: Sequence[tuple[int, int]], ends: Ints | None = None
+    segments: Segments, workers: Sequence[tuple[int, int]], ends_ns: Ints | None = None
 ) -> Iterator[Lanes]:
     """Make the lane of each worker when it is asked for.
 
     `workers` lists (process, rank) in the order of the lanes; a worker without pieces gets an empty
-    lane, so that its absence is seen. `ends`, [step window], ns, are given where some steps were
+    lane, so that its absence is seen. `ends_ns`, [step window], ns, are given where some steps were
     selected: time after the end of its window belongs to no step.
     """
     step_of_window = segments.steps["step"].to_numpy()
@@ -124,8 +124,8 @@ def each_worker(
         pieces = segments.of_worker(index_by_process[process])
         windows = pieces.step + pieces.offset
         codes = pieces.category.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
-        if ends is not None:
-            codes[pieces.bounds[:-1] >= ends[windows]] = CODES[UNSELECTED]
+        if ends_ns is not None:
+            codes[pieces.bounds[:-1] >= ends_ns[windows]] = CODES[UNSELECTED]
         yield Lanes(
             lanes=owner,
             offsets=np.array([0, len(pieces.category)]),

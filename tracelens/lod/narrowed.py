@@ -77,12 +77,12 @@ def _select_times(times: Times, rows: Indices) -> Times:
         return np.concatenate(chunks_of_rows) if chunks_of_rows else np.asarray(values[:])[:, rows]
 
     times_ns = [take_ranks(category_ns) for category_ns in times.ns]
-    was_present = take_ranks(times.there)
+    is_present = take_ranks(times.there)
     return replace(
         times,
         ranks=tuple(times.ranks[row] for row in rows.tolist()),
-        ns=np.array(times_ns).reshape(len(times_ns), *was_present.shape),
-        there=was_present,
+        ns=np.array(times_ns).reshape(len(times_ns), *is_present.shape),
+        there=is_present,
         known=None,
     )
 

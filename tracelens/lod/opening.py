@@ -54,7 +54,7 @@ def explained(
     """Explain a trace, and keep its report, and what pages need in an index, if there is a place for it.
 
     Finer levels of an index are left for later (`refined`); a run without an index has all in memory.
-    `memory` is what `analyze` is to take.
+    `memory` is what `analyze` may take, in bytes.
     """
     from tracelens.verdicts.report import analyze  # noqa: PLC0415 - an index opens without it
 
@@ -77,9 +77,9 @@ def keep(
 
     None where no index can be kept.
     """
-    existing = index.find(trace_path)
-    if existing or fingerprint(trace_path) is None:
-        return existing
+    existing_folder = index.find(trace_path)
+    if existing_folder or fingerprint(trace_path) is None:
+        return existing_folder
     with progress("indexing") as on_progress:
         give_back()  # what analyses left: memory is at its most where both meet
         run, parts = outlined(trace, report)

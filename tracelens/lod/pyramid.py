@@ -89,9 +89,13 @@ def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes
     first_bins, last_bins = begins_ns // width_ns, (ends_ns - 1) // width_ns
     head_ns = np.minimum(ends_ns, (first_bins + 1) * width_ns) - begins_ns
     flat_sums_ns: Floats = np.bincount(first_bins + row_begins, head_ns, size).astype(np.float64)
-    wide = np.flatnonzero(last_bins > first_bins)
-    first_bins, last_bins, row_begins = first_bins[wide], last_bins[wide], row_begins[wide]
-    tail_ns = ends_ns[wide] - last_bins * width_ns
+    wide_items = np.flatnonzero(last_bins > first_bins)
+    first_bins, last_bins, row_begins = (
+        first_bins[wide_items],
+        last_bins[wide_items],
+        row_begins[wide_items],
+    )
+    tail_ns = ends_ns[wide_items] - last_bins * width_ns
     flat_sums_ns += np.bincount(last_bins + row_begins, tail_ns, size)
     sums_ns = flat_sums_ns.reshape(len(present_codes), bins.count)
     long_items = np.flatnonzero(last_bins > first_bins + 1)

@@ -113,9 +113,7 @@ def _fill_columns(
     row_begins, codes = items.first[is_drawn], items.codes[is_drawn]
     changes = np.zeros(shape[0] * shape[1] + 1, np.uint8)
     changes[row_begins + first_columns[is_drawn]] = codes
-    changes[row_begins + end_columns[is_drawn]] -= (
-        codes  # sums of bytes wrap around, and end where they began
-    )
+    changes[row_begins + end_columns[is_drawn]] -= codes  # sums of bytes wrap around
     return np.cumsum(changes[:-1], dtype=np.uint8).reshape(shape)
 
 

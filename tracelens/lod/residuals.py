@@ -84,7 +84,7 @@ def compare(
 ) -> Residuals:
     """Compare ranks' times, [rank, step], ns, with those of their stage.
 
-    `step_ns` is how long a step usually is; `stage` as in `Residuals`, None = all are peers.
+    `step_ns` is how long a step usually is; `stage` the stage's number, [rank], None = all are peers.
     """
     stage = np.zeros(len(ranks), np.int64) if stage is None else stage
     peers_ns = np.zeros((int(stage.max(initial=0)) + 1, len(steps)))
@@ -105,16 +105,16 @@ def restore(times: Times, peers_ns: Floats, ceiling_ns: float, stage: Ints) -> R
 def step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:
     """Make one lane a rank whose items are its steps, coded by their residuals.
 
-    `steps` as in `Trace.steps`; `lanes` are the workers' of the same order as `residuals.ranks`.
+    `steps` has one row per process and step; `lanes` are those of `residuals.ranks`, in that order.
     """
     row_by_process = {lane.process: row for row, lane in enumerate(lanes)}
     process, step = (steps[name].to_numpy() for name in ("process", "step"))
     count = int(process.max(initial=-1)) + 1
     row_of_process = np.array([row_by_process.get(number, -1) for number in range(count)], np.intp)
     row = row_of_process[process]  # -1: it has no lane
-    shown = np.flatnonzero((row >= 0) & np.isin(step, residuals.steps))
-    shown = shown[np.lexsort((steps["start_ns"].to_numpy()[shown], row[shown]))]
-    step_rows, row, step = steps[shown], row[shown], step[shown]
+    shown_rows = np.flatnonzero((row >= 0) & np.isin(step, residuals.steps))
+    shown_rows = shown_rows[np.lexsort((steps["start_ns"].to_numpy()[shown_rows], row[shown_rows]))]
+    step_rows, row, step = steps[shown_rows], row[shown_rows], step[shown_rows]
     return Lanes(
         lanes=tuple(lanes),
         offsets=np.searchsorted(row, np.arange(len(lanes) + 1)),

@@ -114,9 +114,9 @@ def _axis(whole: Window) -> str:
     )
 
 
-def _legend(painted: Bytes) -> str:
-    """Name the colours that occur."""
-    labels = dict.fromkeys(rows.label_of(int(code)) for code in np.unique(painted) if code)
+def _legend(pixels: Bytes) -> str:
+    """Return the legend, as HTML, of the categories that occur among palette indexes."""
+    labels = dict.fromkeys(rows.label_of(int(code)) for code in np.unique(pixels) if code)
     items = "".join(
         f'<span style="margin-right:14px"><span style="display:inline-block;width:10px;height:10px;'
         f'background:{_COLOURS[label]};border:1px solid #ccc"></span> {escape(NAMES[label])}</span>'

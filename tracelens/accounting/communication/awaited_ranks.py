@@ -138,11 +138,11 @@ def measure_blocking(
         if len(is_named) > 1:
             sums = _sum_by_rank(grid.last_rank, grid.alone_ns)
             hold_ns |= {rank: hold_ns.get(rank, 0) + ns for rank, ns in sums.items()}
-    others_ns = np.array([ns for rank, ns in hold_ns.items() if rank not in ranks], np.float64)
-    if not len(others_ns):
+    other_holds_ns = np.array([ns for rank, ns in hold_ns.items() if rank not in ranks], np.float64)
+    if not len(other_holds_ns):
         return float(alone_ns), 0.0
-    typical_hold_ns = float(np.median(others_ns))
-    return float(alone_ns) - typical_hold_ns, measure_deviation(others_ns - typical_hold_ns)
+    typical_hold_ns = float(np.median(other_holds_ns))
+    return float(alone_ns) - typical_hold_ns, measure_deviation(other_holds_ns - typical_hold_ns)
 
 
 def _sum_by_rank(ranks: Int32s, values: Ints) -> dict[int, int]:

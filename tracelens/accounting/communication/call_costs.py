@@ -104,7 +104,7 @@ def measure_call_costs(
         for kind, group in _split_by_kind(fast_sized)
         if kind in costs
     }
-    latencies = [
+    latencies = [  # and transfers, ns, of the kinds of calls whose share is known
         (low_share * wire_ns, wire_ns)
         for low_share, high_share, wire_ns in shares_by_kind.values()
         if high_share - low_share <= MAX_WIDTH_OF_LATENCY_SHARE

@@ -178,11 +178,13 @@ def _map_clocks(
         windows = wall_windows(_read_by(readings, clock), by_wall) if by_wall else None
         return map_by_requests(rows, clock, maps, windows)
 
-    def tie_all(method: str, numbers: Sequence[int], tie: Callable[[int], ClockMap | None]) -> None:
+    def tie_all(
+        method: str, candidates: Sequence[int], tie: Callable[[int], ClockMap | None]
+    ) -> None:
         """Tie clocks to mapped ones, and others to those, until nothing is left to tie."""
         while new_maps := {
             clock: clock_map
-            for clock in numbers
+            for clock in candidates
             if clock not in maps and (clock_map := tie(clock)) is not None
         }:
             maps.update(new_maps)

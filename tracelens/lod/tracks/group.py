@@ -284,31 +284,31 @@ def _put_into_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints,
     if not owners:
         return empty_lanes(()), np.zeros(0, np.int64), 0
     columns = ["row", "start_ns", "end_ns", "code", "step", "name"]
-    table = pl.concat([track.spans.select(columns) for track in tracks])
+    spans = pl.concat([track.spans.select(columns) for track in tracks])
     lane = np.concatenate(lane_of_span)
-    start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
-    order = np.lexsort((start_ns, lane))
-    order = order[lane[order] < MOST_LANES]
-    first_ns = np.maximum(start_ns[order], _find_latest_end_before(lane[order], end_ns[order]))
-    has_length = end_ns[order] > first_ns
-    order, first_ns = order[has_length], first_ns[has_length]
+    start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    drawn = np.lexsort((start_ns, lane))
+    drawn = drawn[lane[drawn] < MOST_LANES]
+    cut_start_ns = np.maximum(start_ns[drawn], _find_latest_end_before(lane[drawn], end_ns[drawn]))
+    has_length = end_ns[drawn] > cut_start_ns
+    drawn, cut_start_ns = drawn[has_length], cut_start_ns[has_length]
     owners = owners[:MOST_LANES]
-    sorted_words = table["name"].unique().sort()
-    name_indices = table["name"].replace_strict(
+    sorted_words = spans["name"].unique().sort()
+    name_indices = spans["name"].replace_strict(
         sorted_words, range(len(sorted_words)), return_dtype=pl.Int32
     )
     lanes = Lanes(
         lanes=tuple(owners),
-        offsets=np.searchsorted(lane[order], np.arange(len(owners) + 1)),
-        starts=first_ns,
-        ends=end_ns[order],
-        codes=table["code"].to_numpy()[order],
-        steps=table["step"].to_numpy()[order].astype(np.int32),
-        names=name_indices.to_numpy()[order],
+        offsets=np.searchsorted(lane[drawn], np.arange(len(owners) + 1)),
+        starts=cut_start_ns,
+        ends=end_ns[drawn],
+        codes=spans["code"].to_numpy()[drawn],
+        steps=spans["step"].to_numpy()[drawn].astype(np.int32),
+        names=name_indices.to_numpy()[drawn],
         words=tuple(sorted_words),
     )
-    rows = table["row"].cast(pl.Int64).fill_null(-1).to_numpy()[order]
-    return lanes, rows, len(lane) - len(order)
+    rows = spans["row"].cast(pl.Int64).fill_null(-1).to_numpy()[drawn]
+    return lanes, rows, len(lane) - len(drawn)
 
 
 def _find_latest_end_before(lane: Ints, end_ns: Ints) -> Ints:

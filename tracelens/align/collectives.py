@@ -120,10 +120,12 @@ def _spread(calls: _Call, seq: Ints) -> _Call:
 def match(trace: Trace) -> Trace:
     """Fill in who came last to each call, and when; note desynchronised communicators."""
     trace = trace if trace.calls else gather(trace)
-    recorded = _fully_recorded_ranks(trace)
+    recorded_ranks = _fully_recorded_ranks(trace)
     communicators = trace.communicators.unique("communicator", keep="first", maintain_order=True)
     members = dict(communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows())
-    pairs = [_match_grid(grid, members.get(grid.uid), recorded, trace) for grid in trace.calls]
+    pairs = [
+        _match_grid(grid, members.get(grid.uid), recorded_ranks, trace) for grid in trace.calls
+    ]
     desyncs = sorted((desync for _, desync in pairs if desync), key=itemgetter(0))
     notes = [note for _, note in desyncs]
     calls = tuple(grid for grid, _ in pairs)
@@ -223,14 +225,15 @@ def split_by_variant(
 
     Only of operations in `equal_bytes` the size counts.
     """
-    ranks_of: dict[str, list[int]] = {}
+    ranks_by_variant: dict[str, list[int]] = {}
     for column in np.flatnonzero(grid.took_part[call]).tolist():
         nbytes, bucket = int(grid.nbytes[call, column]), int(grid.bucket[call, column])
         op = COLLECTIVES[grid.op[call, column]]
         size_text = f" of {nbytes} bytes" if nbytes >= 0 and op in equal_bytes else ""
         bucket_text = f" (bucket {bucket})" if bucket != NULL else ""
-        ranks_of.setdefault(f"{op}{size_text}{bucket_text}", []).append(int(grid.ranks[column]))
-    ordered = sorted((len(ranks), variant, ranks) for variant, ranks in ranks_of.items())
+        variant = f"{op}{size_text}{bucket_text}"
+        ranks_by_variant.setdefault(variant, []).append(int(grid.ranks[column]))
+    ordered = sorted((len(ranks), variant, ranks) for variant, ranks in ranks_by_variant.items())
     return [(variant, ranks) for _, variant, ranks in ordered]
 
 
@@ -241,8 +244,8 @@ def _note_desync(grid: CallGrid, seq: int, trace: Trace) -> Note:
     variant_texts = [f"{text} on ranks {_list_ranks(sorted(ranks))}" for text, ranks in variants]
     names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
     name = f"communicator '{names.get(grid.uid, grid.uid)}'"
-    status = np.broadcast_to(grid.status, grid.took_part.shape)[call]
-    is_concluded = bool((status[grid.took_part[call]] == _ESTIMATED).all())
+    status_codes = np.broadcast_to(grid.status, grid.took_part.shape)[call]
+    is_concluded = bool((status_codes[grid.took_part[call]] == _ESTIMATED).all())
     subject = (
         f"The order of calls does not match in {name}"
         if is_concluded

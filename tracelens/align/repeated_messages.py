@@ -120,17 +120,17 @@ def _find_first_messages(all_messages: dict[int, _Messages]) -> dict[int, Indice
     step_counts = {len(indices) for indices in first_messages.values() if len(indices)}
     if not step_counts or min(step_counts) < MIN_REPEATS:
         return None
-    unordered = [process for process, indices in first_messages.items() if not len(indices)]
+    irregular = [process for process, indices in first_messages.items() if not len(indices)]
     is_unequal = max(step_counts) - min(step_counts) > 1
-    if is_unequal and not unordered:
-        unordered = _find_centre(all_messages)
+    if is_unequal and not irregular:
+        irregular = _find_centre(all_messages)
         step_counts = {
-            len(indices) for process, indices in first_messages.items() if process not in unordered
+            len(indices) for process, indices in first_messages.items() if process not in irregular
         }
-        if not unordered:
+        if not irregular:
             return None
     for process, indices in first_messages.items():
-        if process in unordered:
+        if process in irregular:
             step_count = max(step_counts) if is_unequal else min(step_counts)
             first_messages[process] = _find_repeated_message(all_messages[process].kind, step_count)
         elif not is_unequal:

@@ -42,10 +42,14 @@ def check_ranks(choice: Choice, present: Collection[int]) -> None:
     Raises:
         InvalidArgument: one of the ranges holds none of the ranks that are `present`.
     """
-    missing = None if choice.ranks is None else find_empty_range(choice.ranks, present)
-    if missing is not None:
-        has = f"it has ranks {format_ranges(ranges_of(present))}" if present else "it has none"
-        raise InvalidArgument(f"--ranks {missing}: none of them is a worker of this run; {has}.")
+    empty_range = None if choice.ranks is None else find_empty_range(choice.ranks, present)
+    if empty_range is not None:
+        present_text = (
+            f"it has ranks {format_ranges(ranges_of(present))}" if present else "it has none"
+        )
+        raise InvalidArgument(
+            f"--ranks {empty_range}: none of them is a worker of this run; {present_text}."
+        )
 
 
 def select_ranks(trace: Trace, choice: Choice, file_ranks: Collection[int] = ()) -> Trace:
@@ -201,12 +205,12 @@ def resolve_window(trace: Trace, choice: Choice) -> tuple[int, int]:
         InvalidArgument: the run has none of some steps that are wanted.
     """
     present = trace.steps["step"].unique().sort().to_list()
-    missing = None if choice.steps is None else find_empty_range(choice.steps, present)
-    if missing is not None:
-        first, dash, last = missing.partition("-")
-        asked = f"{first} on" if dash and not last else f"{first} to {last or first}"
-        has = f"it has steps {present[0]} to {present[-1]}" if present else "it has none"
-        raise InvalidArgument(f"--steps: this run has no step from {asked}; {has}.")
+    empty_range = None if choice.steps is None else find_empty_range(choice.steps, present)
+    if empty_range is not None:
+        first, dash, last = empty_range.partition("-")
+        asked_text = f"{first} on" if dash and not last else f"{first} to {last or first}"
+        present_text = f"it has steps {present[0]} to {present[-1]}" if present else "it has none"
+        raise InvalidArgument(f"--steps: this run has no step from {asked_text}; {present_text}.")
     if choice.time is None:
         return _ALL_TIME_NS
     begin_ns = find_begin(trace)
@@ -234,12 +238,14 @@ class WindowSelection:
     def __call__(self, process: int, columns: Columns) -> Columns:
         """Return the columns with fewer rows."""
         start_ns, end_ns = columns.number("start_ns"), columns.number("end_ns")
-        device_ns = columns.number("device_duration_ns")
-        is_timed = device_ns >= 0
+        device_lengths_ns = columns.number("device_duration_ns")
+        is_timed = device_lengths_ns >= 0
         if is_timed.any():  # a device may do the work long after it was queued
             device_start_ns = columns.number("device_start_ns")
             start_ns = np.where(is_timed, np.minimum(start_ns, device_start_ns), start_ns)
-            end_ns = np.where(is_timed, np.maximum(end_ns, device_start_ns + device_ns), end_ns)
+            end_ns = np.where(
+                is_timed, np.maximum(end_ns, device_start_ns + device_lengths_ns), end_ns
+            )
         rows = np.flatnonzero(self.touches(process, start_ns, end_ns))
         step = columns.number("step")[rows]
         is_other = (step >= 0) & ~self.choice.of_steps(step)

@@ -98,7 +98,7 @@ def calls_of(trace: Trace) -> pl.LazyFrame:
     """
     grids = sorted(trace.calls, key=lambda grid: grid.uid)
     return lazily(
-        lambda: (some.times() for grid in grids for _, some in grid.blocks()), TIME_COLUMNS
+        lambda: (block.times() for grid in grids for _, block in grid.blocks()), TIME_COLUMNS
     )
 
 

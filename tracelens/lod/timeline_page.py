@@ -80,12 +80,13 @@ def _paint(lanes: Lanes, whole: Window, layout: Plan) -> Bytes:
 
 
 def _picture(png: bytes, lanes: Lanes, layout: Plan) -> str:
-    names = "".join(_list_labels(lanes, layout))
-    data = base64.b64encode(png).decode()
+    """Return the picture with the labels of its bands beside it, as HTML."""
+    labels = "".join(_list_labels(lanes, layout))
+    png_base64 = base64.b64encode(png).decode()
     return (
         '<div style="display:flex">'
-        f'<div style="position:relative;width:90px;height:{layout.height}px">{names}</div>'
-        f'<img alt="timeline" src="data:image/png;base64,{data}" style="width:{_COLUMNS}px;'
+        f'<div style="position:relative;width:90px;height:{layout.height}px">{labels}</div>'
+        f'<img alt="timeline" src="data:image/png;base64,{png_base64}" style="width:{_COLUMNS}px;'
         f'height:{layout.height}px;max-width:none;margin:0;image-rendering:pixelated"></div>'
     )
 

@@ -170,10 +170,8 @@ def plan(
         row_px: The height of a row that is asked for; null = as there is room.
     """
     workers = [row for row, lane in enumerate(lanes.lanes) if lane.role == "worker"]
-    opened_processes = {
-        lanes.lanes[lane].process for lane in opened or ()
-    }  # with the streams among their tracks
-    streams = [
+    opened_processes = {lanes.lanes[row].process for row in opened or ()}
+    streams = [  # of opened processes, they are among the tracks
         row
         for row, lane in enumerate(lanes.lanes)
         if lane.role == "device" and lane.process not in opened_processes

@@ -69,8 +69,8 @@ def to_pandas(frames: Mapping[str, Any], table: str, owner: str) -> Any:
         MissingExtra: pandas is not installed.
     """
     if table not in frames:
-        known = f"there are {', '.join(frames)}" if frames else "it has none"
-        raise InvalidArgument(f"{owner} has no table '{table}': {known}.")
+        tables_text = f"there are {', '.join(frames)}" if frames else "it has none"
+        raise InvalidArgument(f"{owner} has no table '{table}': {tables_text}.")
     if find_spec("pandas") is None:
         raise MissingExtra.naming("to_pandas()", "notebook")
     frame = frames[table]

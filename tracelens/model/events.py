@@ -140,6 +140,7 @@ def lazily(
         n_rows: int | None,
         _batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
+        """Yield the frames with the columns and rows that polars asks for; None: all of them."""
         rows_left = n_rows
         for frame in frames():
             selected_columns = frame if with_columns is None else frame.select(with_columns)
@@ -242,16 +243,12 @@ class WholeFrame:
 
     @cached_property
     def _bounds(self) -> dict[int, tuple[int, int]]:
+        """The first row of each process in the frame, and the one after its last."""
         process = self.frame["process"].to_numpy()
         processes, first_rows = np.unique(process, return_index=True)
         end_rows = np.append(first_rows, len(process))[1:]
-        return dict(
-            zip(
-                processes.tolist(),
-                zip(first_rows.tolist(), end_rows.tolist(), strict=True),
-                strict=True,
-            )
-        )
+        row_bounds = zip(first_rows.tolist(), end_rows.tolist(), strict=True)
+        return dict(zip(processes.tolist(), row_bounds, strict=True))
 
     @property
     def processes(self) -> list[int]:

@@ -130,12 +130,14 @@ def find_waits(messages: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     sends_without_receives = sends.join(receives, on=("process", "wait_ns"), how="anti").filter(
         ~pl.col("stops")
     )
-    blocking = pl.concat([sends.filter("stops"), sends_without_receives.drop_nulls("wait_ns")])
+    blocking_sends = pl.concat(
+        [sends.filter("stops"), sends_without_receives.drop_nulls("wait_ns")]
+    )
     is_unknown = ~pl.col("process").is_in(waits["process"].unique().implode())
     awaited_receives = receives.filter(
         pl.col("stops") | is_unknown | pl.col("wait_ns").is_not_null()
     )
-    awaited_sends = blocking.filter(pl.col("end_ns") > pl.col("other_ns"))
+    awaited_sends = blocking_sends.filter(pl.col("end_ns") > pl.col("other_ns"))
     return (
         pl.concat([awaited_receives, awaited_sends])
         .with_columns(

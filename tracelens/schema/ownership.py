@@ -28,8 +28,8 @@ def mark(folder: Path, trace: Path | None = None) -> None:
     Raises:
         OSError: the marker exists, or cannot be written.
     """
-    numbers = [os.lstat(folder).st_ino, 0 if trace is None else trace.stat().st_ino]
-    text = " ".join([_FORMAT, *map(str, numbers)]) + "\n"
+    inodes = [os.lstat(folder).st_ino, 0 if trace is None else trace.stat().st_ino]
+    text = " ".join([_FORMAT, *map(str, inodes)]) + "\n"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     descriptor = os.open(folder / MARKER_FILE, flags, 0o644)
     try:

@@ -176,8 +176,8 @@ def summarized(steps: Sequence[tuple[int, int, int]]) -> list[Past]:
     if not lengths:
         return []
     numbers = [step for _, step in lengths]
-    total_ns = sum(length_ns for length_ns, _ in lengths)
-    return [Past(min(numbers), max(numbers), len(lengths), total_ns, *max(lengths))]
+    total_ns, (longest_ns, longest) = sum(length_ns for length_ns, _ in lengths), max(lengths)
+    return [Past(min(numbers), max(numbers), len(lengths), total_ns, longest_ns, longest)]
 
 
 @dataclass(frozen=True)

@@ -210,13 +210,13 @@ def _find_blocks_near_jump(levels_ns: Floats) -> slice | None:
     """
     changes = np.abs(np.diff(levels_ns))
     double_changes = changes[:-1] + changes[1:]
-    largest, largest_pair = int(changes.argmax()), int(double_changes.argmax())
-    if changes[largest] > np.ptp(levels_ns) / 2 and changes[largest] > 8 * np.median(changes):
-        return slice(max(largest - 1, 0), largest + 3)
-    if double_changes[largest_pair] > 0.9 * np.ptp(levels_ns) and double_changes[
-        largest_pair
-    ] > 16 * np.median(changes):
-        return slice(max(largest_pair - 1, 0), largest_pair + 4)
+    range_ns, usual_change_ns = np.ptp(levels_ns), np.median(changes)
+    if changes.max() > max(range_ns / 2, 8 * usual_change_ns):
+        before = int(changes.argmax())
+        return slice(max(before - 1, 0), before + 3)
+    if double_changes.max() > max(0.9 * range_ns, 16 * usual_change_ns):
+        before = int(double_changes.argmax())
+        return slice(max(before - 1, 0), before + 4)
     return None
 
 

@@ -164,9 +164,8 @@ def map_by_wall(clock: pl.DataFrame, reference: pl.DataFrame, common: ClockMap) 
     middle_ns = int(np.median(lead_ns))
     # The reference's wall clock at this clock's times, as an offset from its middle.
     line = fit_theil_sen((wall_ns - wall_ns[0]).astype(float), (lead_ns - middle_ns).astype(float))
-    wall_lead_ns = np.rint(line.evaluate((local_wall_ns - wall_ns[0]).astype(float))).astype(
-        np.int64
-    )
+    fitted_ns = line.evaluate((local_wall_ns - wall_ns[0]).astype(float))
+    wall_lead_ns = np.rint(fitted_ns).astype(np.int64)
     clock_map = _map_by_line(local_ns, local_ns - local_wall_ns + middle_ns + wall_lead_ns, 0.0)
     return replace(clock_map, uncertainty_ns=WALL_UNCERTAINTY_NS + common.uncertainty_ns)
 
@@ -226,9 +225,8 @@ def measure_bias(
     if pings.is_empty():
         return None
     expected_ns = clock_map.offset_at(pings["monotonic_ns"].to_numpy())
-    return float(np.mean(_measure_offsets_ns(pings, other) - expected_ns)), _find_half_window_ns(
-        pings
-    )
+    bias_ns = float(np.mean(_measure_offsets_ns(pings, other) - expected_ns))
+    return bias_ns, _find_half_window_ns(pings)
 
 
 def _measure_offsets_ns(pings: pl.DataFrame, other: ClockMap) -> Ints:

@@ -79,14 +79,14 @@ def label(*, numbered: bool = True) -> pl.Expr:
     if numbered:
         is_step = (pl.col("kind") == "step") & (pl.col("step") >= 0)
         name_parts += [pl.when(is_step).then(pl.format(" {}", "step")).otherwise(pl.lit(""))]
-    prefix = pl.when(name.str.contains("bucket")).then(pl.lit(" ")).otherwise(pl.lit(" bucket "))
-    for column, bucket_prefix in (("bucket", prefix), ("shard", pl.lit(" to PS "))):
+    bucket = pl.when(name.str.contains("bucket")).then(pl.lit(" ")).otherwise(pl.lit(" bucket "))
+    for column, prefix in (("bucket", bucket), ("shard", pl.lit(" to PS "))):
         number = pl.col(column).cast(pl.String)
         is_clear = pl.lit(column == "shard") & pl.col("op").cast(pl.String).is_in(SHARD_OPS)
         is_in_name = name.str.contains(number, literal=True) | is_clear
         name_parts.append(
             pl.when(number.is_not_null() & ~is_in_name.fill_null(value=False))
-            .then(bucket_prefix + number)
+            .then(prefix + number)
             .otherwise(pl.lit(""))
         )
     return pl.concat_str(name_parts)
@@ -255,15 +255,15 @@ def _find_free_lanes(starts: Ints, ends: Ints) -> Ints:
     """Put each span into the first lane in which nothing is under way, outer spans first."""
     lane_of_span = np.zeros(len(starts), np.int64)
     order = np.lexsort((-ends, starts))
-    busy_lanes: list[tuple[int, int]] = []
+    busy_lanes: list[tuple[int, int]] = []  # a heap of the end of a lane's span, and the lane
     free_lanes: list[int] = []
     begins_ns, ends_ns = starts[order].tolist(), ends[order].tolist()
     for span_index, begin_ns, end_ns in zip(order.tolist(), begins_ns, ends_ns, strict=True):
         while busy_lanes and busy_lanes[0][0] <= begin_ns:
             heapq.heappush(free_lanes, heapq.heappop(busy_lanes)[1])
-        level = heapq.heappop(free_lanes) if free_lanes else len(busy_lanes)
-        lane_of_span[span_index] = level
-        heapq.heappush(busy_lanes, (end_ns, level))
+        lane = heapq.heappop(free_lanes) if free_lanes else len(busy_lanes)
+        lane_of_span[span_index] = lane
+        heapq.heappush(busy_lanes, (end_ns, lane))
     return lane_of_span
 
 

@@ -114,6 +114,7 @@ class Names:
         return self.table.filter(_contains_words(pl.col("text"), wanted))
 
     def _load_or_count(self) -> pl.DataFrame:
+        """Return the kept table of names (`NAME_COLUMNS`), or count it anew and keep it."""
         if self._file and self._file.exists():
             with suppress(OSError, pl.exceptions.PolarsError):
                 return pl.read_ipc(self._file)

@@ -127,6 +127,8 @@ def find_open_calls(
 ) -> Iterator[OpenCall]:
     """Yield the calls of a communicator that ranks did not leave, in order.
 
+    Ranks that once make another call than most have strayed; later calls await them.
+
     Args:
         grid: All calls of the communicator.
         members: Its ranks; None = those that made calls.
@@ -147,10 +149,10 @@ def find_open_calls(
     for index, seq in enumerate(open_grid.seq.tolist()):
         groups = [frozenset(ranks)]
         if is_mismatched[index] and not strayed_before:
-            variants = [ranks_of for _, ranks_of in split_by_variant(open_grid, index, equal_bytes)]
-            strayed = strayed_before = frozenset(find_minority(variants))
+            parties = [party for _, party in split_by_variant(open_grid, index, equal_bytes)]
+            strayed = strayed_before = frozenset(find_minority(parties))
             if not strayed_before:  # no party is the largest: each waits for the others
-                groups = [frozenset(ranks_of) for ranks_of in variants]
+                groups = [frozenset(party) for party in parties]
                 strayed = frozenset().union(*groups)
         ranks_inside = {
             rank

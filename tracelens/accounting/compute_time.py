@@ -183,9 +183,7 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
     is_missing = np.isnan(length_ns) | grid.cut_short(steps, workers)
     cell_of_window = grid.cells(phases.pieces.steps)
     phase_names = [
-        category
-        for category in COMPUTE_CATEGORIES
-        if phases.spent[:, CATEGORIES.index(category)].any()
+        name for name in COMPUTE_CATEGORIES if phases.spent[:, CATEGORIES.index(name)].any()
     ]
     if _is_worth_reporting(phases.by_worker(phases.sum_time(CATEGORIES[UNINSTRUMENTED])), phases):
         phase_names.append(CATEGORIES[UNINSTRUMENTED])
@@ -381,9 +379,6 @@ def explain_by_workload(workload: Workload, times: ComputeTime) -> Explanation |
 
 def _divide_by_median(values: Floats) -> Floats:
     """Return by what share each value differs from its step's median, flat; `values` is [step, rank]."""
-    medians_of_steps = np.median(values, axis=1, keepdims=True)
-    return np.asarray(
-        (values / np.where(medians_of_steps > 0, medians_of_steps, np.nan) - 1)[
-            medians_of_steps[:, 0] > 0
-        ].ravel()
-    )
+    medians = np.median(values, axis=1)
+    is_positive = medians > 0
+    return np.ravel(values[is_positive] / medians[is_positive, None] - 1)

@@ -119,11 +119,9 @@ def measure_core_wait(
         return None
     delay_shares = work_ns[:delayed_count] / peer_work_ns - 1
     delay_shares_left = np.maximum(undisturbed_ns[:delayed_count] / peer_undisturbed_ns - 1, 0.0)
-    explained_shares = (
-        1 - delay_shares_left / delay_shares
-        if (delay_shares > 0).all()
-        else np.zeros(delayed_count)
-    )
+    explained_shares = np.zeros(delayed_count)
+    if (delay_shares > 0).all():
+        explained_shares = 1 - delay_shares_left / delay_shares
     return CoreWait(
         share=float(wait_shares[:delayed_count].max()),
         usual=float(np.median(wait_shares[delayed_count:])),

@@ -259,14 +259,9 @@ def _find_windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
         bounds_ns = np.append(start_ns[first:stop], end_ns[stop - 1])
         inner_end_ns = end_ns[first : stop - 1]
         before_gap = np.flatnonzero(inner_end_ns < bounds_ns[1:-1])
-        gaps = before_gap + 1 + np.arange(len(before_gap))
-        yield (
-            process,
-            np.insert(bounds_ns, before_gap + 1, inner_end_ns[before_gap])
-            if len(gaps)
-            else bounds_ns,
-            gaps,
-        )
+        if len(before_gap):
+            bounds_ns = np.insert(bounds_ns, before_gap + 1, inner_end_ns[before_gap])
+        yield process, bounds_ns, before_gap + 1 + np.arange(len(before_gap))
 
 
 def _gather(

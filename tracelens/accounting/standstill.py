@@ -272,22 +272,17 @@ class _Graph:
             circle_calls = [
                 call
                 for call in self.calls
-                if not (
-                    waiting_ranks.isdisjoint(call.inside) or waiting_ranks.isdisjoint(call.awaited)
-                )
+                if waiting_ranks.intersection(call.inside)
+                and waiting_ranks.intersection(call.awaited)
             ]
             if not circle_calls:
                 continue
             *smaller_calls, largest_call = sorted(circle_calls, key=lambda call: len(call.inside))
-            usual_count, usual_ranks = Counter(
-                counts[rank] for rank in largest_call.inside
-            ).most_common(1)[0]
-            is_larger = all(
-                len(largest_call.inside) > len(circle_call.inside) for circle_call in smaller_calls
-            )
-            if not is_larger or usual_ranks <= max(
-                len(largest_call.awaited), len(largest_call.inside) / 2
-            ):
+            size = len(largest_call.inside)
+            ranks_by_count = Counter(counts[rank] for rank in largest_call.inside)
+            usual_count, usual_ranks = ranks_by_count.most_common(1)[0]
+            is_larger = all(len(call.inside) < size for call in smaller_calls)
+            if not is_larger or usual_ranks <= max(len(largest_call.awaited), size / 2):
                 continue
             wrong_ranks = {
                 rank
@@ -295,21 +290,13 @@ class _Graph:
                 if counts[rank] != usual_count
             }
             corrected_calls = [_correct(call, largest_call, wrong_ranks) for call in circle_calls]
-            other_calls = [
+            kept_calls = [
                 call
                 for call in self.calls
                 if all(call is not circle_call for circle_call in circle_calls)
             ]
-            return self.of_calls(
-                [
-                    *other_calls,
-                    *(
-                        circle_call
-                        for circle_call in corrected_calls
-                        if circle_call.inside and circle_call.awaited
-                    ),
-                ]
-            )
+            kept_calls += [call for call in corrected_calls if call.inside and call.awaited]
+            return self.of_calls(kept_calls)
         return None
 
     def find_waiting(self, ranks: set[int]) -> set[int]:

@@ -105,12 +105,8 @@ def _read_gaps(columns: Columns, update_rows: Indices, passes: Indices) -> tuple
             gap_indices = np.setdiff1d(gap_indices, gaps_in_step[has_pass], assume_unique=True)
     gap_ns = (start_ns[1:] - covered_until_ns)[gap_indices]
     gap_type = np.uint32 if gap_ns.max(initial=0) < 1 << 32 else np.int64
-    return (
-        step[:-1][gap_indices],
-        covered_until_ns[gap_indices],
-        gap_ns.astype(gap_type),
-        is_within[gap_indices],
-    )
+    begin_ns, gap_step = covered_until_ns[gap_indices], step[:-1][gap_indices]
+    return gap_step, begin_ns, gap_ns.astype(gap_type), is_within[gap_indices]
 
 
 def _read_by_bucket(
@@ -222,9 +218,8 @@ def _to_table(
     """Join the columns of all workers; the first column is the process or rank that owns each row."""
     if not columns_by_worker:
         return pl.DataFrame(schema=schema)
-    owner_column = np.repeat(
-        np.array(owners, np.int32), [len(worker_columns[0]) for worker_columns in columns_by_worker]
-    )
+    row_counts = [len(first_column) for first_column, *_ in columns_by_worker]
+    owner_column = np.repeat(np.array(owners, np.int32), row_counts)
     values = [owner_column, *map(np.concatenate, zip(*columns_by_worker, strict=True))]
     series = zip(schema.items(), values, strict=True)
     return pl.DataFrame([pl.Series(name, array).cast(dtype) for (name, dtype), array in series])

@@ -108,9 +108,7 @@ def _find_first_calls(grid: CallGrid) -> Indices | None:
     """Return the indices of the first call of each step; None if there is no loop."""
     if grid.height < MIN_REPEATS:
         return None
-    start_ns, end_ns = (
-        times_ns[:, :MAX_RANKS_COMPARED] for times_ns in (grid.start_ns, grid.end_ns)
-    )
+    start_ns, end_ns = grid.start_ns[:, :MAX_RANKS_COMPARED], grid.end_ns[:, :MAX_RANKS_COMPARED]
     facts = np.stack([grid.first_value("op").astype(np.int64), grid.first_value("nbytes")])
     kinds = np.unique(facts, axis=1, return_inverse=True)[1].ravel()
     kinds_with_previous = kinds * (int(kinds.max()) + 1) + np.roll(kinds, 1)
@@ -146,11 +144,9 @@ def follows_long_gap(gaps_ns: Floats) -> Flags:
     short_count = np.arange(1, len(ordered_logs))
     sum_of_short = np.cumsum(ordered_logs)[:-1]
     sum_of_long = ordered_logs.sum() - sum_of_short
-    contrast = (
-        short_count
-        * short_count[::-1]
-        * (sum_of_short / short_count - sum_of_long / short_count[::-1]) ** 2
-    )
+    long_count = short_count[::-1]
+    distance = sum_of_short / short_count - sum_of_long / long_count
+    contrast = short_count * long_count * distance**2
     return np.append(True, log_gaps > ordered_logs[int(contrast.argmax())])
 
 

@@ -204,10 +204,8 @@ def _to_loop(
     last_ends_ns: dict[int, int] = {}
     for process, firsts in first_messages.items():
         messages = all_messages[process]
-        latest_end_ns = np.maximum.accumulate(messages.end_ns)
-        begins_ns[process] = np.minimum(
-            latest_end_ns[firsts[1:] - 1], messages.start_ns[firsts[1:]]
-        )
+        latest_end_ns, later = np.maximum.accumulate(messages.end_ns), firsts[1:]
+        begins_ns[process] = np.minimum(latest_end_ns[later - 1], messages.start_ns[later])
         last_message = min(int(firsts[-1] + np.median(np.diff(firsts))), len(latest_end_ns)) - 1
         last_ends_ns[process] = max(int(latest_end_ns[last_message]), int(begins_ns[process][-1]))
     return Loop(begins_ns, last_ends_ns, description)

@@ -44,11 +44,9 @@ def check_ranks(choice: Choice, present: Collection[int]) -> None:
     """
     empty_range = None if choice.ranks is None else find_empty_range(choice.ranks, present)
     if empty_range is not None:
-        present_text = (
-            f"it has ranks {format_ranges(ranges_of(present))}" if present else "it has none"
-        )
+        actual = f"it has ranks {format_ranges(ranges_of(present))}" if present else "it has none"
         raise InvalidArgument(
-            f"--ranks {empty_range}: none of them is a worker of this run; {present_text}."
+            f"--ranks {empty_range}: none of them is a worker of this run; {actual}."
         )
 
 
@@ -243,9 +241,8 @@ class WindowSelection:
         if is_timed.any():  # a device may do the work long after it was queued
             device_start_ns = columns.number("device_start_ns")
             start_ns = np.where(is_timed, np.minimum(start_ns, device_start_ns), start_ns)
-            end_ns = np.where(
-                is_timed, np.maximum(end_ns, device_start_ns + device_lengths_ns), end_ns
-            )
+            device_end_ns = device_start_ns + device_lengths_ns
+            end_ns = np.where(is_timed, np.maximum(end_ns, device_end_ns), end_ns)
         rows = np.flatnonzero(self.touches(process, start_ns, end_ns))
         step = columns.number("step")[rows]
         is_other = (step >= 0) & ~self.choice.of_steps(step)

@@ -270,9 +270,7 @@ def _find_loop(trace: Trace, all_marks: Mapping[int, _StepMarks]) -> Loop | None
     return max(loops, key=lambda loop: loop.step_count)  # of equals, the first
 
 
-def _restore_order(
-    all_marks: dict[int, _StepMarks],
-) -> tuple[dict[int, _StepMarks], list[Note]]:
+def _restore_order(all_marks: dict[int, _StepMarks]) -> tuple[dict[int, _StepMarks], list[Note]]:
     """Keep step numbers if they rise in every process, else count steps from 0 in all."""
     wrong_steps = {
         process: marks.step[marks.disordered][0]
@@ -329,11 +327,9 @@ class StepNumbering:
             unnumbered_rows = np.arange(len(step))
         else:
             unnumbered_rows = np.flatnonzero(step < 0)
-            unnumbered_rows = (
-                unnumbered_rows[np.isin(thread[unnumbered_rows], self.threads[process])]
-                if len(unnumbered_rows)
-                else unnumbered_rows
-            )
+            if len(unnumbered_rows):
+                is_known = np.isin(thread[unnumbered_rows], self.threads[process])
+                unnumbered_rows = unnumbered_rows[is_known]
         if not len(unnumbered_rows):
             return step
         window = np.searchsorted(begins_ns, start_ns[unnumbered_rows], side="right") - 1

@@ -104,9 +104,8 @@ def calls_of(trace: Trace) -> pl.LazyFrame:
 
 def call_at(calls: pl.LazyFrame, rank: int, at_ns: int) -> Call | None:
     """Return the call that a rank was in at a moment: of several, what ends first."""
-    is_inside = (pl.col("start_ns") <= at_ns) & (
-        pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
-    )
+    is_open = pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
+    is_inside = (pl.col("start_ns") <= at_ns) & is_open
     matching_calls = calls.filter(is_inside, pl.col("rank") == rank).sort("end_ns", nulls_last=True)
     return _first_call(calls, matching_calls)
 

@@ -44,12 +44,10 @@ class ClockMap:
     @property
     def row(self) -> dict[str, Any]:
         """What `apply` needs, in plain values: two times in ns, and the knots of the correction."""
-        correction = self.correction
-        knots = (
-            [correction.knot_times_ns.tolist(), correction.knot_values_ns.tolist()]
-            if correction
-            else None
-        )
+        knots = None
+        if self.correction:
+            times_ns, values_ns = self.correction.knot_times_ns, self.correction.knot_values_ns
+            knots = [times_ns.tolist(), values_ns.tolist()]
         return {"base": self.base, "target": self.target, "knots": knots}
 
     @classmethod
@@ -69,9 +67,8 @@ class ClockMap:
         Jumps do not count.
         """
         offsets_ns = self.offset_at(np.array([first_ns, max(last_ns, first_ns + 1)]))
-        jumped_ns = (
-            sum(height_ns for _, height_ns in self.correction.jumps) if self.correction else 0.0
-        )
+        jumps = self.correction.jumps if self.correction else ()
+        jumped_ns = sum(height_ns for _, height_ns in jumps)
         drifted_ns = float(offsets_ns[1] - offsets_ns[0] - jumped_ns)
         return drifted_ns / max(last_ns - first_ns, 1) * 1e6
 

@@ -60,11 +60,9 @@ class Intervals:
         """Cut to a window (ns); intervals that are outside or have no length are left out."""
         start_ns, end_ns = np.maximum(self.start, first_ns), np.minimum(self.end, last_ns)
         is_kept = start_ns < end_ns
-        return (
-            Intervals(start_ns, end_ns)
-            if is_kept.all()
-            else Intervals(start_ns[is_kept], end_ns[is_kept])
-        )
+        if is_kept.all():
+            return Intervals(start_ns, end_ns)
+        return Intervals(start_ns[is_kept], end_ns[is_kept])
 
     def sort_edges(self) -> Intervals:
         """Sort begins and ends each for itself; which of them belong together is lost."""

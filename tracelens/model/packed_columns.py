@@ -84,10 +84,8 @@ class PackedColumns:
         }
         start_ns, lengths_ns = np.cumsum(numbers["start_ns"]) + self.first_ns, numbers["end_ns"]
         end_ns = np.where(lengths_ns == _OPEN, FOREVER, start_ns + lengths_ns)
-        words_by_name = {
-            name: Words(self.arrays[name], known) for name, known in self.words.items()
-        }
-        values_by_name = {
+        words = {name: Words(self.arrays[name], known) for name, known in self.words.items()}
+        values = {
             name: restore_once(
                 (rows, fractions),
                 partial(_join_fractions, rows, fractions, self.height),
@@ -96,12 +94,8 @@ class PackedColumns:
             for name, fractions in self.values.items()
             for rows in [self.arrays[name]]
         }
-        return Columns(
-            self.height,
-            numbers | {"start_ns": start_ns, "end_ns": end_ns},
-            words_by_name,
-            values_by_name,
-        )
+        numbers |= {"start_ns": start_ns, "end_ns": end_ns}
+        return Columns(self.height, numbers, words, values)
 
     def sharing(self, other: PackedColumns | None) -> PackedColumns:
         """Return it with the arrays of another process where they are equal, so that one is kept."""

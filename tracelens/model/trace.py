@@ -445,10 +445,7 @@ class Trace:
         shards, events = self.shards.height, self.processes["events"].sum()
         counts = [count(self.workers.height, "rank")]
         counts += [count(shards, "parameter server")] if shards else []
-        counts += [
-            count(self.steps["step"].n_unique(), "step"),
-            count(int(events), "event"),
-        ]
+        counts += [count(self.steps["step"].n_unique(), "step"), count(int(events), "event")]
         return f"Trace({name}: {', '.join(counts)})"
 
     def _repr_html_(self) -> str:

@@ -171,17 +171,11 @@ def bound_costs(
             )
             best_bandwidth = min(best_bandwidth, max(larger_call_bandwidths, default=0.0))
             inner_barriers_ns = (
-                one_barrier_ns
-                for other_uid, one_barrier_ns in barriers
-                if _has_all_ranks(members, uid, other_uid)
+                ns for other_uid, ns in barriers if _has_all_ranks(members, uid, other_uid)
             )
             barrier_ns = min(barrier_ns, max(inner_barriers_ns, default=0.0))
-        cost = bound_cost(
-            carried_bytes,
-            group["wire_ns"].to_numpy(),
-            max(best_bandwidth, link_bandwidth),
-            barrier_ns,
-        )
+        best_bandwidth, wire_ns = max(best_bandwidth, link_bandwidth), group["wire_ns"].to_numpy()
+        cost = bound_cost(carried_bytes, wire_ns, best_bandwidth, barrier_ns)
         if cost:
             costs[kind] = cost
     return costs
@@ -276,17 +270,10 @@ def find_fastest(costs: Mapping[CallKind, CostModel]) -> pl.DataFrame:
     for (op, ranks, algorithm), cost in costs.items():
         cost_by_algorithm.setdefault((op, ranks), {})[algorithm] = cost
     rows = [
-        (
-            op,
-            ranks,
-            from_bytes,
-            name,
-            costs_of_call[name].latency_ns,
-            costs_of_call[name].ns_per_byte,
-        )
-        for (op, ranks), costs_of_call in sorted(cost_by_algorithm.items())
-        if len(costs_of_call) > 1
-        for from_bytes, name in _find_crossings(costs_of_call)
+        (op, ranks, from_bytes, name, algorithms[name].latency_ns, algorithms[name].ns_per_byte)
+        for (op, ranks), algorithms in sorted(cost_by_algorithm.items())
+        if len(algorithms) > 1
+        for from_bytes, name in _find_crossings(algorithms)
     ]
     return pl.DataFrame(rows, schema=CHOICE_COLUMNS, orient="row")
 
@@ -304,18 +291,14 @@ def _find_crossings(costs: Mapping[str | None, CostModel]) -> Iterator[tuple[flo
         for cost_b in costs.values()
         if cost_a.ns_per_byte != cost_b.ns_per_byte
     }
-    edge_bytes = [
-        smallest,
-        *sorted(nbytes for nbytes in crossing_bytes if smallest < nbytes < largest),
-        largest,
-    ]
     if smallest >= largest:
         return
+    inner_bytes = sorted(nbytes for nbytes in crossing_bytes if smallest < nbytes < largest)
     fastest = [
         (
             float(begin_bytes),
             min(costs, key=lambda name: costs[name].predicted((begin_bytes + end_bytes) / 2)),
         )
-        for begin_bytes, end_bytes in pairwise(edge_bytes)
+        for begin_bytes, end_bytes in pairwise([smallest, *inner_bytes, largest])
     ]
     yield from (next(group) for _, group in groupby(fastest, key=itemgetter(1)))

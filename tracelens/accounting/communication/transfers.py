@@ -251,20 +251,16 @@ def _are_sends_buffered(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns
         uncertain_ns: Ends that are closer may be at the same time.
     """
     is_blocking = (pl.col("stops_there") | pl.col("wait_ns").is_not_null()) & ~pl.col("hop")
-    both_begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
-    known_messages = messages.select(
-        "message", "through_ns", "bytes", begun=both_begun_ns, blocks=is_blocking
-    )
-    rows = ends.join(known_messages, on="message")
+    begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
+    facts = messages.select("message", "through_ns", "bytes", begun=begun_ns, blocks=is_blocking)
+    rows = ends.join(facts, on="message")
     unexplained_ns = pl.col("end_ns") - pl.col("through_ns").max().over("call")
     least_ns = MIN_SHARE_UNEXPLAINED_IF_BUFFERED * (pl.col("end_ns") - pl.col("begun"))
     is_unexplained = unexplained_ns > pl.max_horizontal(least_ns, uncertain_ns)
     rows = rows.with_columns(is_unexplained=is_unexplained).filter("receives", "blocks")
-    unexplained_shares = rows.group_by(_SIZE).agg(pl.col("is_unexplained").mean())
-    buffered_sizes = unexplained_shares.filter(
-        pl.col("is_unexplained") > MIN_SHARE_OF_CALLS_IF_BUFFERED
-    )["bytes"]
-    return _SIZE.is_in(buffered_sizes.implode())
+    shares = rows.group_by(_SIZE).agg(unexplained_share=pl.col("is_unexplained").mean())
+    is_buffered = pl.col("unexplained_share") > MIN_SHARE_OF_CALLS_IF_BUFFERED
+    return _SIZE.is_in(shares.filter(is_buffered)["bytes"].implode())
 
 
 def _find_reasons(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:

@@ -168,16 +168,12 @@ def _follow_residual(exits: _Synchronised, clock: int) -> Correction:
         centred_ns = leads_ns - np.repeat(block_leads_ns, [len(block) for block in blocks])
     scatter_ns = MAD_TO_SIGMA * float(np.median(np.abs(centred_ns)))
     sigma_ns = MEDIAN_ERROR_RATIO * scatter_ns / float(np.sqrt(len(leads_ns) / len(blocks)))
-    if len(block_leads_ns) < MIN_POINTS_FOR_SLOPE or np.ptp(block_leads_ns) <= max(
-        6 * sigma_ns, MIN_PIECE_NS
-    ):
+    least_ns = max(6 * sigma_ns, MIN_PIECE_NS)
+    if len(block_leads_ns) < MIN_POINTS_FOR_SLOPE or np.ptp(block_leads_ns) <= least_ns:
         return Correction(np.array([-FAR_NS, FAR_NS]), np.zeros(2), sigma_ns, scatter_ns)
-    blocks_near_jump = _find_blocks_near_jump(block_leads_ns)
-    correction = (
-        _fit_jump(times_ns, leads_ns, np.concatenate(blocks[blocks_near_jump]))
-        if blocks_near_jump
-        else None
-    )
+    near, correction = _find_blocks_near_jump(block_leads_ns), None
+    if near:
+        correction = _fit_jump(times_ns, leads_ns, np.concatenate(blocks[near]))
     if correction is None:
         block_times_ns = [np.median(times_ns[block]) for block in blocks]
         correction = Correction(

@@ -132,11 +132,8 @@ def _fit_trend(times_ns: Floats, offsets_ns: Floats, half_windows_ns: Floats) ->
     error_ns = 2 * max(float(half_windows_ns[sharpest_of_blocks].max()), 0.0)
     span_ns = float(np.ptp(times_ns[sharpest_of_blocks]))
     shows_drift = span_ns * PLAUSIBLE_DRIFT > error_ns
-    line = fit_theil_sen(
-        times_ns[sharpest_of_blocks],
-        offsets_ns[sharpest_of_blocks],
-        2 if shows_drift else len(sharpest_of_blocks) + 1,
-    )
+    min_points = 2 if shows_drift else len(sharpest_of_blocks) + 1
+    line = fit_theil_sen(times_ns[sharpest_of_blocks], offsets_ns[sharpest_of_blocks], min_points)
     if abs(line.slope) > MAX_DRIFT:  # these are no readings of a clock
         return Line(float(np.median(offsets_ns[sharpest_of_blocks]))), PLAUSIBLE_DRIFT
     return line, WANDER + (error_ns / span_ns if shows_drift else PLAUSIBLE_DRIFT)

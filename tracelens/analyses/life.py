@@ -46,12 +46,13 @@ def run(facts: Facts) -> Life:
     if life is None:
         empty = (pl.DataFrame(schema=ATTEMPT_COLUMNS), pl.DataFrame(schema=LIFE_COLUMNS))
         return Life(*empty, None, ())
-    shares = _sum_shares(life, facts.failures)
+    shares = sum_shares(life, facts.failures)
     findings = (_report_restarts(life, shares),) if shares.attempts > 1 else ()
     return Life(life.attempts, life.uses, shares, findings)
 
 
-def _sum_shares(life: LifeLedger, failures: list[Failure]) -> LifeShares:
+def sum_shares(life: LifeLedger, failures: list[Failure]) -> LifeShares:
+    """Sum up the uses of all attempts; `failures` are those of the last attempt, the cause first."""
     sums = (
         life.uses.group_by("use").agg(pl.col("share").sum()).sort("share", "use", descending=True)
     )

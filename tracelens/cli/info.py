@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.cli import runs
@@ -99,6 +100,7 @@ def _summarize_files(path: Path) -> dict[str, Any]:
         "sampled": sampled(path, files),
         "devices": _list_device_clocks(files),
         "notes": [write_note(note) for note in (*unreadable, *notes_of(files), *restarts)],
+        "life": _measure_life(path) if restarts or any(one.side.endings for one in files) else None,
         "recognised": None,  # it is a recording of our own
     }
 
@@ -123,6 +125,7 @@ def _describe_process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: 
         "complete": facts.side.complete and not facts.cut,
         "file": facts.file,
         "detail": facts.side.retention.detail,
+        "ended_by": next((one.cause for one in facts.side.endings if one.thread is None), None),
     }
 
 
@@ -163,10 +166,14 @@ def _list_device_clocks(files: list[FileFacts]) -> list[dict[str, Any]]:
 
 def describe(trace: Trace) -> dict[str, Any]:
     """Gather the facts as plain values."""
+    import polars as pl
+
     from tracelens.model.fmt import shown_name
     from tracelens.reports.messages import write_note
 
     steps = dict(trace.steps.group_by("process").len().iter_rows())
+    fatal = trace.endings.filter(pl.col("thread").is_null()).unique("process", keep="first")
+    causes = dict(fatal.select("process", "cause").iter_rows())
     processes = [
         {
             **{name: row[name] for name in ("role", "rank", "host", "pid")},
@@ -174,6 +181,7 @@ def describe(trace: Trace) -> dict[str, Any]:
             "events": row["events"],
             "seconds": _measure_seconds(row["first_ns"], row["last_ns"]),
             **{name: row[name] for name in ("dropped", "complete", "file", "detail")},
+            "ended_by": causes.get(row["process"]),
         }
         for row in trace.processes.sort("role", "rank", "pid").iter_rows(named=True)
     ]
@@ -185,8 +193,34 @@ def describe(trace: Trace) -> dict[str, Any]:
         "sampled": trace.samples["process"].n_unique(),
         "devices": trace.device_clocks.to_dicts(),
         "notes": [write_note(note) for note in trace.notes],
+        "life": _describe_life(trace),
         "recognised": _describe_recognition(trace),
     }
+
+
+def _measure_life(path: Path) -> dict[str, Any] | None:
+    """Return what became of the wall time of a job, for which its events are read."""
+    from tracelens import load
+    from tracelens.errors import TraceLensError
+
+    try:
+        return _describe_life(load.open(path))
+    except TraceLensError:  # its own sentence follows where the trace is analyzed
+        return None
+
+
+def _describe_life(trace: Trace) -> dict[str, Any] | None:
+    """Return the uses of a job's wall time; None if TraceLens did not record all of it."""
+    from tracelens.accounting.life.failures import find_failures
+    from tracelens.accounting.life.ledger import measure_life
+    from tracelens.analyses.life import sum_shares
+    from tracelens.reports.messages import describe_life
+
+    life = None if trace.parted or trace.is_snapshot else measure_life(trace)
+    if life is None:
+        return None
+    shares = sum_shares(life, find_failures(trace, life.lives[-1]))
+    return {"sentence": describe_life(shares), **asdict(shares)}
 
 
 def _describe_recognition(trace: Trace) -> dict[str, Any] | None:
@@ -227,6 +261,9 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
     cells = map(_cells, facts["processes"])
     rows = [_COLUMNS, *(tuple(map(shown, row)) for row in cells)]
     lines += ["", *(_markdown_table(rows) if markdown else _text_table(rows)), ""]
+    life = facts["life"]
+    if life and (life["attempts"] > 1 or life["failure"]):
+        lines += [shown(f"life: {life['sentence']}"), ""]
     lines += map(shown, _recognition_lines(facts.get("recognised")))
     lines += [f"note: {shown(note)}" for note in facts["notes"]]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -257,6 +294,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     pid = "-" if row["pid"] is None else str(row["pid"])
     numbers = (_cell(row[name]) for name in _COLUMNS[3:7])
     ended = "completed" if row["complete"] else "truncated"
+    ended += f", {row['ended_by']}" if row["ended_by"] else ""
     return (f"{row['role']} {row['rank']}", _cell(row["host"]), pid, *numbers, ended)
 
 

@@ -26,7 +26,7 @@ from tracelens.model.choice import EVERYTHING
 from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
 from tracelens.model.notes import Note
-from tracelens.model.result import DeviceShares, Efficiency, Report, Share, Summary
+from tracelens.model.result import DeviceShares, Efficiency, LifeShares, Report, Share, Summary
 from tracelens.model.trace import Alignment, HostClock
 from tracelens.model.verdict import Ledger, Loss, Verdict
 from tracelens.schema.json_text import loads
@@ -173,6 +173,7 @@ def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Repo
         findings=tuple(Finding(**_fixed(finding)) for finding in fields["findings"]),
         notes=tuple(Note(**_fixed(note)) for note in fields["notes"]),
         results=results or {},
+        life=LifeShares(**fields["life"]) if fields["life"] else None,
     )
 
 

@@ -12,11 +12,13 @@ import os
 import shutil
 import tempfile
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelens.containment import left_out
 from tracelens.conversion.lock import locked
+from tracelens.schema.life import JOURNALS
 from tracelens.schema.ownership import is_ours, mark
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
 
@@ -38,7 +40,7 @@ __all__ = [
 
 # Of the index format: to be raised when the files of an index change, or when the analyses come to other
 # findings on the same trace; `tests/lod/test_index_layout.py` holds the files to it.
-INDEX_VERSION: Final = 15
+INDEX_VERSION: Final = 16
 _FOLDERS: Final = "index-v"
 INDEX_FOLDER: Final = f"{_FOLDERS}{INDEX_VERSION}"
 _LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
@@ -82,6 +84,7 @@ def fingerprint(trace: Path) -> str | None:
     live_files = (Path(entry.name) for entry in visible if entry.name.endswith(_LIVE_SUFFIXES))
     if not files or any(entry.stem not in converted for entry in live_files):
         return None
+    files += [entry for entry in visible if fnmatch(entry.name, JOURNALS)]
     return _digest([*sorted(map(_described, files)), *left_out(trace)])
 
 

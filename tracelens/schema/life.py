@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
 __all__ = [
+    "JOURNALS",
     "Ended",
     "Exited",
     "Journal",
@@ -30,7 +31,7 @@ __all__ = [
     "read_journals",
 ]
 
-_PATTERN: Final = "life-*.jsonl"
+JOURNALS: Final = "life-*.jsonl"
 _MOST_BYTES: Final = 1 << 26
 _LIMIT: Final = 1 << 63
 
@@ -119,7 +120,7 @@ class Journal:
             OSError: the folder cannot be made.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / _PATTERN.replace("*", f"{host_name()}-{os.getpid()}")
+        self._path = folder / JOURNALS.replace("*", f"{host_name()}-{os.getpid()}")
 
     def append(self, entry: Entry) -> None:
         """Append an entry.
@@ -138,7 +139,7 @@ class Journal:
 
 def journal_files(folder: Path) -> list[Path]:
     """List the journals of a trace folder by name."""
-    return sorted(folder.glob(_PATTERN)) if folder.is_dir() else []
+    return sorted(folder.glob(JOURNALS)) if folder.is_dir() else []
 
 
 def read_journals(folder: Path) -> list[Entry]:

@@ -77,8 +77,10 @@ def process_notes(
         sentence = f"'{file}' is still being recorded: its {events} events up to now are used."
         notes.append(Note(file, sentence, "running"))
     elif not side.complete:
+        cause = next((one.cause for one in side.endings if one.thread is None), None)
+        reason = f"ended by {cause}" if cause else "killed, or still running"
         sentence = (
-            f"'{file}' did not end its recording itself (killed, or still running): "
+            f"'{file}' did not end its recording itself ({reason}): "
             f"all {events} events up to then are used."
         )
         notes.append(Note(file, sentence, "incomplete"))

@@ -78,9 +78,8 @@ def describe_life(life: LifeShares) -> str:
         if use != "kept" and share >= _WORTH_NAMING
     ]
     attempts = fmt.count(life.attempts, "attempt")
-    failed = f" The last attempt failed of {life.failure}." if life.failure else ""
     shares = "; ".join([kept, *uses[:_MOST_NAMED]])
-    return f"{attempts} in {fmt.duration(life.wall_ns)}: {shares}.{failed}"
+    return f"{attempts} in {fmt.duration(life.wall_ns)}: {shares}."
 
 
 def accounted(ledger: Ledger, findings: Sequence[Finding], *, at_most: bool = False) -> str:

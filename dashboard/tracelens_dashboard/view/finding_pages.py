@@ -12,6 +12,7 @@ STEPS: Final = "/steps"
 COLLECTIVES: Final = "/collectives"
 OVERLAP: Final = "/interleaving"
 SHARDS: Final = "/shards"
+LIFE: Final = "/life"
 
 
 class EvidencePage(NamedTuple):
@@ -31,6 +32,7 @@ _KINDS_BY_PAGE: Final = {
     EvidencePage(COLLECTIVES, "All collectives"): (
         "slow_link", "congestion", "small_messages", "repeated_reductions", "desync", "hang",
     ),
+    EvidencePage(LIFE, "All attempts"): ("restarts",),
     EvidencePage(OVERLAP, "Overlap"): ("exposed_communication", "update_gap"),
     EvidencePage(SHARDS, "All shards"): (
         "ps_hot_shard", "ps_cpu_bound", "ps_network_bound", "ps_incast", "ps_uninstrumented",

@@ -108,7 +108,7 @@ def measure_life(trace: Trace) -> LifeLedger | None:
     rows: list[tuple[int, str, int]] = []
     reached_ns = begins_ns[0]
     for index, (attempt, course) in enumerate(zip(attempts, courses, strict=True)):
-        rows.append((index + 1, "dead", begins_ns[index] - reached_ns))
+        rows.append((max(index, 1), "dead", begins_ns[index] - reached_ns))  # after the one before
         uses = _AttemptUses(attempt, course, begins_ns[index], later_steps[index], all_steps_ns)
         rows += [(index + 1, use, ns) for use, ns in uses.sum_up().items()]
         reached_ns = attempt.end_ns

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from support.launch.recording import run_command
+from support.launch.torchrun import torchrun_command
 from support.runs.indexes import explained
-from support.samples import SAMPLES, manifest, record
+from support.samples import EXAMPLES, SAMPLES, manifest, record
 from support.web.browser import chromium, opened, served, settled
 
 from tracelens.lod import raster
@@ -44,12 +46,14 @@ SETTLED_MS: Final = 2_500  # for what no request tells: fonts, animations, the b
 USUAL: Final = "ddp-slow-backprop"
 OTHER: Final = "ddp-healthy"
 SAMPLED: Final = "mpi-late-rank with stacks"  # which samples lack: recorded anew
+RESTARTED: Final = "restarts"  # the same
 # Of a page, by its path: the sample, and what its address says besides.
 SUITS: Final = {
     "/timeline": ("mpi-late-rank", "&t0=2300000000&t1=3500000000&pin=2"),
     "/shards": ("ps-hot-shard", ""),
     "/collectives": ("mpi-sweep", ""),
     "/stacks": (SAMPLED, ""),
+    "/life": (RESTARTED, ""),
     "/compare": (USUAL, f"&compare={{{OTHER}}}"),
     "/scaling": ("02-ranks", ""),
 }
@@ -115,11 +119,23 @@ def _copied(folder: Path) -> dict[str, str]:
     """Copy the samples, as an index is made beside them; return their ids."""
     folder.mkdir()
     suited = {sample for path, (sample, _) in SUITS.items() if path != scaling.PATH}
-    for sample in {USUAL, OTHER, *suited} - {SAMPLED}:
+    for sample in {USUAL, OTHER, *suited} - {SAMPLED, RESTARTED}:
         shutil.copytree(SAMPLES / sample, folder / sample, ignore=shutil.ignore_patterns("index-*"))
     late = next(sample for sample in manifest() if sample.name == "mpi-late-rank")
     record(replace(late, record=["--sample"]), folder / SAMPLED)
+    _record_restarts(folder / RESTARTED)
     return {run.name: id_of(run) for run in folder.iterdir()}
+
+
+def _record_restarts(folder: Path) -> None:
+    """Record a training that is killed and started again."""
+    with tempfile.TemporaryDirectory() as state:
+        options = ["--state", state, "--fail", "27:1:kill", "44:0:raise"]
+        launch = torchrun_command(EXAMPLES / "ddp_restarts.py", 2, options)
+        launch[1:1] = ["--max-restarts", "3"]
+        run_command(
+            [sys.executable, "-m", "tracelens", "record", "--out", str(folder), "--", *launch]
+        )
 
 
 def _wanted() -> Iterator[tuple[str, str, Scheme]]:

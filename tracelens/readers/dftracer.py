@@ -18,7 +18,7 @@ import polars as pl
 from tracelens.errors import NotATrace
 from tracelens.model import fmt
 from tracelens.model.recognition import Gap
-from tracelens.readers.event_stream import EventStream, begin_of_events
+from tracelens.readers.event_stream import EventStream, read_first_bytes
 from tracelens.readers.files import FileSet, FilesReader, ReadFile
 from tracelens.readers.gathered import SpanBuffer, SpanMeaning, words_by_number
 from tracelens.readers.json_values import MOST_US, as_object, as_signed_number, as_text, unquoted
@@ -72,7 +72,7 @@ class DFTracerReader(FilesReader[FileEvents]):
 
     def is_format(self, file: Path) -> bool:
         """Return True if a file begins with an event on a line of its own, no comma behind it."""
-        line, _, _ = begin_of_events(file).removeprefix(b"[").lstrip().partition(b"\n")
+        line, _, _ = read_first_bytes(file).removeprefix(b"[").lstrip().partition(b"\n")
         try:
             event = as_object(orjson.loads(line))
         except orjson.JSONDecodeError:
@@ -87,20 +87,19 @@ class DFTracerReader(FilesReader[FileEvents]):
         host_of_hash: dict[str, str] = {}
         for event in events.read_events(EventStream(file, lines=True), spans.__len__):
             _add_event(event, events, spans, host_of_hash)
-        events.rows = _rows(spans, host_of_hash)
+        events.rows = _build_rows(spans, host_of_hash)
         return events
 
     def facts(self, run: FileSet[FileEvents]) -> Iterator[tuple[str, str]]:
         """Yield how many bytes moved, and how many epochs and steps events name."""
-        rows_with_bytes = run.rows.filter(pl.col("bytes").is_not_null())
-        if rows_with_bytes.height:
+        transfers = run.rows.filter(pl.col("bytes").is_not_null())
+        if transfers.height:
             is_read = pl.col("kind").cast(pl.String) == "data"
-            read, written = (
-                rows_with_bytes.filter(which)["bytes"].sum() for which in (is_read, ~is_read)
-            )
+            read_bytes = transfers.filter(is_read)["bytes"].sum()
+            written_bytes = transfers.filter(~is_read)["bytes"].sum()
             yield (
                 "I/O",
-                f"{rows_with_bytes.height:,} calls moved {read:,} bytes in and {written:,} out",
+                f"{transfers.height:,} calls moved {read_bytes:,} bytes in and {written_bytes:,} out",
             )
         epochs = {epoch for file in run.contents.values() for epoch in file.epochs}
         steps = {step for file in run.contents.values() for step in file.steps}
@@ -135,25 +134,17 @@ class DFTracerReader(FilesReader[FileEvents]):
 def _add_event(
     event: dict[str, Any], events: FileEvents, spans: _Spans, host_of_hash: dict[str, str]
 ) -> None:
+    """Add an event to `spans` if it lasts, else note what it says, and count it."""
     phase, args = event.get("ph"), as_object(event.get("args"))
     if phase != "X":
         if event.get("name") == "HH":
             host_of_hash[_label(args.get("value"))] = _label(args.get("name"))
-        sort = _PHASES_IN_NO_ROW.get(phase) if isinstance(phase, str) else None
-        events.left_out[sort or "events of other phases"] += 1
+        left_out_as = _PHASES_IN_NO_ROW.get(phase) if isinstance(phase, str) else None
+        events.left_out[left_out_as or "events of other phases"] += 1
         return
-    name, start_us, length_us = (
-        event.get("name"),
-        _number(event.get("ts")),
-        _number(event.get("dur")),
-    )
-    if (
-        not isinstance(name, str)
-        or not name
-        or start_us is None
-        or length_us is None
-        or length_us < 0
-    ):
+    name = event.get("name") or None
+    start_us, duration_us = _number(event.get("ts")), _number(event.get("dur"))
+    if not isinstance(name, str) or start_us is None or duration_us is None or duration_us < 0:
         events.unusable += 1
         return
     category, pid = _label(event.get("cat")), _label(event.get("pid"))
@@ -166,7 +157,7 @@ def _add_event(
             events.steps.add((epoch, step))
     thread = (pid, _label(event.get("tid")), _label(args.get("hostname") or args.get("hhash")))
     nbytes = _bytes_moved(category, name, args)
-    end_us = start_us + length_us
+    end_us = start_us + duration_us
     spans.add(start_us * 1_000, end_us * 1_000, (category, name), thread, nbytes)
 
 
@@ -186,19 +177,20 @@ def _number(value: object) -> int | None:
     return as_signed_number(unquoted(value), MOST_US)
 
 
-def _kind(category: str, name: str) -> str:
+def _kind_of(category: str, name: str) -> str:
     """Return the kind of a span by its category, else by the last part of its name."""
-    sort, last_word = category.casefold().replace("_", ""), name.rpartition(".")[2]
-    if sort in _SYSTEM_CALLS and any(word in name for word in _WORDS_OF_OUTPUT):
+    plain_category, last_word = category.casefold().replace("_", ""), name.rpartition(".")[2]
+    if plain_category in _SYSTEM_CALLS and any(word in name for word in _WORDS_OF_OUTPUT):
         return "user"  # what is written is not loaded; a checkpoint says so around it
-    if sort in _CATEGORIES_OF_IO:
+    if plain_category in _CATEGORIES_OF_IO:
         return "data"
-    if last_word.casefold() == "checkpoint" or sort == "checkpoint":
+    if last_word.casefold() == "checkpoint" or plain_category == "checkpoint":
         return "checkpoint"
     return meaning_of_name(last_word, category, excluded=_NOT_OF_DFTRACER)[0]
 
 
-def _rows(spans: _Spans, host_of_hash: dict[str, str]) -> pl.DataFrame:
+def _build_rows(spans: _Spans, host_of_hash: dict[str, str]) -> pl.DataFrame:
+    """Return one row per span, in words of `spans.build`; `host_of_hash` are the names of hosts."""
     has_several_processes = len({pid for pid, _, _ in spans.threads}) > 1
     hosts = [host_of_hash.get(host, host) or None for _, _, host in spans.threads]
 
@@ -206,5 +198,5 @@ def _rows(spans: _Spans, host_of_hash: dict[str, str]) -> pl.DataFrame:
         pid, tid, _ = thread
         return f"thread {tid} of {pid}" if has_several_processes else f"thread {tid}"
 
-    rows = spans.frame(lambda key: SpanMeaning(_kind(*key), None, key[1]), thread_name)
+    rows = spans.frame(lambda key: SpanMeaning(_kind_of(*key), None, key[1]), thread_name)
     return rows.with_columns(host=words_by_number(hosts, spans.thread_of_row))

@@ -15,6 +15,7 @@ import os
 import re
 import zlib
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Event",
     "EventStream",
-    "begin_of_events",
     "is_compressed",
     "looks_like_events",
-    "plain",
+    "read_decompressed",
+    "read_first_bytes",
 ]
 
 Event = dict[str, Any]
@@ -67,11 +68,11 @@ _LONG: Final = re.compile(rb'"ts"\s*:\s*-?\d{13}')
 _EXACT: Final = re.compile(rb'("ts"\s*:\s*-?\d{14,})\.(\d{3})(?=\s*[,}])')
 
 
-def begin_of_events(path: Path) -> bytes:
+def read_first_bytes(path: Path) -> bytes:
     """Return the first bytes of a file, decompressed, from its first character on; none on failure."""
     try:
         with open_regular(path) as file:
-            first_bytes = b"".join(_take_bytes(plain(file, _BEGIN_BYTES), _BEGIN_BYTES))
+            first_bytes = b"".join(_take_bytes(read_decompressed(file, _BEGIN_BYTES), _BEGIN_BYTES))
     except (OSError, EOFError, NotATrace, zlib.error):
         return b""
     return first_bytes.lstrip(_BEFORE)
@@ -79,7 +80,7 @@ def begin_of_events(path: Path) -> bytes:
 
 def looks_like_events(path: Path) -> bool:
     """Return True if a file begins as trace events in JSON do."""
-    first_bytes = begin_of_events(path)
+    first_bytes = read_first_bytes(path)
     if first_bytes.startswith(b"{"):
         return b'"traceEvents"' in first_bytes or b'"schemaVersion"' in first_bytes
     return first_bytes.startswith(b"[") and b'"ph"' in first_bytes
@@ -111,53 +112,55 @@ class EventStream:
     exact: bool = False  # times are whole nanoseconds, where doubles could not hold them
 
     def pieces(self) -> Iterator[list[Any]]:
-        """Yield lists of events.
+        """Yield the events of the file, a list for each piece of it.
 
         Raises:
             NotATrace: there is no list of events, it is no regular file, or too large.
         """
         with open_regular(self.path) as file:
             growth = Growth(os.fstat(file.fileno()).st_size)
-            yield from self._events(self._guarded(plain(file, PIECE_BYTES), growth))
+            chunks = read_decompressed(file, PIECE_BYTES)
+            yield from self._parse_all(self._count_bytes(chunks, growth))
 
-    def _guarded(self, parts: Iterator[bytes], growth: Growth) -> Iterator[bytes]:
-        """Count bytes; a compressed stream that breaks off is a file that was cut."""
+    def _count_bytes(self, chunks: Iterator[bytes], growth: Growth) -> Iterator[bytes]:
+        """Yield the chunks and count their bytes; compressed data that breaks off means a cut file."""
         try:
-            for piece in parts:
-                self.read_bytes += len(piece)
-                growth.add_bytes(len(piece))
-                yield piece
+            for chunk in chunks:
+                self.read_bytes += len(chunk)
+                growth.add_bytes(len(chunk))
+                yield chunk
         except (zlib.error, EOFError, OSError) as error:
-            self._note(f"it cannot be decompressed to its end ({error})")
+            self._note_damage(f"it cannot be decompressed to its end ({error})")
             self.cut = True
 
-    def _note(self, reason: str) -> None:
+    def _note_damage(self, reason: str) -> None:
         self.damage = self.damage or reason
 
-    def _events(self, parts: Iterator[bytes]) -> Iterator[list[Any]]:
-        unread = self._after_head(parts)
-        for part in parts:
-            unread += part
+    def _parse_all(self, chunks: Iterator[bytes]) -> Iterator[list[Any]]:
+        """Yield lists of events from the chunks of the file; `unread` are bytes not parsed yet."""
+        unread = self._skip_head(chunks)
+        for chunk in chunks:
+            unread += chunk
             if self._ended:
                 continue
             if len(unread) >= PIECE_BYTES:
-                events, unread = self._parse_piece(self._exactly(unread))
+                events, unread = self._parse_piece(self._prepare(unread))
                 yield events
             if len(unread) > _LONGEST_EVENT:
-                self._lose(f"no event ends in {len(unread) >> 20} MiB of it", unread)
+                self._count_lost(f"no event ends in {len(unread) >> 20} MiB of it", unread)
                 unread = b""
         if not self._ended:
-            events, unread = self._parse_end(self._exactly(unread))
+            events, unread = self._parse_end(self._prepare(unread))
             yield events
         if self._ended and not self._is_list:
-            self._learn(b"{" + unread.strip().removeprefix(b","))
+            self._take_facts(b"{" + unread.strip().removeprefix(b","))
 
-    def _after_head(self, parts: Iterator[bytes]) -> bytes:
-        """Read up to the first event; return what was read beyond."""
+    def _skip_head(self, chunks: Iterator[bytes]) -> bytes:
+        """Read up to the first event, take the facts before it, and return the bytes read beyond."""
         head = bytearray()
-        for part in parts:
-            searched = max(0, len(head) - _LONGEST_KEY)
-            head += part if head else part.lstrip(_BEFORE)
+        for chunk in chunks:
+            search_start = max(0, len(head) - _LONGEST_KEY)
+            head += chunk if head else chunk.lstrip(_BEFORE)
             if head[:1] == b"[":
                 self._is_list = True
                 return bytes(head[1:])
@@ -166,9 +169,9 @@ class EventStream:
                 return bytes(head)
             if head and head[:1] != b"{":
                 break
-            match = _KEY.search(head, searched)
+            match = _KEY.search(head, search_start)
             if match:
-                self._learn(bytes(head[: match.start()].rstrip().rstrip(b",") + b"}"))
+                self._take_facts(bytes(head[: match.start()].rstrip().rstrip(b",") + b"}"))
                 return bytes(head[match.end() :])
             if len(head) > _MOST_HEAD:
                 break
@@ -177,66 +180,69 @@ class EventStream:
             "list of events, such as torch.profiler's export_chrome_trace writes."
         )
 
-    def _learn(self, text: bytes) -> None:
+    def _take_facts(self, text: bytes) -> None:
         """Take the members of an object other than its events."""
         try:
             members = orjson.loads(text)
         except orjson.JSONDecodeError:
-            members = _patiently(text)
+            members = _parse_leniently(text)
         if isinstance(members, dict):
             self.facts |= members
         else:
             self.lost_facts = True
             self.lost += text.count(_PHASE)
-            self._note("what stands beside its events is not JSON")
+            self._note_damage("what stands beside its events is not JSON")
 
     def _parse_piece(self, text: bytes) -> tuple[list[Any], bytes]:
-        """Return the events of a text up to the last boundary, and what is behind that."""
-        near = max(0, len(text) - _NEAR_END)
-        ends = [found.end() for found in _BOUNDARY.finditer(text, near)]
-        for end in ends[: -_TRIED - 1 : -1]:
+        """Return the events of a text up to its last boundary, and the text behind it.
+
+        If the list of events ends before: the events up to there, and the text behind the list.
+        """
+        search_start = max(0, len(text) - _NEAR_END)
+        boundaries = [match.end() for match in _BOUNDARY.finditer(text, search_start)]
+        for end in boundaries[: -_TRIED - 1 : -1]:
             decoded = self.decode(_as_list(text[:end])) if self.decode else None
             if decoded is not None:
                 return decoded, text[end:]
-            events, ended = _parsed_list(text[:end])
-            if ended is not None:
+            events, list_end = _parse_list(text[:end])
+            if list_end is not None:
                 self._ended = True
-                return events or [], text[ended:]
+                return events or [], text[list_end:]
             if events is not None:
                 return events, text[end:]
-        if not ends:
+        if not boundaries:
             return [], text
-        return self._one_by_one(text[: ends[-1]]), text[ends[-1] :]
+        return self._parse_one_by_one(text[: boundaries[-1]]), text[boundaries[-1] :]
 
     def _parse_end(self, text: bytes) -> tuple[list[Event], bytes]:
         """Return the events up to the end of the list, and what stands behind it."""
-        events, ended = _parsed_list(text, closed=True)
-        if ended is not None:
+        events, list_end = _parse_list(text, closed=True)
+        if list_end is not None:
             self._ended = True
-            return events or [], text[ended:]
-        ends = [whole_events.end() for whole_events in _BOUNDARY.finditer(text)]
-        before = ends[-1] if ends else 0
-        whole_events = self._one_by_one(text[:before]) if before else []
-        events, behind = self._parse_last_event(text[before:])
+            return events or [], text[list_end:]
+        boundaries = [match.end() for match in _BOUNDARY.finditer(text)]
+        last_event_start = boundaries[-1] if boundaries else 0
+        whole_events = self._parse_one_by_one(text[:last_event_start]) if last_event_start else []
+        events, behind = self._parse_last_event(text[last_event_start:])
         return whole_events + events, behind
 
     def _parse_last_event(self, text: bytes) -> tuple[list[Event], bytes]:
         """Return the last event, and the text after the end of the list, if any."""
-        events, ended = _parsed_list(text) if text.strip() else ([], None)
+        events, list_end = _parse_list(text) if text.strip() else ([], None)
         if events is None:
-            events, ended = _repaired_to_its_end(text)
-        if ended is not None:
+            events, list_end = _repair_last_event(text)
+        if list_end is not None:
             self._ended = True
-            return events or [], text[ended:]
+            return events or [], text[list_end:]
         if not self._is_list or events is None:
             self.cut = True
-            self._note("it ends within its list of events")
+            self._note_damage("it ends within its list of events")
         return events or [], b""
 
-    def _exactly(self, text: bytes) -> bytes:
+    def _prepare(self, text: bytes) -> bytes:
         """Turn microseconds that doubles cannot hold to the nanosecond into whole nanoseconds.
 
-        Of a file of lines, put the commas between events instead.
+        In a file of lines, put commas between events instead. Returns the text to parse.
         """
         if self.lines:
             return _LINE_ENDS.sub(b"},\n", text)
@@ -246,38 +252,42 @@ class EventStream:
             self._short = not _LONG.search(text)
         if self._short:
             return text
-        exact, count = _EXACT.subn(rb"\1\2", text)
-        self.exact = self.exact or bool(count)
-        return exact
+        exact_text, replaced_count = _EXACT.subn(rb"\1\2", text)
+        self.exact = self.exact or bool(replaced_count)
+        return exact_text
 
-    def _one_by_one(self, text: bytes) -> list[Event]:
-        """Return the events of a text that orjson refuses as a whole; count those beyond repair."""
-        edges = [0, *(parsed_events.end() for parsed_events in _BOUNDARY.finditer(text)), len(text)]
+    def _parse_one_by_one(self, text: bytes) -> list[Event]:
+        """Return the events of a text that orjson refuses as a whole; count those beyond repair.
+
+        An event may hold objects, so up to `_JOINED` pieces are tried as one event.
+        """
+        edges = [0, *(match.end() for match in _BOUNDARY.finditer(text)), len(text)]
+        pieces = [text[begin:end] for begin, end in pairwise(edges)]
         parsed_events: list[Event] = []
-        edge, last = 0, len(edges) - 1
-        while edge < last:
-            for next_edge in range(edge + 1, min(edge + _JOINED, last) + 1):
-                part = text[edges[edge] : edges[next_edge]]
-                events = _parsed_list(part)[0] or _repair(part)
+        index = 0
+        while index < len(pieces):
+            for piece_count in range(1, min(_JOINED, len(pieces) - index) + 1):
+                event_text = b"".join(pieces[index : index + piece_count])
+                events = _parse_list(event_text)[0] or _repair(event_text)
                 if events is not None:
                     parsed_events += events
-                    edge = next_edge
+                    index += piece_count
                     break
             else:
-                self._lose("some of it is not JSON", text[edges[edge] : edges[edge + 1]])
-                edge += 1
+                self._count_lost("some of it is not JSON", pieces[index])
+                index += 1
         return parsed_events
 
-    def _lose(self, reason: str, text: bytes) -> None:
+    def _count_lost(self, reason: str, text: bytes) -> None:
         """Count the events in a text that cannot be parsed; each has a phase."""
         self.lost += max(1, text.count(_PHASE))
-        self._note(reason)
+        self._note_damage(reason)
 
 
-def _take_bytes(parts: Iterator[bytes], size: int) -> Iterator[bytes]:
-    for part in parts:
-        yield part[:size]
-        size -= len(part)
+def _take_bytes(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield chunk[:size]
+        size -= len(chunk)
         if size <= 0:
             return
 
@@ -287,7 +297,7 @@ def is_compressed(content: bytes) -> bool:
     return content.startswith((_GZIP, _ZSTD))
 
 
-def plain(file: FileIO | BytesIO, size: int) -> Iterator[bytes]:
+def read_decompressed(file: FileIO | BytesIO, chunk_bytes: int) -> Iterator[bytes]:
     """Yield the content of a file, decompressed if it is gzip (of several members, too) or zstd.
 
     Raises:
@@ -296,34 +306,35 @@ def plain(file: FileIO | BytesIO, size: int) -> Iterator[bytes]:
     first_bytes = file.read(len(_ZSTD))
     file.seek(0)
     if first_bytes == _ZSTD:
-        yield from _plain_of_zstd(file, size)
+        yield from _decompress_zstd(file, chunk_bytes)
     elif first_bytes.startswith(_GZIP):
-        yield from _plain_of_gzip(file, size)
+        yield from _decompress_gzip(file, chunk_bytes)
     else:
-        while part := file.read(size):
-            yield part
+        while chunk := file.read(chunk_bytes):
+            yield chunk
 
 
-def _plain_of_zstd(file: FileIO | BytesIO, size: int) -> Iterator[bytes]:
+def _decompress_zstd(file: FileIO | BytesIO, chunk_bytes: int) -> Iterator[bytes]:
     stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
     try:
-        while part := stream.read(size):
-            yield part
+        while chunk := stream.read(chunk_bytes):
+            yield chunk
     except (OSError, pa.ArrowException) as error:
         raise EOFError(str(error)) from error
 
 
-def _plain_of_gzip(file: FileIO | BytesIO, size: int) -> Iterator[bytes]:
-    unpack = zlib.decompressobj(wbits=31)
-    while packed := file.read(size // 8):
+def _decompress_gzip(file: FileIO | BytesIO, chunk_bytes: int) -> Iterator[bytes]:
+    """Yield up to `chunk_bytes` at a time; the file may have several members, padded with zeros."""
+    decompressor = zlib.decompressobj(wbits=31)
+    while packed := file.read(chunk_bytes // 8):
         while packed:
-            yield from filter(None, [unpack.decompress(packed, size)])
-            packed = unpack.unconsumed_tail
-            if unpack.eof:
-                packed = unpack.unused_data.lstrip(b"\0")
+            yield from filter(None, [decompressor.decompress(packed, chunk_bytes)])
+            packed = decompressor.unconsumed_tail
+            if decompressor.eof:
+                packed = decompressor.unused_data.lstrip(b"\0")
                 if packed:
-                    unpack = zlib.decompressobj(wbits=31)
-    if not unpack.eof:
+                    decompressor = zlib.decompressobj(wbits=31)
+    if not decompressor.eof:
         raise EOFError("it ends within the compressed stream")
 
 
@@ -332,31 +343,35 @@ def _as_list(text: bytes) -> bytes:
     return b"[%b]" % text.rstrip().removesuffix(b",")
 
 
-def _parsed_list(text: bytes, *, closed: bool = False) -> tuple[list[Event] | None, int | None]:
-    """Parse events with commas between; null if they are not JSON.
+def _parse_list(text: bytes, *, closed: bool = False) -> tuple[list[Event] | None, int | None]:
+    """Parse events with commas between; None if they are not JSON.
 
-    With them comes where the list ends, if that is within the text; `closed`: only if it does.
+    Also returns the index behind the bracket that closes the list, None if the text has none;
+    `closed`: it must have one.
     """
-    listed = _as_list(text)
-    opened = listed[:-1]
+    list_text = _as_list(text)
+    unclosed_text = list_text[:-1]
     try:
-        parsed = orjson.loads(opened if closed else listed)
+        events = orjson.loads(unclosed_text if closed else list_text)
     except orjson.JSONDecodeError as error:
         if not error.msg.startswith(_BEHIND):
             return None, None
-        ended = len(error.doc[: error.pos].encode())
-        return orjson.loads(opened[:ended]), ended - 1
-    return parsed, len(text) if closed else None
+        list_end = len(error.doc[: error.pos].encode())
+        return orjson.loads(unclosed_text[:list_end]), list_end - 1
+    return events, len(text) if closed else None
 
 
 def _repair(text: bytes) -> list[Event] | None:
-    """Parse events with numbers, escapes and characters that JSON has not; null if none are."""
-    found = _patiently(b"[%b]" % text.strip().removesuffix(b","))
-    return found if isinstance(found, list) else None
+    """Parse events with numbers, escapes and characters that JSON has not; None if that fails."""
+    events = _parse_leniently(b"[%b]" % text.strip().removesuffix(b","))
+    return events if isinstance(events, list) else None
 
 
-def _repaired_to_its_end(text: bytes) -> tuple[list[Event] | None, int | None]:
-    """Parse the last event with patience, and find where its list ends: null where there is no end."""
+def _repair_last_event(text: bytes) -> tuple[list[Event] | None, int | None]:
+    """Parse the last event leniently, and find the end of its list.
+
+    Returns the events, or None if that fails, and the index behind the list, None without an end.
+    """
     position = text.find(b"]")
     for _ in range(_TRIED_ENDS):
         if position < 0:
@@ -368,7 +383,8 @@ def _repaired_to_its_end(text: bytes) -> tuple[list[Event] | None, int | None]:
     return _repair(text), None
 
 
-def _patiently(text: bytes) -> Any:
+def _parse_leniently(text: bytes) -> Any:
+    """Return the value of almost-JSON (NaN, bad escapes, stray commas); None if it is not even that."""
     repaired = _ESCAPE.sub(rb"\\\\", _NO_NUMBER.sub(b"null", text))
     repaired = _STRAY_COMMA.sub(rb"\1", _SURROGATE.sub(rb"\\ufffd", repaired))
     try:

@@ -48,12 +48,15 @@ def common_clock(window_ns: int) -> pl.DataFrame:
 
 
 def as_recorded(trace: Trace, exports: Collection[ExportedFile]) -> Trace:
-    """Add what exports say of the run; nothing of a recording of ours has to be recognised."""
-    offset_ns = max(file.offset_ns for file in exports)
-    dates = wall_clocks(trace.processes, dates=offset_ns > 0).with_columns(
-        pl.col("wall_ns") + offset_ns
+    """Return the trace with clocks, thread names and notes of the exports, as it was recorded.
+
+    `date_offset_ns`: dates are later by this than times of the run; 0 if times are no dates.
+    """
+    date_offset_ns = max(file.offset_ns for file in exports)
+    clock_readings = wall_clocks(trace.processes, dates=date_offset_ns > 0).with_columns(
+        pl.col("wall_ns") + date_offset_ns
     )
-    names = pl.DataFrame(
+    exported_names = pl.DataFrame(
         [
             (*thread, name)
             for file in exports
@@ -64,13 +67,13 @@ def as_recorded(trace: Trace, exports: Collection[ExportedFile]) -> Trace:
         orient="row",
         strict=False,
     ).unique(["role", "rank", "thread"])
-    owners = trace.processes.select("process", "role", "rank")
-    threads = trace.threads.join(owners, on="process", how="left", maintain_order="left").join(
-        names, on=["role", "rank", "thread"], how="left", maintain_order="left"
-    )
+    process_ranks = trace.processes.select("process", "role", "rank")
+    threads = trace.threads.join(
+        process_ranks, on="process", how="left", maintain_order="left"
+    ).join(exported_names, on=["role", "rank", "thread"], how="left", maintain_order="left")
     sentences = (sentence for file in exports for sentence in file.sentences)
     return trace.with_(
-        clocks=pl.concat([dates, common_clock(max(file.window_ns for file in exports))]),
+        clocks=pl.concat([clock_readings, common_clock(max(file.window_ns for file in exports))]),
         threads=threads.with_columns(name=pl.coalesce("exported", "name")).select(*THREAD_COLUMNS),
         notes=(*trace.notes, *(Note("", sentence, "chosen") for sentence in sentences)),
         recognition=None,

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from tracelens.model.trace import EVENT_COLUMNS
-from tracelens.readers.event_stream import EventStream, begin_of_events
+from tracelens.readers.event_stream import EventStream, read_first_bytes
 from tracelens.readers.exported import ExportedFile, as_recorded, ranks_in
 from tracelens.readers.files import FileSet, FilesReader
-from tracelens.readers.json_values import as_count, as_object, us_as_ns
+from tracelens.readers.gathered import RowBuffer
+from tracelens.readers.json_values import as_count, as_object, as_objects, us_as_ns
 from tracelens.schema.gate import refuse_beyond
 from tracelens.schema.vocabulary import FACTS, KINDS, MOST_RANKS, ROLES
 
@@ -38,6 +39,11 @@ _NUMBERS: Final = (
     *(name for name in FACTS if name not in _WORDS),
     *("step", "micro_step", "device_start_ns", "device_duration_ns", "stream"),
 )
+_COLUMNS: Final[dict[str, pl.DataType]] = {
+    **dict.fromkeys(("pid", "start_ns", "end_ns", *_NUMBERS), pl.Int64()),
+    **dict.fromkeys(_WORDS, pl.String()),
+    "value": pl.Float64(),
+}
 _DRAWN: Final = {"s": "arrows", "t": "arrows", "f": "arrows", "M": "names of tracks"}
 
 
@@ -51,52 +57,48 @@ class Exported(ExportedFile):
 
 def is_exported(path: Path) -> bool:
     """Return True if a file begins as our export does."""
-    return _MARK.match(begin_of_events(path)) is not None
+    return _MARK.match(read_first_bytes(path)) is not None
 
 
-def events_of(path: Path) -> Exported:
-    """Read one file.
+def read_export(path: Path) -> Exported:
+    """Read one file; its rows are spans.
 
     Raises:
         NotATrace: there is no list of events, it is no regular file, or larger than it may be.
         OSError: it cannot be read.
     """
-    export, stream = Exported(), EventStream(path)
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("pid", "start_ns", "end_ns", "value", *_WORDS, *_NUMBERS)
-    }
+    export, stream, rows = Exported(), EventStream(path), RowBuffer(_COLUMNS)
     for piece in stream.pieces():
         for event in piece:
-            row = _row(event, export)
-            for name, cells in columns.items() if row else ():
-                cells.append(row.get(name))
-        refuse_beyond("rows", len(columns["pid"]))
+            if row := _convert_event(event, export):
+                rows.add(row)
+        refuse_beyond("rows", len(rows))
     export.take_damage(stream)
-    _learn(stream.facts, export)
-    export.rows, export.says_ranks = _frame(columns, export, stream.facts), True
+    _take_run_facts(stream.facts, export)
+    export.rows, export.says_ranks = _build_spans(rows.frame(), export, stream.facts), True
     return export
 
 
-def _row(event: Event | object, export: Exported) -> dict[str, Any]:
-    """Return an event as a row, empty for other members."""
+def _convert_event(event: Event | object, export: Exported) -> dict[str, Any]:
+    """Return an event as a row, with cells of `_COLUMNS`; empty if it has no row.
+
+    `our_facts` are those for this reader, `args` those that the viewer shows.
+    """
     if not isinstance(event, dict):
         export.unusable += 1
         return {}
     phase, our_facts, args = _text(event.get("ph")), event.get("tracelens"), event.get("args")
     pid, args = as_count(event.get("pid")), args if isinstance(args, dict) else {}
     if phase == "M":
-        _name(event, args, pid, export)
+        _take_name(event, args, pid, export)
     if phase in _DRAWN or not isinstance(our_facts, dict) or "again" in our_facts:
-        sort = (
-            "frames of sampled stacks"
-            if phase == "X" and our_facts is None
-            else "what is drawn again"
-        )
-        export.left_out[_DRAWN.get(phase or "", sort)] += 1
+        is_sampled = phase == "X" and our_facts is None
+        left_out_as = "frames of sampled stacks" if is_sampled else "what is drawn again"
+        export.left_out[_DRAWN.get(phase or "", left_out_as)] += 1
         return {}
-    start, length = us_as_ns(event.get("ts")), us_as_ns(event.get("dur"))
+    start_ns, duration_ns = us_as_ns(event.get("ts")), us_as_ns(event.get("dur"))
     name = _text(event.get("name"))
-    if pid is None or start is None or name is None or phase not in {"X", "B", "i", "C"}:
+    if pid is None or start_ns is None or name is None or phase not in {"X", "B", "i", "C"}:
         export.unusable += 1
         return {}
     thread = as_count(our_facts.get("thread"))
@@ -104,13 +106,13 @@ def _row(event: Event | object, export: Exported) -> dict[str, Any]:
     if thread is not None and track is not None and (pid, track) in export.tracks:
         export.threads.setdefault(("", pid, thread), export.tracks[pid, track])
     value = args.get("value") if phase == "C" else None
-    facts = {} if phase == "C" else args
+    shown_facts = {} if phase == "C" else args
     return {
-        **{name: as_count(our_facts.get(name, facts.get(name))) for name in _NUMBERS},
-        **{name: _text(facts.get(name)) for name in _WORDS},
+        **{name: as_count(our_facts.get(name, shown_facts.get(name))) for name in _NUMBERS},
+        **{name: _text(shown_facts.get(name)) for name in _WORDS},
         "pid": pid,
-        "start_ns": start,
-        "end_ns": start + (length or 0) if phase != "B" else None,
+        "start_ns": start_ns,
+        "end_ns": start_ns + (duration_ns or 0) if phase != "B" else None,
         "value": float(value) if isinstance(value, int | float) else None,
         "kind": _text(event.get("cat")),
         "name": name,
@@ -119,8 +121,8 @@ def _row(event: Event | object, export: Exported) -> dict[str, Any]:
     }
 
 
-def _name(event: Event, args: dict[str, Any], pid: int | None, export: Exported) -> None:
-    """Take the name of a process, which says a rank, or of a track."""
+def _take_name(event: Event, args: dict[str, Any], pid: int | None, export: Exported) -> None:
+    """Take from a metadata event the name of a process, which says its rank, or that of a track."""
     name, track = _text(args.get("name")), as_count(event.get("tid"))
     if name is None or pid is None:
         return
@@ -131,27 +133,21 @@ def _name(event: Event, args: dict[str, Any], pid: int | None, export: Exported)
         export.tracks[pid, track] = _TRACK.sub("", name)
 
 
-def _learn(facts: dict[str, Any], export: Exported) -> None:
-    """Take what the head of the file says of the run, as far as it says it."""
-    other = as_object(facts.get("otherData"))
-    our_facts = as_object(other.get("tracelens"))
-    if (notes := _text(other.get("notes"))) is not None:
+def _take_run_facts(facts: dict[str, Any], export: Exported) -> None:
+    """Take from the head of the file what `facts` say of the run, its groups and its processes."""
+    other_data = as_object(facts.get("otherData"))
+    our_facts = as_object(other_data.get("tracelens"))
+    if (notes := _text(other_data.get("notes"))) is not None:
         export.sentences.append(notes)
-    export.window_ns, export.offset_ns = (
-        as_count(our_facts.get(n)) or 0 for n in ("window_ns", "offset_ns")
-    )
-    groups = our_facts.get("communicators")
-    for name, ranks in groups.items() if isinstance(groups, dict) else ():
+    export.window_ns = as_count(our_facts.get("window_ns")) or 0
+    export.offset_ns = as_count(our_facts.get("offset_ns")) or 0
+    for name, ranks in as_object(our_facts.get("communicators")).items():
         export.members[name] = ranks_in(ranks)
-    listed = our_facts.get("processes")
-    for process in listed if isinstance(listed, list) else ():
-        if (
-            isinstance(process, dict)
-            and (pid := as_count(process.get("process"))) in export.processes
-        ):
+    for entry in as_objects(our_facts.get("processes")):
+        if (pid := as_count(entry.get("process"))) in export.processes:
             export.processes[pid or 0] |= {
-                "clock": _text(process.get("clock_domain")),
-                **{name: as_count(process.get(name)) for name in ("world", "shard", "pid")},
+                "clock": _text(entry.get("clock_domain")),
+                **{name: as_count(entry.get(name)) for name in ("world", "shard", "pid")},
             }
     export.threads = {
         (process["role"], process["rank"], thread): name
@@ -160,39 +156,29 @@ def _learn(facts: dict[str, Any], export: Exported) -> None:
     }
 
 
-def _frame(columns: dict[str, list[Any]], export: Exported, facts: dict[str, Any]) -> pl.DataFrame:
-    """Return rows in words of `spans.build`; those of no known process are counted."""
-    kinds = {"pid": pl.Int64(), "start_ns": pl.Int64(), "end_ns": pl.Int64(), "value": pl.Float64()}
-    rows = pl.DataFrame(
-        {
-            **{name: pl.Series(columns[name], dtype=kind) for name, kind in kinds.items()},
-            **{name: pl.Series(columns[name], dtype=pl.String) for name in _WORDS},
-            **{
-                name: pl.Series(columns[name], dtype=pl.Int64).cast(
-                    EVENT_COLUMNS[name], strict=False
-                )
-                for name in _NUMBERS
-            },
-        }
-    )
-    columns.clear()
-    names = ("rank", "role", "host", "clock", "world", "shard", "pid")
-    owners = pl.DataFrame(
-        [(pid, *(known.get(name) for name in names)) for pid, known in export.processes.items()],
+def _build_spans(rows: pl.DataFrame, export: Exported, facts: dict[str, Any]) -> pl.DataFrame:
+    """Return one row per span in words of `spans.build`; count rows of unknown processes or kinds."""
+    rows = rows.cast({name: EVENT_COLUMNS[name] for name in _NUMBERS}, strict=False)
+    process_columns = ("rank", "role", "host", "clock", "world", "shard", "pid")
+    processes = pl.DataFrame(
+        [
+            (pid, *(process.get(name) for name in process_columns))
+            for pid, process in export.processes.items()
+        ],
         schema={
             "pid": pl.Int64(), "rank": pl.Int64(), "role": pl.String(), "host": pl.String(),
             "clock": pl.String(), "world": pl.Int64(), "own_shard": pl.Int64(), "own_pid": pl.Int64(),
         },
         orient="row",
     )  # fmt: skip
-    usable_owners = owners.filter(pl.col("role").is_in(ROLES), pl.col("rank") < MOST_RANKS)
-    joined = rows.join(usable_owners, on="pid", how="inner", maintain_order="left")
-    usable = joined.filter(pl.col("kind").is_in(KINDS))
-    export.unusable += rows.height - usable.height
-    origin = _origin_ns(facts)
+    usable_processes = processes.filter(pl.col("role").is_in(ROLES), pl.col("rank") < MOST_RANKS)
+    joined = rows.join(usable_processes, on="pid", how="inner", maintain_order="left")
+    usable_rows = joined.filter(pl.col("kind").is_in(KINDS))
+    export.unusable += rows.height - usable_rows.height
+    origin_ns = _origin_ns(facts)
     return (
-        usable.with_columns(
-            pl.col("start_ns", "end_ns", "device_start_ns") + origin,
+        usable_rows.with_columns(
+            pl.col("start_ns", "end_ns", "device_start_ns") + origin_ns,
             pl.col("rank").cast(pl.Int32),
             pl.col("world").cast(pl.Int32, strict=False),
             shard=pl.coalesce("shard", pl.col("own_shard").cast(pl.Int32, strict=False)),
@@ -217,7 +203,7 @@ class ExportedEventsReader(FilesReader[Exported]):
 
     name = "trace events that TraceLens exported"
     is_format = staticmethod(is_exported)
-    read_file = staticmethod(events_of)
+    read_file = staticmethod(read_export)
 
     def complete(self, trace: Trace, run: FileSet[Exported]) -> Trace:
         """Add what the head of the file says of the run."""

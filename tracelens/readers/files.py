@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import polars as pl
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.model.trace import Trace
-    from tracelens.readers.event_stream import EventStream
+    from tracelens.readers.event_stream import Event, EventStream
 
 RANK_UNKNOWN: Final = Gap(
     "the file does not say of which rank it is",
@@ -80,9 +80,7 @@ class ReadFile:
         """Number of processes that recorded the file, as far as it says so."""
         return 1
 
-    def read_events(
-        self, stream: EventStream, row_count: Callable[[], int]
-    ) -> Iterator[dict[str, Any]]:
+    def read_events(self, stream: EventStream, row_count: Callable[[], int]) -> Iterator[Event]:
         """Yield the events of a stream, and count entries that are no objects.
 
         Raises:
@@ -204,8 +202,8 @@ class FilesReader(Generic[Content]):
     ) -> Trace:
         """Join the files of a run into a trace; `given_ranks` are those that the user gives, by name."""
         self.rank_parts(contents, given_ranks)
-        alone = all(file.process_count <= 1 for file in contents.values())
-        ranks = assign_ranks(contents, given_ranks, self.why_no_rank, alone=alone)
+        has_one_process = all(file.process_count <= 1 for file in contents.values())
+        ranks = assign_ranks(contents, given_ranks, self.why_no_rank, alone=has_one_process)
         if self.has_one_file_per_rank:
             check_one_file_per_rank(ranks)
         run = FileSet(contents, ranks)
@@ -238,9 +236,9 @@ def read_each(
     """
     contents: dict[str, Content] = {}
     notes = []
-    for done, file in enumerate(files):
+    for done_count, file in enumerate(files):
         if options.progress:
-            options.progress(done, len(files))
+            options.progress(done_count, len(files))
         try:
             check_inside(file, path)
             contents[file.name] = read(file)
@@ -261,7 +259,7 @@ def join_files(
     notes: Sequence[Note],
     recognition: Recognition,
 ) -> Trace:
-    """Return the trace of all files' rows, each with its rank and its file.
+    """Return the trace of all files' spans; `ranks` are of those files that do not say theirs.
 
     Raises:
         EmptyTrace: there is no row.
@@ -276,12 +274,12 @@ def join_files(
     rows = pl.concat(tables, how="diagonal")  # the column stands elsewhere where a file has it
     if rows.is_empty():
         raise EmptyTrace(f"'{path}', a {recognition.format}, holds no event that lasts.")
-    unusable = sum(file.unusable for file in contents.values())
+    unusable_count = sum(file.unusable for file in contents.values())
     origin = Origin(
         f"'{path.name}'",
         path.name,
         once=True,
-        unusable={missing_reason("start_ns"): unusable} if unusable else {},
+        unusable={missing_reason("start_ns"): unusable_count} if unusable_count else {},
         notes=[
             *notes,
             *(note for name, file in contents.items() for note in _note_damage(name, file)),
@@ -294,6 +292,7 @@ def join_files(
 
 
 def _note_damage(name: str, file: ReadFile) -> Iterator[Note]:
+    """Note that a file was cut off, and that events of it cannot be read, if so."""
     if file.cut:
         sentence = (
             f"'{name}' was cut off ({file.damage}): the {file.events:,} events before are read."
@@ -312,52 +311,57 @@ def recognize(
     facts: Iterable[tuple[str, str]],
 ) -> Recognition:
     """Describe the content of files: events by sort, facts, what has no row, gaps."""
-    sorts, left_out = Counter[str](), Counter[str]()
+    count_by_sort, count_by_reason = Counter[str](), Counter[str]()
     for file in contents.values():
-        sorts += file.sorts
-        left_out += file.left_out
-    listed = ", ".join(
+        count_by_sort += file.sorts
+        count_by_reason += file.left_out
+    listed_sorts = ", ".join(
         f"{count:,} {sort or 'without a category'}"
-        for sort, count in sorts.most_common(MAX_SORTS_LISTED)
+        for sort, count in count_by_sort.most_common(MAX_SORTS_LISTED)
     )
     return Recognition(
         format=format_name,
-        found=(("events", f"{sum(sorts.values()):,}: {listed}"), *facts),
-        left_out=tuple(left_out.items()),
+        found=(("events", f"{sum(count_by_sort.values()):,}: {listed_sorts}"), *facts),
+        left_out=tuple(count_by_reason.items()),
         gaps=tuple(gaps),
     )
 
 
 def assign_ranks(
-    contents: Mapping[str, ReadFile], given_ranks: Mapping[str, int], why: str, *, alone: bool
+    contents: Mapping[str, ReadFile],
+    given_ranks: Mapping[str, int],
+    why_no_rank: str,
+    *,
+    alone: bool,
 ) -> dict[str, int]:
     """Return the rank of each file that does not say it, by name.
 
-    `alone`: a file that the user does not name either is rank 0, if there is no other.
+    `alone`: it may be rank 0, if it is the only file and the user names no rank either.
 
     Raises:
-        UnusableInput: a rank is not known; `why` says what is special about such files.
+        UnusableInput: a rank is not known; `why_no_rank` says what is special about such files.
     """
-    names = [name for name, file in contents.items() if not file.says_ranks]
-    silent = [name for name in names if name not in given_ranks]
-    if silent and not (alone and len(contents) == 1):
-        listed = fmt.series([f"'{name}'" for name in silent[:MAX_FILES_NAMED]])
-        more = len(silent) - MAX_FILES_NAMED
+    files_without_rank = [name for name, file in contents.items() if not file.says_ranks]
+    unnamed_files = [name for name in files_without_rank if name not in given_ranks]
+    if unnamed_files and not (alone and len(contents) == 1):
+        listed = fmt.series([f"'{name}'" for name in unnamed_files[:MAX_FILES_NAMED]])
+        unlisted_count = len(unnamed_files) - MAX_FILES_NAMED
+        unlisted = f" and {unlisted_count} more" if unlisted_count > 0 else ""
         raise UnusableInput(
-            f"{why}: say of which rank {listed}{f' and {more} more' if more > 0 else ''} "
-            f"{'is' if len(silent) == 1 else 'are'} with --rank-of {silent[0]}=RANK."
+            f"{why_no_rank}: say of which rank {listed}{unlisted} "
+            f"{'is' if len(unnamed_files) == 1 else 'are'} with --rank-of {unnamed_files[0]}=RANK."
         )
-    return {name: given_ranks.get(name, 0) for name in names}
+    return {name: given_ranks.get(name, 0) for name in files_without_rank}
 
 
-def check_one_file_per_rank(ranks: Mapping[str, int]) -> None:
-    """Refuse ranks by file if two are equal.
+def check_one_file_per_rank(rank_by_file: Mapping[str, int]) -> None:
+    """Refuse two files of one rank.
 
     Raises:
         UnusableInput: two are.
     """
     file_of_rank: dict[int, str] = {}
-    for file, rank in ranks.items():
+    for file, rank in rank_by_file.items():
         if rank in file_of_rank:
             raise UnusableInput(
                 f"'{file_of_rank[rank]}' and '{file}' are both said to be of rank {rank}: a rank has "
@@ -374,10 +378,10 @@ def gap_of_ranks(contents: Mapping[str, ReadFile], given_ranks: Mapping[str, int
 
 def gap_of_cut_files(contents: Mapping[str, ReadFile], advice: str) -> Iterator[Gap]:
     """Yield what is not known of files that end before their events do."""
-    names = [name for name, file in contents.items() if file.cut]
-    if names:
+    cut_files = [name for name, file in contents.items() if file.cut]
+    if cut_files:
         yield Gap(
-            f"{fmt.series(names)} {'was' if len(names) == 1 else 'were'} cut off",
+            f"{fmt.series(cut_files)} {'was' if len(cut_files) == 1 else 'were'} cut off",
             "what happened after the last whole event",
             advice,
         )

@@ -52,8 +52,8 @@ def function_meaning(qualified_name: str, file: str) -> Meaning:
     """
     owner, _, name = qualified_name.rpartition(".")
     path = file.replace("\\", "/")
-    for end, kind, names in _KNOWN_FILES:
-        if end.search(path):
+    for file_pattern, kind, names in _KNOWN_FILES:
+        if file_pattern.search(path):
             return (kind, None) if name in names else _communication(kind, name)
     if not path or _LIBRARY_FILE.search(path):
         return USER_CODE
@@ -61,11 +61,10 @@ def function_meaning(qualified_name: str, file: str) -> Meaning:
         return ("update", None)
     if name in {"__next__", "__getitem__"} and _LOADER.search(owner):
         return ("data", None)
-    known = meaning(name)
-    is_phase = known is not None and known[0] in _PHASES and normal(name) not in _AMBIGUOUS
-    return known if known and is_phase else USER_CODE
+    kind, op = meaning(name) or USER_CODE
+    return (kind, op) if kind in _PHASES and normal(name) not in _AMBIGUOUS else USER_CODE
 
 
 def _communication(kind: str, name: str) -> Meaning:
-    known = meaning(name) if kind == _COMMUNICATION else None
-    return known if known and known[1] else USER_CODE
+    kind, op = (meaning(name) if kind == _COMMUNICATION else None) or USER_CODE
+    return (kind, op) if op else USER_CODE

@@ -77,11 +77,8 @@ class SpanBuffer(Generic[Key, Thread]):
 
 def words_by_number(words: Sequence[str | None], numbers: array[int]) -> pl.Series:
     """Return the word of each row, given by its number in `words`."""
-    return (
-        pl.Series(words, dtype=pl.String)
-        .cast(pl.Categorical())
-        .gather(pl.Series(numbers, dtype=pl.UInt32))
-    )
+    categories = pl.Series(words, dtype=pl.String).cast(pl.Categorical())
+    return categories.gather(pl.Series(numbers, dtype=pl.UInt32))
 
 
 class RowBuffer:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from tracelens.model.recognition import Gap
-from tracelens.readers.event_stream import EventStream, begin_of_events
+from tracelens.readers.event_stream import EventStream, read_first_bytes
 from tracelens.readers.files import FileSet, FilesReader, ReadFile
 from tracelens.readers.json_values import MOST_NS, MOST_US, as_number, as_object, as_text
 from tracelens.readers.words import meaning
@@ -108,12 +108,9 @@ class Timeline(ReadFile):
     unmarked: int = 0
 
     def take(self, event: dict[str, Any]) -> None:
-        """Take an event."""
-        phase, name, now_us = (
-            event.get("ph"),
-            event.get("name"),
-            as_number(event.get("ts"), MOST_US),
-        )
+        """Apply an event of the file to its tensor, and count it."""
+        phase, name = event.get("ph"), event.get("name")
+        now_us = as_number(event.get("ts"), MOST_US)
         tensor = self.tensors[as_number(event.get("pid"), MOST_US) or 0]
         args = as_object(event.get("args"))
         if phase == "M":
@@ -136,6 +133,7 @@ class Timeline(ReadFile):
         self.origin_us = origin_us or self.origin_us
 
     def _begin(self, name: str, now_us: int, tensor: _Tensor) -> None:
+        """Open an event of a tensor: a negotiation, an operation, or an activity within one."""
         is_negotiation = name.startswith(_NEGOTIATION)
         if is_negotiation and tensor.open_events:  # one operation at a time: an end was lost
             tensor.open_events.clear()
@@ -159,6 +157,7 @@ class Timeline(ReadFile):
         self.sorts["ranks that are ready"] += 1
 
     def _end(self, now_us: int, tensor: _Tensor, args: dict[str, Any]) -> None:
+        """Close the last event that a tensor opened; the end of an operation completes its call."""
         name, begin_us = tensor.open_events.pop()
         self.sorts["ends"] += 1
         if tensor.open_events:
@@ -168,49 +167,49 @@ class Timeline(ReadFile):
             self.calls.append(tensor.call)
             tensor.call = None
 
-    def with_rows(self) -> Timeline:
-        """Set `rows` and what depends on all calls."""
-        unended = sum(tensor.call is not None for tensor in self.tensors.values())
-        if unended:
-            self.left_out["operations that do not end"] += unended
+    def set_rows(self) -> Timeline:
+        """Set `rows` and what depends on all calls; return the timeline itself."""
+        unended_count = sum(tensor.call is not None for tensor in self.tensors.values())
+        if unended_count:
+            self.left_out["operations that do not end"] += unended_count
         self.unmarked = sum(not call.ready_us for call in self.calls)
         _number_steps(self.calls)
         self.ranks = {rank for call in self.calls for rank in call.ready_us}
         if 2 * self.unmarked > len(self.calls):  # of other ranks too little is known
             for call in self.calls:
                 call.ready_us = {0: call.ready_us.get(0, call.begin_us)}
-        rows = [*_reductions(self.calls), *_waits(self.calls)]
-        times = pl.col("start_ns", "end_ns")
+        rows = [*_reduction_rows(self.calls), *_wait_rows(self.calls)]
+        time_columns = pl.col("start_ns", "end_ns")
         self.rows = pl.DataFrame(rows, schema=_ROW, orient="row").with_columns(
-            (times + self.origin_us) * 1_000, clock=pl.lit("rank 0")
+            (time_columns + self.origin_us) * 1_000, clock=pl.lit("rank 0")
         )
         return self
 
 
 def _number_steps(calls: list[_Call]) -> None:
-    """Number steps by tensors that come back: a step begins with the first one that it has already.
+    """Set `step` of calls by tensors that come back: a second call of a tensor begins a step.
 
     Tensors of each step have about as many operations as most have; some may be lost.
     """
-    calls_of_tensor = Counter(call.tensor for call in calls)
-    counts = Counter(calls_of_tensor[call.tensor] for call in calls)
-    ((usual_count, _),) = counts.most_common(1) or ((0, 0),)
+    call_count_of_tensor = Counter(call.tensor for call in calls)
+    calls_by_count = Counter(call_count_of_tensor[call.tensor] for call in calls)
+    ((usual_count, _),) = calls_by_count.most_common(1) or ((0, 0),)
     if usual_count < 2:
         return
-    step = 0
+    step_index = 0
     tensors: set[str] = set()
     for call in calls:
-        difference = abs(calls_of_tensor[call.tensor] - usual_count)
-        if difference > MAX_SHARE_OF_CALLS_LOST * usual_count:
+        count_difference = abs(call_count_of_tensor[call.tensor] - usual_count)
+        if count_difference > MAX_SHARE_OF_CALLS_LOST * usual_count:
             continue
         if call.tensor in tensors:
-            step += 1
+            step_index += 1
             tensors.clear()
         tensors.add(call.tensor)
-        call.step = step
+        call.step = step_index
 
 
-def _reductions(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
+def _reduction_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
     """Yield an operation for each rank that is known to take part, from when it was ready to its end.
 
     Times are microseconds, in rows as `_ROW` says.
@@ -224,11 +223,12 @@ def _reductions(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
             )  # fmt: skip
 
 
-def _waits(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
-    """Yield how long each rank waits: from its last tensor of a step to the last operation's end.
+def _wait_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
+    """Yield each rank's waits as rows of `_ROW`, in microseconds.
 
-    That is how `DistributedOptimizer` works; the file itself does not hold it. Ranks that go on
-    only after each operation wait for each.
+    From its last tensor of a step to the end of the last operation, as `DistributedOptimizer`
+    waits:
+    the file itself does not hold it. Ranks that go on only after each operation wait for each.
     """
     calls_of_rank: dict[int, list[_RankCall]] = defaultdict(list)
     end_of_step: dict[int, int] = {}
@@ -238,33 +238,35 @@ def _waits(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
             for rank, ready_us in call.begin_of_rank.items():
                 end_us = max(ready_us, call.end_us)
                 calls_of_rank[rank].append(_RankCall(ready_us, call.step, end_us))
-    is_blocking = _waits_for_each(calls, calls_of_rank.values())
+    is_each_awaited = _awaits_each_call(calls, calls_of_rank.values())
     for rank, rank_calls in calls_of_rank.items():
-        last_of_step = {call.step: call for call in sorted(rank_calls)}
-        ends_of_steps = [
+        last_call_of_step = {call.step: call for call in sorted(rank_calls)}
+        step_ends = [
             call._replace(end_us=max(call.ready_us, end_of_step[step]))
-            for step, call in last_of_step.items()
+            for step, call in last_call_of_step.items()
         ]
-        for ready_us, step, end_us in rank_calls if is_blocking else ends_of_steps:
+        for ready_us, step, end_us in rank_calls if is_each_awaited else step_ends:
             yield (
                 rank, ready_us, end_us, "wait", None, "synchronize", "training", step, None, None,
                 "estimated",
             )  # fmt: skip
 
 
-def _waits_for_each(calls: list[_Call], calls_of_ranks: Iterable[list[_RankCall]]) -> bool:
-    """Return True if ranks go on only after each operation, without a pause, however late one was."""
+def _awaits_each_call(calls: list[_Call], calls_of_ranks: Iterable[list[_RankCall]]) -> bool:
+    """Return True if ranks go on soon after each operation ends, however late the last rank was.
+
+    They do if pauses between operations of a step are short beside the delays of the last rank.
+    """
     pauses_us = []
     for rank_calls in calls_of_ranks:
-        pairs = [pair for pair in pairwise(sorted(rank_calls)) if pair[0].step == pair[1].step]
+        pairs = [(a, b) for a, b in pairwise(sorted(rank_calls)) if a.step == b.step]
         if not pairs or any(second.ready_us < first.end_us for first, second in pairs):
             return False
         pauses_us.append(median(second.ready_us - first.end_us for first, second in pairs))
-    delays_us = [
-        max(call.ready_us.values()) - min(call.ready_us.values()) for call in calls if call.ready_us
-    ]
-    has_both = bool(delays_us and pauses_us)
-    return has_both and min(pauses_us) < MAX_PAUSE_AFTER_WAIT * median(delays_us)
+    ready_us_of_calls = [call.ready_us.values() for call in calls if call.ready_us]
+    delays_us = [max(ready_us) - min(ready_us) for ready_us in ready_us_of_calls]
+    are_known = bool(delays_us and pauses_us)
+    return are_known and min(pauses_us) < MAX_PAUSE_AFTER_WAIT * median(delays_us)
 
 
 def _tensor_bytes(args: dict[str, Any]) -> int | None:
@@ -285,14 +287,14 @@ class HorovodReader(FilesReader[Timeline]):
 
     def is_format(self, file: Path) -> bool:
         """Return True if a file begins as Horovod's timelines do."""
-        return _MARK.search(begin_of_events(file)) is not None
+        return _MARK.search(read_first_bytes(file)) is not None
 
     def read_file(self, file: Path) -> Timeline:
         """Read one file, as `FilesReader.read_file` says."""
         timeline = Timeline(says_ranks=True)
         for event in timeline.read_events(EventStream(file), timeline.calls.__len__):
             timeline.take(event)
-        return timeline.with_rows()
+        return timeline.set_rows()
 
     def facts(self, run: FileSet[Timeline]) -> Iterator[tuple[str, str]]:
         """Yield the shares of activities."""
@@ -300,17 +302,17 @@ class HorovodReader(FilesReader[Timeline]):
             total_us = timeline.activities_us.total()
             if total_us:
                 activities = timeline.activities_us.most_common(MAX_ACTIVITIES_LISTED)
-                shares = ", ".join(f"{name} {spent / total_us:.0%}" for name, spent in activities)
+                shares = ", ".join(f"{name} {us / total_us:.0%}" for name, us in activities)
                 yield "operations of rank 0", f"of their activities' time {shares}"
 
     def gaps(self, run: FileSet[Timeline]) -> Iterator[Gap]:
         """Yield what operations do not say of ranks."""
         for timeline in run.contents.values():
-            ranks = len(timeline.ranks)
+            rank_count = len(timeline.ranks)
             if timeline.unmarked:
                 yield Gap(
                     f"{timeline.unmarked:,} of {len(timeline.calls):,} operations do not say when "
-                    f"{f'the other of {ranks:,} ranks' if ranks > 1 else 'other ranks'} were "
+                    f"{f'the other of {rank_count:,} ranks' if rank_count > 1 else 'other ranks'} were "
                     "ready, as Horovod knew them from the step before",
                     "which rank others wait for in them",
                     "Run with HOROVOD_CACHE_CAPACITY=0, and the timeline has a mark for each rank.",

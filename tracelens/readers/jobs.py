@@ -34,24 +34,24 @@ def check_one_job(files: Iterable[RankFile]) -> None:
     Raises:
         UnusableInput: their world sizes differ, or ranks were recorded at times far apart.
     """
-    in_order = sorted(files, key=lambda file: file.first_ns)
-    worlds = {file.world: file.name for file in in_order if file.world}
-    if len(worlds) > 1:
-        (size, name), (other_size, other_name) = sorted(worlds.items())[:2]
+    ordered_files = sorted(files, key=lambda file: file.first_ns)
+    file_by_world_size = {file.world: file.name for file in ordered_files if file.world}
+    if len(file_by_world_size) > 1:
+        (size, name), (other_size, other_name) = sorted(file_by_world_size.items())[:2]
         raise UnusableInput(
             f"'{name}' is of a job of {fmt.count(size, 'rank')}, and '{other_name}' of one of "
             f"{other_size:,}: {_ONE_BY_ONE}"
         )
-    if not in_order or in_order[0].first_ns < _FIRST_DATE_NS:
+    if not ordered_files or ordered_files[0].first_ns < _FIRST_DATE_NS:
         return
-    latest_end = in_order[0]
-    for number, file in enumerate(in_order):
-        apart_ns = file.first_ns - latest_end.last_ns
-        before = {earlier.rank for earlier in in_order[:number]}
-        after = {later.rank for later in in_order[number:]}
-        if apart_ns > MAX_TIME_BETWEEN_RANKS_NS and not before & after:
+    last_to_end = ordered_files[0]
+    for index, file in enumerate(ordered_files):
+        pause_ns = file.first_ns - last_to_end.last_ns
+        earlier_ranks = {earlier.rank for earlier in ordered_files[:index]}
+        later_ranks = {later.rank for later in ordered_files[index:]}
+        if pause_ns > MAX_TIME_BETWEEN_RANKS_NS and not earlier_ranks & later_ranks:
             raise UnusableInput(
-                f"'{file.name}' begins {fmt.duration(apart_ns)} after '{latest_end.name}' ends, and "
+                f"'{file.name}' begins {fmt.duration(pause_ns)} after '{last_to_end.name}' ends, and "
                 f"they are of different ranks: {_ONE_BY_ONE}"
             )
-        latest_end = max(latest_end, file, key=lambda each: each.last_ns)
+        last_to_end = max(last_to_end, file, key=lambda candidate: candidate.last_ns)

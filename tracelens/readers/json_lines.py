@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from tracelens.errors import NotATrace
-from tracelens.readers.event_stream import plain
+from tracelens.readers.event_stream import read_decompressed
 from tracelens.schema.gate import open_regular, refuse_beyond
 
 if TYPE_CHECKING:
@@ -70,26 +70,28 @@ class JsonLines:
         return objects
 
     def _lines(self) -> Iterator[bytes]:
-        chunks: list[bytes] = []  # of a line that has not ended
-        size = 0
+        """Yield the lines of the file, without their ends."""
+        line_parts: list[bytes] = []  # of a line that has not ended
+        line_bytes = 0
         for chunk in self._chunks():
-            *lines, end = chunk.split(b"\n")
+            *lines, line_begin = chunk.split(b"\n")
             for line in lines:
-                refuse_beyond("document", size + len(line))
-                yield b"".join((*chunks, line))
-                chunks, size = [], 0
-            chunks.append(end)
-            size += len(end)
-            refuse_beyond("document", size)
-        yield b"".join(chunks)
+                refuse_beyond("document", line_bytes + len(line))
+                yield b"".join((*line_parts, line))
+                line_parts, line_bytes = [], 0
+            line_parts.append(line_begin)
+            line_bytes += len(line_begin)
+            refuse_beyond("document", line_bytes)
+        yield b"".join(line_parts)
 
     def _chunks(self) -> Iterator[bytes]:
-        size = 0
+        """Yield decompressed chunks of the file; note where it was cut off."""
+        read_bytes = 0
         with open_regular(self.path) as file:
             try:
-                for chunk in plain(file, _CHUNK_BYTES):
-                    size += len(chunk)
-                    refuse_beyond("decompressed", size)
+                for chunk in read_decompressed(file, _CHUNK_BYTES):
+                    read_bytes += len(chunk)
+                    refuse_beyond("decompressed", read_bytes)
                     yield chunk
             except (zlib.error, EOFError) as error:
                 self._note_end(f"it cannot be decompressed to its end ({error})")

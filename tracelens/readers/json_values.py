@@ -20,11 +20,8 @@ def as_object(value: object) -> dict[str, Any]:
 
 def as_objects(value: object) -> Iterator[dict[str, Any]]:
     """Return the objects of a list; none for anything else."""
-    return (
-        (entry for entry in value if isinstance(entry, dict))
-        if isinstance(value, list)
-        else iter(())
-    )
+    entries = value if isinstance(value, list) else []
+    return (entry for entry in entries if isinstance(entry, dict))
 
 
 def as_text(value: object, max_characters: int = 256) -> str:

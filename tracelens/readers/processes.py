@@ -43,10 +43,9 @@ class FileOfProcesses(ReadFile):
 
 
 def process_column(spans: SpanBuffer[Any, Any], processes: Sequence[int]) -> pl.Series:
-    """Return the process of each span; `processes` are those of its places, in their order."""
-    return pl.Series(processes, dtype=pl.Int64).gather(
-        pl.Series(spans.thread_of_row, dtype=pl.UInt32)
-    )
+    """Return the process of each span; `processes` holds one for each of `spans.threads`."""
+    thread_of_row = pl.Series(spans.thread_of_row, dtype=pl.UInt32)
+    return pl.Series(processes, dtype=pl.Int64).gather(thread_of_row)
 
 
 def given_by_process(
@@ -59,25 +58,25 @@ def given_by_process(
     """
     prefix = f"{file_name}:"
     rank_of_process = {
-        label.removeprefix(prefix): rank
-        for label, rank in given_ranks.items()
-        if label.startswith(prefix)
+        file_and_process.removeprefix(prefix): rank
+        for file_and_process, rank in given_ranks.items()
+        if file_and_process.startswith(prefix)
     }
-    absent = sorted(rank_of_process.keys() - set(processes))
-    if absent:
-        there = f"there are {_listed(processes)}" if processes else "there is none"
-        raise UnusableInput(f"'{file_name}' holds no process {absent[0]}: {there}.")
+    unknown_processes = sorted(rank_of_process.keys() - set(processes))
+    if unknown_processes:
+        present = f"there are {_listed(processes)}" if processes else "there is none"
+        raise UnusableInput(f"'{file_name}' holds no process {unknown_processes[0]}: {present}.")
     return rank_of_process
 
 
 def ask_for_ranks(file_name: str, names: Mapping[str, str]) -> UnusableInput:
-    """Return the question which ranks the processes of a file are; `names` are by number."""
-    known = sorted({name for name in names.values() if name})
-    called = f" ({_listed(known)})" if known else ""
+    """Return an error that asks for the ranks of processes; `names` are by number."""
+    known_names = sorted({name for name in names.values() if name})
+    names_text = f" ({_listed(known_names)})" if known_names else ""
     return UnusableInput(
-        f"'{file_name}' holds {len(names)} processes, {_listed(list(names))}{called}, and does not say "
-        f"which ranks they are: say so with --rank-of {file_name}:{next(iter(names))}=0, once for each "
-        f"that is a rank, or with --rank-of {file_name}=RANK if all are of one."
+        f"'{file_name}' holds {len(names)} processes, {_listed(list(names))}{names_text}, and does "
+        f"not say which ranks they are: say so with --rank-of {file_name}:{next(iter(names))}=0, once "
+        f"for each that is a rank, or with --rank-of {file_name}=RANK if all are of one."
     )
 
 
@@ -87,45 +86,48 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def rank_processes(files: Mapping[str, FileOfProcesses], given_ranks: Mapping[str, int]) -> None:
-    """Give the rows of each file the ranks of their processes, where the file or the user says any.
+    """Give the rows of each file the ranks of their processes, as the file or the user says.
 
     Raises:
         UnusableInput: neither says one, and the file holds several processes.
     """
     for file_name, file in files.items():
         names = {str(process): name for process, name in sorted(file.processes.items())}
-        ranks: dict[str, int] = {}
+        rank_by_process: dict[str, int] = {}
         if file_name not in given_ranks:
-            ranks = _ranks_of(file_name, names, given_ranks)
-            if not ranks and len(names) > 1:
+            rank_by_process = _find_ranks(file_name, names, given_ranks)
+            if not rank_by_process and len(names) > 1:
                 raise ask_for_ranks(file_name, names)
-        _set_ranks(file_name, file, ranks)
+        _set_ranks(file_name, file, rank_by_process)
 
 
-def _ranks_of(
+def _find_ranks(
     file_name: str, names: Mapping[str, str], given_ranks: Mapping[str, int]
 ) -> dict[str, int]:
     """Return the rank of each process, as the user says it, else its name; empty if none is said."""
-    given_rank = given_by_process(file_name, list(names), given_ranks)
-    rank_of_name = {
-        process: rank for process, name in names.items() if (rank := rank_in_name(name)) is not None
+    given_rank_by_number = given_by_process(file_name, list(names), given_ranks)
+    rank_by_name = {
+        number: rank for number, name in names.items() if (rank := rank_in_name(name)) is not None
     }
-    if not given_rank and len(rank_of_name) == 1:  # the others work for this rank
-        return dict.fromkeys(names, *rank_of_name.values())
-    return rank_of_name | given_rank
+    if not given_rank_by_number and len(rank_by_name) == 1:  # the others work for this rank
+        return dict.fromkeys(names, *rank_by_name.values())
+    return rank_by_name | given_rank_by_number
 
 
 def _set_ranks(file_name: str, file: FileOfProcesses, ranks: Mapping[str, int]) -> None:
-    """Replace the column `process` by `rank`; threads of several processes of a rank say which."""
+    """Replace the column `process` by `rank`; `ranks` are by process, empty if they are not known.
+
+    Threads are named with their process where several share a rank. Spans of others are left out.
+    """
     rows = file.rows
     if ranks:
         rank = pl.col("process").cast(pl.String).replace_strict(
             ranks, default=None, return_dtype=pl.Int32
         )  # fmt: skip
         rows = rows.with_columns(rank=rank)
-        unowned = rows["rank"].null_count()
-        if unowned:
-            file.left_out[UNOWNED] += unowned
+        unowned_count = rows["rank"].null_count()
+        if unowned_count:
+            file.left_out[UNOWNED] += unowned_count
         rows = rows.drop_nulls("rank")
         file.says_ranks = True
         if len(set(ranks.values())) > 1:  # one timeline has one clock
@@ -134,7 +136,8 @@ def _set_ranks(file_name: str, file: FileOfProcesses, ranks: Mapping[str, int]) 
         shares_rank = pl.lit(value=True)
         if ranks:
             shares_rank = pl.col("process").n_unique().over("rank") > 1
-        called = pl.format("{} of {}", pl.col("thread").cast(pl.String), "process")
-        thread = pl.when(shares_rank).then(called).otherwise(pl.col("thread").cast(pl.String))
+        thread = pl.col("thread").cast(pl.String)
+        qualified_thread = pl.format("{} of {}", thread, "process")
+        thread = pl.when(shares_rank).then(qualified_thread).otherwise(thread)
         rows = rows.with_columns(thread=thread.cast(pl.Categorical()))
     file.rows = rows.drop("process", strict=False)

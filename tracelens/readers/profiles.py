@@ -51,24 +51,25 @@ class CheckedFile(ReadFile):
                 streams, which is left out.
             launches: Calls that launch one kernel each, with `start_ns` and `correlation`.
         """
-        checked = rows.with_columns(
-            duration_ns=pl.col("end_ns") - pl.col("start_ns"),
-            is_kernel=pl.col("stream").is_not_null(),
+        duration_ns, is_kernel = (
+            pl.col("end_ns") - pl.col("start_ns"),
+            pl.col("stream").is_not_null(),
         )
-        negative = int((checked["duration_ns"] < 0).sum())
-        possible, self.impossible = drop_impossible(
-            checked.filter(pl.col("duration_ns") >= 0),
+        candidates = rows.with_columns(duration_ns=duration_ns, is_kernel=is_kernel)
+        negative_count = int((candidates["duration_ns"] < 0).sum())
+        sound_rows, self.impossible = drop_impossible(
+            candidates.filter(pl.col("duration_ns") >= 0),
             ("stream",),
-            negative=negative,
-            events=rows.height,
+            negative_count=negative_count,
+            event_count=rows.height,
         )
-        steps = possible.filter(pl.col("kind") == "step").drop_nulls("step").sort("start_ns")
+        steps = sound_rows.filter(pl.col("kind") == "step").drop_nulls("step").sort("start_ns")
         self.lost_kernels = find_lost_kernels(
             launches.drop_nulls("correlation"),
-            possible.filter("is_kernel")["correlation"].drop_nulls(),
+            sound_rows.filter("is_kernel")["correlation"].drop_nulls(),
             steps.select("start_ns", "step").rows(),
         )
-        self.rows = possible.drop("duration_ns", "is_kernel", "correlation")
+        self.rows = sound_rows.drop("duration_ns", "is_kernel", "correlation")
 
 
 Profile = TypeVar("Profile", bound=CheckedFile)
@@ -87,17 +88,17 @@ class ProfilesReader(FilesReader[Profile]):
         given_ranks: Mapping[str, int],
     ) -> Trace:
         """Join the profiles of a run, without those that repeat another, and steps that lost kernels."""
-        profiles, repeated = drop_repeated_files(contents, aside=("clock",))
-        alone = all(profile.process_count <= 1 for profile in profiles.values())
-        ranks = assign_ranks(profiles, given_ranks, self.why_no_rank, alone=alone)
+        profiles, repeat_notes = drop_repeated_files(contents, ignored_columns=("clock",))
+        has_one_process = all(profile.process_count <= 1 for profile in profiles.values())
+        ranks = assign_ranks(profiles, given_ranks, self.why_no_rank, alone=has_one_process)
         check_one_file_per_rank(ranks)
-        dropped = [
+        drop_notes = [
             note
             for name, profile in profiles.items()
             for note in notes_of_records(name, profile.impossible, [profile.lost_kernels])
         ]
-        dropped += _keep_sound_steps(profiles, ranks)
-        return super().join(path, profiles, [*notes, *repeated, *dropped], given_ranks)
+        drop_notes += _keep_sound_steps(profiles, ranks)
+        return super().join(path, profiles, [*notes, *repeat_notes, *drop_notes], given_ranks)
 
     def severe_gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
         """Yield which records cannot be, and which kernels are lost."""
@@ -110,17 +111,17 @@ class ProfilesReader(FilesReader[Profile]):
 
 
 def _keep_sound_steps(profiles: Mapping[str, CheckedFile], ranks: Mapping[str, int]) -> list[Note]:
-    """Leave out steps with lost kernels on some rank, and note that."""
-    lossy = [
+    """Leave out of all ranks the steps in which one lost kernels; return notes on that."""
+    lossy_steps = [
         (ranks[name], step) for name, file in profiles.items() for step in file.lost_kernels.steps
     ]
-    if not lossy:
+    if not lossy_steps:
         return []
-    frames = [
+    tables = [
         profile.rows.with_columns(rank=pl.lit(ranks[name]), issued_ns=pl.lit(None, pl.Int64))
         for name, profile in profiles.items()
     ]
-    rows, notes = keep_common_steps(pl.concat(frames, how="diagonal"), lossy)
+    rows, notes = keep_common_steps(pl.concat(tables, how="diagonal"), lossy_steps)
     for name, profile in profiles.items():
         profile.rows = rows.filter(pl.col("rank") == ranks[name]).drop("rank", "issued_ns")
     return notes

@@ -21,8 +21,8 @@ _FIXED_BYTES: Final = {1: 8, 5: 4}  # by wire type
 LENGTH: Final = 2  # the wire type of what has its length in front
 
 
-def classes(name: str, messages: Mapping[str, Fields]) -> dict[str, Any]:
-    """Return the classes of messages of a format; `name` is also that of the extra with the library.
+def classes(format_name: str, messages: Mapping[str, Fields]) -> dict[str, Any]:
+    """Return the class of each message of a format; the extra with the library has its name, too.
 
     Raises:
         MissingExtra: protobuf's library is not installed.
@@ -34,21 +34,21 @@ def classes(name: str, messages: Mapping[str, Fields]) -> dict[str, Any]:
             message_factory,
         )
     except ImportError as error:
-        raise MissingExtra.naming(f"Reading a file of {name}'s format", name) from error
-    kinds = descriptor_pb2.FieldDescriptorProto
-    package = f"{_PACKAGE}.{name}"
-    file = descriptor_pb2.FileDescriptorProto(
-        name=f"{package}.proto", package=package, syntax="proto3"
-    )
+        purpose = f"Reading a file of {format_name}'s format"
+        raise MissingExtra.naming(purpose, format_name) from error
+    field_proto = descriptor_pb2.FieldDescriptorProto
+    package = f"{_PACKAGE}.{format_name}"
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package)
+    file.syntax = "proto3"
     for message_name, message_fields in messages.items():
         message = file.message_type.add(name=message_name)
-        for field_name, (number, kind, repeated) in message_fields.items():
-            label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+        for field_name, (number, type_name, repeated) in message_fields.items():
+            label = field_proto.LABEL_REPEATED if repeated else field_proto.LABEL_OPTIONAL
             field = message.field.add(name=field_name, number=number, label=label)
-            if kind in messages:
-                field.type, field.type_name = kinds.TYPE_MESSAGE, f".{package}.{kind}"
+            if type_name in messages:
+                field.type, field.type_name = field_proto.TYPE_MESSAGE, f".{package}.{type_name}"
             else:
-                field.type = getattr(kinds, f"TYPE_{kind}")
+                field.type = getattr(field_proto, f"TYPE_{type_name}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
@@ -73,17 +73,17 @@ def whole(what: str) -> Iterator[None]:
 
 
 def varint(content: bytes, position: int) -> tuple[int | None, int]:
-    """Return the number at a position, and its end; None for no number."""
+    """Return the number that begins at a position, and the position behind it; None without one."""
     number = 0
-    for count, byte in enumerate(content[position : position + _MAX_VARINT_BYTES]):
-        number |= (byte & 0x7F) << 7 * count
+    for byte_index, byte in enumerate(content[position : position + _MAX_VARINT_BYTES]):
+        number |= (byte & 0x7F) << 7 * byte_index
         if byte < 0x80:
-            return number, position + count + 1
+            return number, position + byte_index + 1
     return None, len(content)
 
 
 def fields(content: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield number, wire type and content of each field; that of numbers is empty.
+    """Yield field number, wire type and content of each field; the content of numbers is empty.
 
     The last one may be cut off. A field whose wire type does not exist is the last one.
     """
@@ -92,15 +92,16 @@ def fields(content: bytes) -> Iterator[tuple[int, int, bytes]]:
         tag, position = varint(content, position)
         if tag is None:
             return
-        number, wire_type = tag >> 3, tag & 7
-        size: int | None = _FIXED_BYTES.get(wire_type, 0)
+        field_number, wire_type = tag >> 3, tag & 7
+        content_bytes: int | None = _FIXED_BYTES.get(wire_type, 0)
         if wire_type == LENGTH:
-            size, position = varint(content, position)
+            content_bytes, position = varint(content, position)
         elif wire_type == 0:
             _, position = varint(content, position)
-        if size is None:
+        if content_bytes is None:
             return
-        yield number, wire_type, content[position : position + size] if wire_type == LENGTH else b""
+        value = content[position : position + content_bytes] if wire_type == LENGTH else b""
+        yield field_number, wire_type, value
         if wire_type not in {0, LENGTH, *_FIXED_BYTES}:
             return
-        position += size
+        position += content_bytes

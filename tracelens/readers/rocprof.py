@@ -16,13 +16,15 @@ import polars as pl
 
 from tracelens.errors import NotATrace
 from tracelens.model.recognition import Gap
-from tracelens.readers.event_stream import begin_of_events
+from tracelens.readers.event_stream import read_first_bytes
+from tracelens.readers.gathered import RowBuffer
 from tracelens.readers.json_lines import JsonLines
 from tracelens.readers.json_values import MOST_NS, as_count, as_object, as_objects, as_text
 from tracelens.readers.profiles import CheckedFile, ProfilesReader
 from tracelens.readers.soundness import KERNEL_LAUNCHES
 from tracelens.readers.words import (
     NOT_OF_NAMES,
+    USER_CODE,
     kernel_meaning,
     meaning,
     meaning_of_name,
@@ -92,10 +94,10 @@ class Profile(CheckedFile):
 
 def is_rocprof(path: Path) -> bool:
     """Return True if a file begins as rocprofv3's do."""
-    return _MARK.match(begin_of_events(path)) is not None
+    return _MARK.match(read_first_bytes(path)) is not None
 
 
-def profile_of(path: Path) -> Profile:
+def read_profile(path: Path) -> Profile:
     """Read one file.
 
     Raises:
@@ -104,16 +106,16 @@ def profile_of(path: Path) -> Profile:
     """
     if not is_rocprof(path):
         raise NotATrace("it does not begin as rocprofv3's JSON does")
-    profile, document = Profile(), JsonLines(path)
-    frames = []
-    for content in document:
-        for process in _objects(content.get(_TOOL)):
-            frames.append(_Process(process, profile).rows())
-            refuse_beyond("rows", sum(part.height for part in frames))
-    profile.take_damage(document)
-    if frames:
+    profile, documents = Profile(), JsonLines(path)
+    tables = []
+    for document in documents:
+        for process in _objects(document.get(_TOOL)):
+            tables.append(_Process(process, profile).rows())
+            refuse_beyond("rows", sum(table.height for table in tables))
+    profile.take_damage(documents)
+    if tables:
         launches = pl.DataFrame(profile.launches, schema=_LAUNCH_COLUMNS, orient="row")
-        profile.take_sound_rows(pl.concat(frames, how="diagonal"), launches)
+        profile.take_sound_rows(pl.concat(tables, how="diagonal"), launches)
     return profile
 
 
@@ -121,8 +123,9 @@ class _Process:
     """The records of one process."""
 
     def __init__(self, process: dict[str, Any], profile: Profile) -> None:
+        """Read the names of a process, and count the records of it that are not read."""
         metadata = as_object(process.get("metadata"))
-        self.found = profile
+        self.profile = profile
         self.pid = _count(metadata.get("pid"))
         self.host = as_text(as_object(metadata.get("node")).get("hostname"))
         profile.pids.add(self.pid or 0)
@@ -140,164 +143,138 @@ class _Process:
         }
         self.records = as_object(process.get("buffer_records"))
         counters = as_object(process.get("callback_records")).get("counter_collection")
-        if counted := sum(1 for _ in _objects(counters)):
-            profile.left_out["collections of counters"] += counted
+        if counter_count := sum(1 for _ in _objects(counters)):
+            profile.left_out["collections of counters"] += counter_count
         self.streams: dict[tuple[object, ...], int] = {}
-        self.columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+        self.spans = RowBuffer(_COLUMNS)
 
     def rows(self) -> pl.DataFrame:
-        """Return rows in words of `spans.build`; kernels are of the phase that launched them."""
+        """Return spans in words of `spans.build`; kernels are of the phase that launched them."""
         for record in self._records_of("kernel_dispatch", "kernels"):
-            self._kernel(record)
+            self._add_kernel(record)
         for record in self._records_of("memory_copy", "copies of memory"):
-            self._copy(record)
-        communicates = "reduction" in self.columns["kind"]
+            self._add_copy(record)
+        has_reduction_kernels = "reduction" in self.spans.cells["kind"]
         for record in self._records_of("marker_api", "ranges of ROCTx"):
-            self._range(record)
+            self._add_range(record)
         for record in self._records_of("rccl_api", ""):
-            self._call(record, communicates=communicates)
-        launches = [*self._records_of("hip_api", "")]
-        self.found.launches += [
+            self._add_call(record, has_reduction_kernels=has_reduction_kernels)
+        hip_calls = [*self._records_of("hip_api", "")]
+        self.profile.launches += [
             (_count(record.get("start_timestamp")), _correlation(record))
-            for record in launches
-            if KERNEL_LAUNCHES in self._operation(record)
+            for record in hip_calls
+            if KERNEL_LAUNCHES in self._operation_name(record)
         ]
-        for name, sort in _BESIDE.items():
+        for name, counted_as in _BESIDE.items():
             if count := sum(1 for _ in self._records_of(name, "")):
-                self.found.left_out[sort] += count
-        ranges = self._frame().filter(pl.col("stream").is_null())
-        self._waits(launches, set(ranges.filter(pl.col("kind").is_in(_COMPUTES))["thread"]))
-        rows = _of_phases(self._frame(), launches, ranges)
-        words = ("kind", "op", "name", "thread")
+                self.profile.left_out[counted_as] += count
+        ranges = self.spans.frame().filter(pl.col("stream").is_null())
+        self._add_waits(hip_calls, set(ranges.filter(pl.col("kind").is_in(_COMPUTES))["thread"]))
+        rows = _assign_phases(self.spans.frame(), hip_calls, ranges)
+        word_columns = ("kind", "op", "name", "thread")
         return rows.with_columns(
-            pl.col(words).cast(pl.Categorical()),
+            pl.col(word_columns).cast(pl.Categorical()),
             pl.lit(self.host or None, pl.Categorical()).alias("host"),
             pl.lit(self.pid, pl.Int64).alias("pid"),
         )
 
-    def _records_of(self, name: str, sort: str) -> Iterator[dict[str, Any]]:
+    def _records_of(self, name: str, counted_as: str) -> Iterator[dict[str, Any]]:
         for record in _objects(self.records.get(name)):
-            if sort:
-                self.found.sorts[sort] += 1
+            if counted_as:
+                self.profile.sorts[counted_as] += 1
             yield record
 
-    def _frame(self) -> pl.DataFrame:
-        return pl.DataFrame(
-            {
-                name: pl.Series(self.columns[name], dtype=kind, strict=False)
-                for name, kind in _COLUMNS.items()
-            }
-        )
-
-    def _add(self, record: dict[str, Any], kind: str, name: str, **facts: Any) -> None:
-        start, end = (_count(record.get(f"{side}_timestamp")) for side in ("start", "end"))
-        if not name or start is None or end is None or end < start:
-            self.found.unusable += 1
+    def _add_span(self, record: dict[str, Any], kind: str, name: str, **facts: Any) -> None:
+        """Add a span with the times and the correlation of its record; `facts` are further cells."""
+        start_ns, end_ns = (_count(record.get(f"{side}_timestamp")) for side in ("start", "end"))
+        if not name or start_ns is None or end_ns is None or end_ns < start_ns:
+            self.profile.unusable += 1
             return
-        correlation = _correlation(record)
-        row = {"start_ns": start, "end_ns": end, "kind": kind, "name": name[:_LONGEST_NAME]}
-        row |= {"correlation": correlation, **facts}
-        for column, cells in self.columns.items():
-            cells.append(row.get(column))
+        row = {"start_ns": start_ns, "end_ns": end_ns, "kind": kind, "name": name[:_LONGEST_NAME]}
+        self.spans.add({**row, "correlation": _correlation(record), **facts})
 
-    def _stream(self, *key: object) -> int:
+    def _number_stream(self, *key: object) -> int:
         """Number streams of a process: those of all its devices."""
         return self.streams.setdefault(key, len(self.streams))
 
-    def _kernel(self, record: dict[str, Any]) -> None:
-        info = as_object(record.get("dispatch_info"))
-        name = self.kernels.get(_count(info.get("kernel_id")), "").removesuffix(".kd")
+    def _add_kernel(self, record: dict[str, Any]) -> None:
+        """Add a kernel; it communicates if its name says so."""
+        dispatch = as_object(record.get("dispatch_info"))
+        name = self.kernels.get(_count(dispatch.get("kernel_id")), "").removesuffix(".kd")
         kind, op = kernel_meaning(name) or ("device", None)
-        stream = self._stream(
-            *(_handle(info, key) for key in ("agent_id", "queue_id")), _handle(record, "stream_id")
-        )
-        self._add(record, kind, name, op=op, stream=stream)
+        queue = (_handle(dispatch, "agent_id"), _handle(dispatch, "queue_id"))
+        stream = self._number_stream(*queue, _handle(record, "stream_id"))
+        self._add_span(record, kind, name, op=op, stream=stream)
 
-    def _copy(self, record: dict[str, Any]) -> None:
-        name = self._operation(record).removeprefix("MEMORY_COPY_")
-        agents = [_handle(record, key) for key in ("stream_id", "src_agent_id", "dst_agent_id")]
-        stream = self._stream("copies", *agents)
-        self._add(
-            record,
-            "device",
-            _COPIES.get(name, "memcpy"),
-            stream=stream,
-            bytes=_count(record.get("bytes")),
-        )
+    def _add_copy(self, record: dict[str, Any]) -> None:
+        """Add a copy of memory; copies between the same agents are on a stream of their own."""
+        name = self._operation_name(record).removeprefix("MEMORY_COPY_")
+        ids = [_handle(record, key) for key in ("stream_id", "src_agent_id", "dst_agent_id")]
+        stream, nbytes = self._number_stream("copies", *ids), _count(record.get("bytes"))
+        name = _COPIES.get(name, "memcpy")
+        self._add_span(record, "device", name, stream=stream, bytes=nbytes)
 
-    def _range(self, record: dict[str, Any]) -> None:
+    def _add_range(self, record: dict[str, Any]) -> None:
         """Add a range; what has no length is a mark."""
         if record.get("start_timestamp") == record.get("end_timestamp"):
-            self.found.left_out["marks of ROCTx"] += 1
+            self.profile.left_out["marks of ROCTx"] += 1
             return
         number = _correlation(record)
-        name = self.messages.get(number) or self._operation(record)
+        name = self.messages.get(number) or self._operation_name(record)
         step = step_number(name)
         kind, _ = meaning_of_name(name, excluded=NOT_OF_NAMES | {"reduction"})
-        self._add(
-            record, "step" if step is not None else kind, name, thread=_thread(record), step=step
-        )
+        kind = kind if step is None else "step"
+        self._add_span(record, kind, name, thread=_thread(record), step=step)
 
-    def _call(self, record: dict[str, Any], *, communicates: bool) -> None:
+    def _add_call(self, record: dict[str, Any], *, has_reduction_kernels: bool) -> None:
         """Add a call of RCCL, which only queues a kernel where kernels are recorded."""
-        name = self._operation(record)
-        name_meaning = meaning(name)
-        if (
-            communicates
-            or name_meaning is None
-            or name_meaning[0] != "reduction"
-            or name_meaning[1] is None
-        ):
-            self.found.left_out["calls of RCCL"] += 1
+        name = self._operation_name(record)
+        kind, op = meaning(name) or USER_CODE
+        if has_reduction_kernels or kind != "reduction" or op is None:
+            self.profile.left_out["calls of RCCL"] += 1
             return
-        self.found.sorts["calls of RCCL"] += 1
-        self._add(record, "reduction", name, op=name_meaning[1], thread=_thread(record))
+        self.profile.sorts["calls of RCCL"] += 1
+        self._add_span(record, kind, name, op=op, thread=_thread(record))
 
-    def _waits(self, launches: list[dict[str, Any]], trains: set[str]) -> None:
-        """Add when threads that train waited for the device; other calls of HIP only queue work."""
-        for record in launches:
-            name = self._operation(record)
-            if _SYNCHRONIZES.match(name) and _thread(record) in trains:
-                self.found.sorts["waits for a device"] += 1
-                self._add(record, "device", name, thread=_thread(record))
+    def _add_waits(self, hip_calls: list[dict[str, Any]], training_threads: set[str]) -> None:
+        """Add the HIP calls in which threads that train wait for the device; others only queue work."""
+        for record in hip_calls:
+            name = self._operation_name(record)
+            if _SYNCHRONIZES.match(name) and _thread(record) in training_threads:
+                self.profile.sorts["waits for a device"] += 1
+                self._add_span(record, "device", name, thread=_thread(record))
             else:
-                self.found.left_out["calls of HIP"] += 1
+                self.profile.left_out["calls of HIP"] += 1
 
-    def _operation(self, record: dict[str, Any]) -> str:
-        """Return the operation of a record, by the numbers of its kind and its operation."""
-        kind, operation = _count(record.get("kind")), _count(record.get("operation"))
-        if kind is None or operation is None or kind >= len(self.kinds):
+    def _operation_name(self, record: dict[str, Any]) -> str:
+        """Return the name of a record's operation, by the numbers of its kind and its operation."""
+        kind, number = _count(record.get("kind")), _count(record.get("operation"))
+        if kind is None or number is None or kind >= len(self.kinds):
             return ""
         names = self.kinds[kind].get("operations")
-        return (
-            as_text(names[operation]) if isinstance(names, list) and operation < len(names) else ""
-        )
+        return as_text(names[number]) if isinstance(names, list) and number < len(names) else ""
 
 
-def _of_phases(
-    rows: pl.DataFrame, launches: list[dict[str, Any]], ranges: pl.DataFrame
+def _assign_phases(
+    spans: pl.DataFrame, hip_calls: list[dict[str, Any]], ranges: pl.DataFrame
 ) -> pl.DataFrame:
-    """Give work of a device the phase of the range, last begun, in which a call of HIP launched it."""
-    phases = ranges.filter(pl.col("kind").is_in([*_COMPUTES, "data"]))
-    calls = pl.DataFrame(
-        [
-            (
-                _correlation(r),
-                _count(r.get("start_timestamp")),
-                _thread(r),
-            )
-            for r in launches
-        ],
+    """Give a device's work the phase of the range in which a HIP call of its correlation launched it.
+
+    `ranges` are the spans of the host; of those around a call, the last begun counts.
+    """
+    phase_ranges = ranges.filter(pl.col("kind").is_in([*_COMPUTES, "data"]))
+    launches = pl.DataFrame(
+        [(_correlation(c), _count(c.get("start_timestamp")), _thread(c)) for c in hip_calls],
         schema={"correlation": pl.Int64, "called_ns": pl.Int64, "thread": pl.String},
         orient="row",
     ).drop_nulls()
-    if phases.is_empty() or calls.is_empty():
-        return rows
+    if phase_ranges.is_empty() or launches.is_empty():
+        return spans
     phase_of_correlation = (
-        calls.unique("correlation", keep="first")
+        launches.unique("correlation", keep="first")
         .sort("called_ns")
         .join_asof(
-            phases.sort("start_ns").select("thread", "start_ns", "end_ns", phase="kind"),
+            phase_ranges.sort("start_ns").select("thread", "start_ns", "end_ns", phase="kind"),
             left_on="called_ns",
             right_on="start_ns",
             by="thread",
@@ -306,10 +283,11 @@ def _of_phases(
         .filter(pl.col("called_ns") <= pl.col("end_ns"))
         .select("correlation", "phase")
     )
-    ran_there = (pl.col("kind") == "device") & pl.col("stream").is_not_null()
-    of_phase = ran_there & pl.col("phase").is_in(_COMPUTES)
-    joined = rows.join(phase_of_correlation, on="correlation", how="left", maintain_order="left")
-    return joined.with_columns(kind=pl.when(of_phase).then("phase").otherwise("kind")).drop("phase")
+    is_on_stream = (pl.col("kind") == "device") & pl.col("stream").is_not_null()
+    is_of_phase = is_on_stream & pl.col("phase").is_in(_COMPUTES)
+    joined = spans.join(phase_of_correlation, on="correlation", how="left", maintain_order="left")
+    kind = pl.when(is_of_phase).then("phase").otherwise("kind")
+    return joined.with_columns(kind=kind).drop("phase")
 
 
 def _objects(value: object) -> Iterator[dict[str, Any]]:
@@ -341,7 +319,7 @@ class RocprofReader(ProfilesReader[Profile]):
     why_no_rank = "rocprofv3 does not write ranks"
 
     is_format = staticmethod(is_rocprof)
-    read_file = staticmethod(profile_of)
+    read_file = staticmethod(read_profile)
 
     def gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
         """Yield what ranges, kernels and calls do not say."""

@@ -24,22 +24,24 @@ if TYPE_CHECKING:
 _DEVICE_TIMES: Final = ("device_start_ns", "device_duration_ns")
 
 
-def reason_left_out(columns: Collection[str], process: Sequence[str] = ()) -> pl.Expr:
+def reason_left_out(columns: Collection[str], process_columns: Sequence[str] = ()) -> pl.Expr:
     """Return why each row is left out, null where it stays: the first rule that it breaks.
 
     Args:
         columns: Those of the frame, `start_ns` among them.
-        process: The columns that identify a process, if rows are of several.
+        process_columns: The columns that identify a process, if rows are of several.
     """
-    broken = pl.coalesce(
+    broken_rule = pl.coalesce(
         pl.when(breaks).then(pl.lit(reason))
         for name, rule in RULES.items()
         if name in columns
         for breaks, reason in _rows_that_break(name, rule)
     )
-    median = pl.when(broken.is_null()).then("start_ns").median()
-    distance = (pl.col("start_ns") - (median.over(process) if process else median)).abs()
-    return pl.coalesce(broken, pl.when(distance >= LONGEST_NS).then(pl.lit(far("start_ns"))))
+    median_ns = pl.when(broken_rule.is_null()).then("start_ns").median()
+    if process_columns:
+        median_ns = median_ns.over(process_columns)
+    is_far = (pl.col("start_ns") - median_ns).abs() >= LONGEST_NS
+    return pl.coalesce(broken_rule, pl.when(is_far).then(pl.lit(far("start_ns"))))
 
 
 def _rows_that_break(name: str, rule: Rule) -> Iterator[tuple[pl.Expr, str]]:
@@ -74,13 +76,13 @@ def held_to_range(dtypes: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
         for name, rule in RULES.items()
         if name in dtypes and (breaks := _cells_that_break(name, rule, dtypes[name])) is not None
     }
-    times = [name for name in _DEVICE_TIMES if name in dtypes]
-    is_timed = pl.lit(value=False)
-    if len(times) == len(_DEVICE_TIMES):
-        is_timed = pl.all_horizontal(
-            pl.col(name).is_between(RULES[name].least, RULES[name].most) for name in times
+    time_columns = [name for name in _DEVICE_TIMES if name in dtypes]
+    are_both_in_range = pl.lit(value=False)
+    if len(time_columns) == len(_DEVICE_TIMES):
+        are_both_in_range = pl.all_horizontal(
+            pl.col(name).is_between(RULES[name].least, RULES[name].most) for name in time_columns
         )
-    return replacements | {name: pl.when(is_timed).then(name) for name in times}
+    return replacements | {name: pl.when(are_both_in_range).then(name) for name in time_columns}
 
 
 def _cells_that_break(name: str, rule: Rule, dtype: pl.DataType) -> pl.Expr | None:

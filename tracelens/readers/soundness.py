@@ -84,103 +84,106 @@ NO_LAUNCHES: Final = LostKernels()
 
 
 def drop_impossible(
-    rows: pl.DataFrame, stream_columns: Sequence[str], *, negative: int, events: int
+    events: pl.DataFrame, stream_columns: Sequence[str], *, negative_count: int, event_count: int
 ) -> tuple[pl.DataFrame, list[str]]:
     """Leave out rows that cannot be; return the others, and sentences on those, with their share.
 
     Args:
-        rows: Events with `start_ns`, `duration_ns` (at least 0) and `is_kernel`.
+        events: Events with `start_ns`, `duration_ns` (at least 0) and `is_kernel`.
         stream_columns: The columns that tell streams apart.
-        negative: How many of all `events` end before they begin; they are not in `rows`.
-        events: How many there are in all.
+        negative_count: How many of all `event_count` end before they begin; they are not in `events`.
+        event_count: How many there are in all.
     """
     sentences = []
-    if negative:
-        share = fmt.percent(negative / max(events, 1), 1)
-        sentences.append(f"events that end before they begin, {negative:,} of {events:,} ({share})")
-    is_far = _far(rows)
+    if negative_count:
+        share = fmt.percent(negative_count / max(event_count, 1), 1)
+        sentences.append(
+            f"events that end before they begin, {negative_count:,} of {event_count:,} ({share})"
+        )
+    is_far = _is_far_off(events)
     if is_far.any():
         share = fmt.percent(is_far.mean(), 1)
         sentences.append(
             f"events that begin or end far from all others, {int(is_far.sum()):,} of "
             f"{len(is_far):,} ({share})"
         )
-        rows = rows.filter(~is_far)
-    is_too_long = _outlasting(rows, stream_columns)
+        events = events.filter(~is_far)
+    is_too_long = _outlasts_stream(events, stream_columns)
     if is_too_long.any():
-        kernels, lasted_ns = rows["is_kernel"].to_numpy(), rows["duration_ns"].to_numpy()
-        share = fmt.percent(lasted_ns[is_too_long].sum() / lasted_ns[kernels].sum())
+        is_kernel, duration_ns = events["is_kernel"].to_numpy(), events["duration_ns"].to_numpy()
+        share = fmt.percent(duration_ns[is_too_long].sum() / duration_ns[is_kernel].sum())
         sentences.append(
             f"kernels that outlast later ones of their stream, or all else, "
-            f"{int(is_too_long.sum()):,} of {int(kernels.sum()):,} ({share} of the time of kernels)"
+            f"{int(is_too_long.sum()):,} of {int(is_kernel.sum()):,} "
+            f"({share} of the time of kernels)"
         )
-        rows = rows.filter(~is_too_long)
-    return rows, sentences
+        events = events.filter(~is_too_long)
+    return events, sentences
 
 
 def find_lost_kernels(
-    launches: pl.DataFrame, kernels: pl.Series, steps: Sequence[tuple[int, int]]
+    launches: pl.DataFrame, kernel_correlations: pl.Series, step_begins: Sequence[tuple[int, int]]
 ) -> LostKernels:
     """Compare launches with kernels; a rank without any kernel has lost none, as none were recorded.
 
     Args:
         launches: Of one rank, with `correlation` and `start_ns`.
-        kernels: The correlations of its work on devices.
-        steps: When each of its steps begins, and its number; in order.
+        kernel_correlations: The correlations of its work on devices.
+        step_begins: Begin in ns, and number, of each of its steps; in order.
     """
-    if kernels.is_empty() or launches.is_empty():
+    if kernel_correlations.is_empty() or launches.is_empty():
         return LostKernels(0, launches.height)
-    lost = ~launches["correlation"].is_in(kernels.unique().implode())
-    begins = np.array([begin_ns for begin_ns, _ in steps], np.int64)
-    window = np.searchsorted(begins, launches["start_ns"].to_numpy(), "right")
-    launches_of_step, lost_of_step = (
-        np.bincount(window, weights, len(steps) + 1)[1:] for weights in (None, lost.to_numpy())
-    )
-    is_lossy = lost_of_step > MIN_SHARE_LOST_IF_STEP_IS_LEFT_OUT * launches_of_step
-    launches_left, lost_of_rest = (
-        launches.height - launches_of_step[is_lossy].sum(),
-        lost.sum() - lost_of_step[is_lossy].sum(),
-    )
+    is_lost = ~launches["correlation"].is_in(kernel_correlations.unique().implode())
+    begins_ns = np.array([begin_ns for begin_ns, _ in step_begins], np.int64)
+    step_of_launch = np.searchsorted(begins_ns, launches["start_ns"].to_numpy(), "right")
+    bin_count = len(step_begins) + 1  # launches before the first step are in bin 0
+    launch_counts = np.bincount(step_of_launch, minlength=bin_count)[1:]
+    lost_counts = np.bincount(step_of_launch, is_lost.to_numpy(), bin_count)[1:]
+    is_lossy_step = lost_counts > MIN_SHARE_LOST_IF_STEP_IS_LEFT_OUT * launch_counts
+    other_launches = launches.height - launch_counts[is_lossy_step].sum()
+    lost_elsewhere = is_lost.sum() - lost_counts[is_lossy_step].sum()
+    marked_steps = zip(step_begins, is_lossy_step.tolist(), strict=True)
+    lossy_steps = tuple(step for (_, step), is_lossy in marked_steps if is_lossy)
     return LostKernels(
-        int(lost.sum()),
+        int(is_lost.sum()),
         launches.height,
-        tuple(step for (_, step), lossy in zip(steps, is_lossy.tolist(), strict=True) if lossy),
-        everywhere=bool(lost_of_rest > MAX_LAUNCHES_WITHOUT_KERNEL * launches_left)
-        or launches_left == 0,
+        lossy_steps,
+        everywhere=bool(lost_elsewhere > MAX_LAUNCHES_WITHOUT_KERNEL * other_launches)
+        or other_launches == 0,
     )
 
 
-def _far(rows: pl.DataFrame) -> Flags:
-    """Mark rows that begin or end far from nearly all others."""
-    start_ns = rows["start_ns"].to_numpy()
-    end_ns = start_ns + rows["duration_ns"].to_numpy()
+def _is_far_off(events: pl.DataFrame) -> Flags:
+    """Return True for events that begin or end far from all others, but for a small `share` of these."""
+    start_ns = events["start_ns"].to_numpy()
+    end_ns = start_ns + events["duration_ns"].to_numpy()
     if not len(start_ns):
         return np.zeros(0, np.bool_)
-    aside = SHARE_OF_EVENTS_ASIDE
-    first_ns, last_ns = np.quantile(start_ns, [aside, 1 - aside], method="nearest")
-    distance_ns = MAX_DISTANCE_IN_SPANS * max(int(last_ns - first_ns), MIN_SPAN_OF_EVENTS_NS)
-    return np.asarray((first_ns - start_ns > distance_ns) | (end_ns - last_ns > distance_ns))
+    share = SHARE_OF_EVENTS_ASIDE
+    first_ns, last_ns = np.quantile(start_ns, [share, 1 - share], method="nearest")
+    limit_ns = MAX_DISTANCE_IN_SPANS * max(int(last_ns - first_ns), MIN_SPAN_OF_EVENTS_NS)
+    return np.asarray((first_ns - start_ns > limit_ns) | (end_ns - last_ns > limit_ns))
 
 
-def _outlasting(rows: pl.DataFrame, stream_columns: Sequence[str]) -> Flags:
+def _outlasts_stream(events: pl.DataFrame, stream_columns: Sequence[str]) -> Flags:
     """Mark kernels that last beyond the begins of several later ones of their stream."""
-    is_outlasting = np.zeros(rows.height, np.bool_)
-    is_kernel = rows["is_kernel"].to_numpy()
-    kernel_rows = rows.with_row_index("row_number").filter(is_kernel).sort("start_ns")
-    for stream_rows in kernel_rows.partition_by(*stream_columns) if kernel_rows.height else ():
-        start_ns = stream_rows["start_ns"].to_numpy()
-        end_ns = start_ns + stream_rows["duration_ns"].to_numpy()
-        successors = np.searchsorted(start_ns, end_ns) - np.arange(len(start_ns)) - 1
-        outlasts = successors >= MIN_SUCCESSORS_OUTLASTED
+    is_outlasting = np.zeros(events.height, np.bool_)
+    is_kernel = events["is_kernel"].to_numpy()
+    kernels = events.with_row_index("row_number").filter(is_kernel).sort("start_ns")
+    for stream_kernels in kernels.partition_by(*stream_columns) if kernels.height else ():
+        start_ns = stream_kernels["start_ns"].to_numpy()
+        end_ns = start_ns + stream_kernels["duration_ns"].to_numpy()
+        outlasted_count = np.searchsorted(start_ns, end_ns) - np.arange(len(start_ns)) - 1
+        outlasts = outlasted_count >= MIN_SUCCESSORS_OUTLASTED
         if outlasts.sum() <= max(MAX_SHARE_OUTLASTING * len(start_ns), 1):
-            is_outlasting[stream_rows["row_number"].to_numpy()[outlasts]] = True
-    return is_outlasting | (is_kernel & _outlasts_file(rows))
+            is_outlasting[stream_kernels["row_number"].to_numpy()[outlasts]] = True
+    return is_outlasting | (is_kernel & _outlasts_file(events))
 
 
-def _outlasts_file(rows: pl.DataFrame) -> Flags:
+def _outlasts_file(events: pl.DataFrame) -> Flags:
     """Mark a row that goes on after all others for longer than these lasted."""
-    start_ns = rows["start_ns"].to_numpy()
-    end_ns = start_ns + rows["duration_ns"].to_numpy()
+    start_ns = events["start_ns"].to_numpy()
+    end_ns = start_ns + events["duration_ns"].to_numpy()
     if len(end_ns) < MIN_EVENTS_OUTLASTED:
         return np.zeros(len(end_ns), np.bool_)
     previous_end_ns, last_end_ns = np.partition(end_ns, -2)[-2:]
@@ -189,25 +192,26 @@ def _outlasts_file(rows: pl.DataFrame) -> Flags:
 
 
 def notes_of_records(
-    file: str, impossible: Sequence[str], lost: Iterable[LostKernels]
+    file: str, impossible_records: Sequence[str], lost_of_ranks: Iterable[LostKernels]
 ) -> list[Note]:
-    """Note which records of a file were left out as impossible, and which kernels it lost."""
+    """Note which records of a file were left out, as sentences, and which kernels it lost."""
     sentences = []
-    if impossible:
-        sentences.append(f"Of '{file}', what cannot be is left out: {fmt.series(impossible)}.")
-    for lost_kernels in lost:
+    if impossible_records:
+        listed = fmt.series(impossible_records)
+        sentences.append(f"Of '{file}', what cannot be is left out: {listed}.")
+    for lost_kernels in lost_of_ranks:
         if lost_kernels.count:
             steps = lost_kernels.steps
-            when = f", most in {fmt.steps(min(steps), max(steps))}" if steps else ""
-            sentences.append(f"Of '{file}', {lost_kernels.text}{when}: the profiler lost it.")
+            steps_text = f", most in {fmt.steps(min(steps), max(steps))}" if steps else ""
+            sentences.append(f"Of '{file}', {lost_kernels.text}{steps_text}: the profiler lost it.")
     return [Note(file, sentence, "dropped") for sentence in sentences]
 
 
 def gaps_of_records(
-    impossible: Iterable[str], lost: Iterable[LostKernels], profiler: str
+    impossible_records: Iterable[str], lost_of_ranks: Iterable[LostKernels], profiler: str
 ) -> Iterator[Gap]:
-    """Yield which records cannot be, and which are not there, in profiles that `profiler` wrote."""
-    sentences = list(dict.fromkeys(impossible))
+    """Yield which records cannot be, as sentences, and which are lost, in profiles of `profiler`."""
+    sentences = list(dict.fromkeys(impossible_records))
     if sentences:
         yield Gap(
             f"what cannot be is left out: {fmt.series(sentences)}",
@@ -215,11 +219,11 @@ def gaps_of_records(
             f"Profile fewer steps, or with a newer {profiler}.",
             decisive=False,
         )
-    lossy = [lost_kernels for lost_kernels in lost if lost_kernels.count]
-    if lossy:
-        is_lost_everywhere = any(lost_kernels.everywhere for lost_kernels in lossy)
+    lossy_ranks = [lost_kernels for lost_kernels in lost_of_ranks if lost_kernels.count]
+    if lossy_ranks:
+        is_lost_everywhere = any(lost_kernels.everywhere for lost_kernels in lossy_ranks)
         yield Gap(
-            max(lossy, key=lambda lost_kernels: lost_kernels.share).text,
+            max(lossy_ranks, key=lambda lost_kernels: lost_kernels.share).text,
             "what devices did where kernels are lost",
             "Profile fewer steps at once, so that the profiler's buffer holds all kernels.",
             decisive=is_lost_everywhere,
@@ -228,57 +232,55 @@ def gaps_of_records(
 
 
 def keep_common_steps(
-    rows: pl.DataFrame, lossy: Collection[tuple[int, int]]
+    spans: pl.DataFrame, lossy_steps: Collection[tuple[int, int]]
 ) -> tuple[pl.DataFrame, list[Note]]:
     """Leave out the steps that not all ranks recorded, or that lost kernels, and note it.
 
     Args:
-        rows: With `rank`, `kind`, `step`, `start_ns` and `issued_ns`. Work of a device belongs to the
+        spans: With `rank`, `kind`, `step`, `start_ns` and `issued_ns`. Work of a device belongs to the
             step in which it was issued.
-        lossy: Ranks and steps with too many lost kernels.
+        lossy_steps: Pairs of rank and step with too many lost kernels.
     """
-    bounds = _longest_stretch(rows, lossy)
-    if bounds is None:
-        return rows, []
-    kept_rows = _keep_steps(rows, *bounds)
-    step_count, kept_count = (
-        frame.filter(pl.col("kind") == "step").height for frame in (rows, kept_rows)
-    )
+    step_range = _longest_stretch(spans, lossy_steps)
+    if step_range is None:
+        return spans, []
+    kept_spans = _keep_steps(spans, *step_range)
+    is_step = pl.col("kind") == "step"
+    step_count, kept_count = (table.filter(is_step).height for table in (spans, kept_spans))
     if step_count == kept_count:
-        return rows, []
+        return spans, []
     sentence = (
-        f"Not all ranks recorded all steps: {fmt.steps(*bounds)}, which all did, are judged; of all "
+        f"Not all ranks recorded all steps: {fmt.steps(*step_range)}, which all did, are judged; of all "
         f"ranks' steps, {step_count - kept_count:,} of {step_count:,} are left out."
     )
-    return kept_rows, [Note("", sentence, "dropped")]
+    return kept_spans, [Note("", sentence, "dropped")]
 
 
 def _longest_stretch(
-    rows: pl.DataFrame, lossy: Collection[tuple[int, int]]
+    spans: pl.DataFrame, lossy_steps: Collection[tuple[int, int]]
 ) -> tuple[int, int] | None:
     """Return the first and last step of the longest stretch that all ranks recorded; None without."""
-    steps = rows.filter(pl.col("kind") == "step", pl.col("step") >= 0).group_by("rank")
-    bounds = steps.agg(first=pl.col("step").min(), last=pl.col("step").max())
-    if bounds.is_empty():
+    steps = spans.filter(pl.col("kind") == "step", pl.col("step") >= 0).group_by("rank")
+    bounds_of_ranks = steps.agg(first=pl.col("step").min(), last=pl.col("step").max())
+    if bounds_of_ranks.is_empty():
         return None
-    first, last = bounds.select(pl.col("first").max(), pl.col("last").min()).row(0)
-    breaks = sorted({first - 1, *(step for _, step in lossy if first <= step <= last), last + 1})
-    begin, end = max(pairwise(breaks), key=lambda pair: pair[1] - pair[0], default=(0, 0))
-    return (begin + 1, end - 1) if end - begin > 1 else None
+    first, last = bounds_of_ranks.select(pl.col("first").max(), pl.col("last").min()).row(0)
+    lossy = {step for _, step in lossy_steps if first <= step <= last}
+    breaks = sorted({first - 1, *lossy, last + 1})  # a stretch lies between two of them
+    before, after = max(pairwise(breaks), key=lambda pair: pair[1] - pair[0], default=(0, 0))
+    return (before + 1, after - 1) if after - before > 1 else None
 
 
-def _keep_steps(rows: pl.DataFrame, first_step: int, last_step: int) -> pl.DataFrame:
+def _keep_steps(spans: pl.DataFrame, first_step: int, last_step: int) -> pl.DataFrame:
+    """Keep what each rank issued from the begin of `first_step` to the end of `last_step`."""
     is_step = (pl.col("kind") == "step") & (pl.col("step") >= 0)
-    is_before, is_after = (
-        is_step & (pl.col("step") < first_step),
-        is_step & (pl.col("step") > last_step),
-    )
-    begin_ns = pl.when(is_before.any().over("rank")).then(
-        pl.when(is_step & (pl.col("step") >= first_step)).then("start_ns").min().over("rank")
-    )
+    is_before = is_step & (pl.col("step") < first_step)
+    is_after = is_step & (pl.col("step") > last_step)
+    kept_start_ns = pl.when(is_step & ~is_before).then("start_ns").min().over("rank")
+    begin_ns = pl.when(is_before.any().over("rank")).then(kept_start_ns)
     end_ns = pl.when(is_after).then("start_ns").min().over("rank")
     issued_ns = pl.coalesce("issued_ns", "start_ns")
-    return rows.filter(
+    return spans.filter(
         (issued_ns >= begin_ns).fill_null(value=True), (issued_ns < end_ns).fill_null(value=True)
     )
 
@@ -292,19 +294,19 @@ File = TypeVar("File", bound=_HasRows)
 
 
 def drop_repeated_files(
-    files: Mapping[str, File], aside: Collection[str] = ()
+    files: Mapping[str, File], ignored_columns: Collection[str] = ()
 ) -> tuple[dict[str, File], list[Note]]:
-    """Leave out files that repeat an earlier one but for the columns `aside`, and note it."""
+    """Leave out files that repeat an earlier one but for `ignored_columns`, and note it."""
     kept_files: dict[str, File] = {}
     notes = []
     for name, file in files.items():
-        rows = file.rows.drop(aside, strict=False)
+        rows = file.rows.drop(ignored_columns, strict=False)
         earlier_name = next(
             (
                 kept_name
                 for kept_name, kept_file in kept_files.items()
                 if kept_file.rows.height == rows.height
-                and kept_file.rows.drop(aside, strict=False).equals(rows)
+                and kept_file.rows.drop(ignored_columns, strict=False).equals(rows)
             ),
             None,
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.model import fmt
 from tracelens.model.recognition import Gap
-from tracelens.readers.event_stream import EventStream, begin_of_events
+from tracelens.readers.event_stream import EventStream, read_first_bytes
 from tracelens.readers.files import FileSet, FilesReader, gaps_of_python_calls
 from tracelens.readers.functions import function_meaning
 from tracelens.readers.gathered import SpanBuffer, SpanMeaning
@@ -54,10 +54,10 @@ class Calls(FileOfProcesses):
 
 def is_viztracer(path: Path) -> bool:
     """Return True if a file begins as VizTracer's do."""
-    return _MARK.search(begin_of_events(path)) is not None
+    return _MARK.search(read_first_bytes(path)) is not None
 
 
-def calls_of(path: Path) -> Calls:
+def read_calls(path: Path) -> Calls:
     """Read one file.
 
     Raises:
@@ -67,43 +67,46 @@ def calls_of(path: Path) -> Calls:
     calls, spans = Calls(), _Spans()
     stream = EventStream(path)
     for event in calls.read_events(stream, spans.__len__):
-        _take(event, calls, spans)
+        _add_event(event, calls, spans)
     metadata = stream.facts.get("viztracer_metadata")
     calls.overflow = isinstance(metadata, dict) and metadata.get("overflow") is True
     calls.processes = {pid: calls.processes.get(pid, "") for pid, _ in spans.threads}
-    calls.rows = spans.frame(
-        _translate, lambda place: calls.threads.get(place, f"thread {place[1]}")
-    ).with_columns(process=process_column(spans, [pid for pid, _ in spans.threads]))
+    threads = {(pid, tid): f"thread {tid}" for pid, tid in spans.threads} | calls.threads
+    processes = process_column(spans, [pid for pid, _ in spans.threads])
+    calls.rows = spans.frame(_translate, threads.__getitem__).with_columns(process=processes)
     return calls
 
 
-def _take(event: Event, calls: Calls, spans: _Spans) -> None:
+def _add_event(event: Event, calls: Calls, spans: _Spans) -> None:
+    """Add an event to `spans` if it lasts, else take its name or leave it out, and count it."""
     phase = event.get("ph")
     pid, tid = (as_number(event.get(key)) or 0 for key in ("pid", "tid"))
     if phase == "M":
-        _name(event, calls, (pid, tid))
+        _take_name(event, calls, pid, tid)
     if phase != "X":
-        sort = _PHASES.get(phase) if isinstance(phase, str) else None
-        calls.left_out[sort or "events of other phases"] += 1
+        left_out_as = _PHASES.get(phase) if isinstance(phase, str) else None
+        calls.left_out[left_out_as or "events of other phases"] += 1
         return
-    name, start, length = event.get("name"), us_as_ns(event.get("ts")), us_as_ns(event.get("dur"))
-    if not isinstance(name, str) or not name or start is None or length is None or length < 0:
+    name = event.get("name") or None
+    start_ns, length_ns = us_as_ns(event.get("ts")), us_as_ns(event.get("dur"))
+    if not isinstance(name, str) or start_ns is None or length_ns is None or length_ns < 0:
         calls.unusable += 1
         return
     is_function = str(event.get("cat")).casefold() == _FUNCTION
     calls.sorts["calls of functions" if is_function else "events that the program logged"] += 1
-    spans.add(start, start + length, (is_function, name[:_LONGEST_NAME]), (pid, tid))
+    spans.add(start_ns, start_ns + length_ns, (is_function, name[:_LONGEST_NAME]), (pid, tid))
 
 
-def _name(event: Event, calls: Calls, thread: _Place) -> None:
+def _take_name(event: Event, calls: Calls, pid: int, tid: int) -> None:
+    """Take from a metadata event the name of a process or thread."""
     args = event.get("args")
     name: Any = args.get("name") if isinstance(args, dict) else None
     if not isinstance(name, str):
         return
     if event.get("name") == "process_name":
-        calls.processes[thread[0]] = name[:_LONGEST_NAME]
+        calls.processes[pid] = name[:_LONGEST_NAME]
     elif event.get("name") == "thread_name":
-        calls.threads[thread] = name[:_LONGEST_NAME]
+        calls.threads[pid, tid] = name[:_LONGEST_NAME]
 
 
 def _translate(key: tuple[bool, str]) -> SpanMeaning:
@@ -124,15 +127,15 @@ class VizTracerReader(FilesReader[Calls]):
     why_no_rank = "VizTracer does not write ranks, and there are several files"
     advice_if_cut = "Let the program end by itself, so that VizTracer saves its file."
     is_format = staticmethod(is_viztracer)
-    read_file = staticmethod(calls_of)
+    read_file = staticmethod(read_calls)
     rank_parts = staticmethod(rank_processes)
 
     def severe_gaps(self, run: FileSet[Calls]) -> Iterator[Gap]:
         """Yield which files lost their oldest calls."""
-        full = [name for name, file in run.contents.items() if file.overflow]
-        if full:
+        names = [name for name, file in run.contents.items() if file.overflow]
+        if names:
             yield Gap(
-                f"the buffer of {fmt.series(full)} was full, and the oldest calls were overwritten",
+                f"the buffer of {fmt.series(names)} was full, and the oldest calls were overwritten",
                 "what happened before the first call that is left",
                 "Trace a shorter part, or give viztracer a larger --tracer_entries.",
             )

@@ -93,10 +93,8 @@ def normal(word: str) -> str:
 
 def _index(synonyms: dict[str, str]) -> dict[str, str]:
     """Return our word by each normalized synonym; `synonyms` are lists of words by ours."""
-    by_word = {normal(ours): ours for ours in synonyms}
-    return by_word | {
-        normal(word): ours for ours, text in synonyms.items() for word in text.split()
-    }
+    pairs = [(word, ours) for ours, text in synonyms.items() for word in (ours, *text.split())]
+    return {normal(word): ours for word, ours in pairs}
 
 
 _MEANINGS: Final[dict[str, Meaning]] = {
@@ -137,12 +135,12 @@ def meaning(word: str) -> Meaning | None:
     if kernel := kernel_meaning(word):
         return kernel
     normalized = normal(word)
-    bare = _NUMBER.sub("", normalized)
-    for key in (normalized, bare, _LIBRARY.sub("", bare)):
+    without_number = _NUMBER.sub("", normalized)
+    for key in (normalized, without_number, _LIBRARY.sub("", without_number)):
         if key in _MEANINGS:
             return _MEANINGS[key]
-    variant_of = _MEANINGS.get(_VARIANT.sub("", _LIBRARY.sub("", bare)))
-    return variant_of if variant_of and variant_of[1] in COLLECTIVES else None
+    variant_meaning = _MEANINGS.get(_VARIANT.sub("", _LIBRARY.sub("", without_number)))
+    return variant_meaning if variant_meaning and variant_meaning[1] in COLLECTIVES else None
 
 
 def meaning_of_name(*names: str, excluded: frozenset[str] = NOT_OF_NAMES) -> Meaning:

@@ -24,25 +24,17 @@ from tracelens.readers.json_values import MOST_NS
 from tracelens.readers.profiles import CheckedFile, ProfilesReader
 from tracelens.readers.protobuf import classes, whole
 from tracelens.readers.soundness import KERNEL_LAUNCHES
-from tracelens.readers.words import (
-    USER_CODE,
-    kernel_meaning,
-    meaning,
-    meaning_of_name,
-    step_number,
-)
+from tracelens.readers.words import USER_CODE, kernel_meaning, meaning, meaning_of_name, step_number
 from tracelens.schema.gate import contents, refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tracelens.readers.files import (
-        FileSet,
-    )
+    from tracelens.readers.files import FileSet
     from tracelens.readers.protobuf import Fields
 
-__all__ = ["SUFFIX", "XPlaneReader", "profile_of", "space"]
+__all__ = ["SUFFIX", "XPlaneReader", "read_profile", "space"]
 
 SUFFIX: Final = ".xplane.pb"
 _INT, _UINT, _DOUBLE, _STRING, _BYTES = "INT64", "UINT64", "DOUBLE", "STRING", "BYTES"
@@ -92,16 +84,16 @@ _MESSAGES: Final[dict[str, Fields]] = {
 }
 
 
-def parsed(content: bytes) -> Any:
+def parse_space(content: bytes) -> Any:
     """Return the outermost message of a file's content.
 
     Raises:
         NotATrace: it is another file.
         MissingExtra: protobuf's library is not installed.
     """
-    space_of = space()
+    space_class = space()
     with whole("XPlane file"):
-        return space_of.FromString(content)
+        return space_class.FromString(content)
 
 
 @cache
@@ -152,7 +144,7 @@ class Profile(CheckedFile):
     host: str = ""
 
 
-def profile_of(path: Path) -> Profile:
+def read_profile(path: Path) -> Profile:
     """Translate a file.
 
     Raises:
@@ -160,99 +152,99 @@ def profile_of(path: Path) -> Profile:
         MissingExtra: protobuf's library is not installed.
         OSError: it cannot be read.
     """
-    content = parsed(contents(path))
-    if not content.planes:
+    profile_space = parse_space(contents(path))
+    if not profile_space.planes:
         raise NotATrace("there is no plane in it")
-    profile = Profile(host=next(iter(content.hostnames), ""))
+    profile = Profile(host=next(iter(profile_space.hostnames), ""))
     rows: list[_Row] = []
-    for plane_number, plane in enumerate(content.planes):
-        rows += _of_plane(plane_number, plane, profile)
+    for plane_number, plane in enumerate(profile_space.planes):
+        rows += _convert_plane(plane_number, plane, profile)
         refuse_beyond("rows", len(rows))
-    frame = _frame(_marked_once(rows)).with_columns(
+    spans = _build_rows(_keep_one_step_source(rows)).with_columns(
         host=pl.lit(profile.host or None, pl.String), clock=pl.lit(path.name)
     )
-    profile.take_sound_rows(frame, frame.filter(pl.col("stream").is_null()))
+    profile.take_sound_rows(spans, spans.filter(pl.col("stream").is_null()))
     return profile
 
 
-def _marked_once(rows: list[_Row]) -> list[_Row]:
-    """Keep the steps that the host marks, else those of the first device that does."""
-    marking_streams = {
-        _NONE if row.stream is None else row.stream for row in rows if row.kind == "step"
-    }
-    first_stream = min(marking_streams, default=_NONE)
-    kept_stream = None if first_stream == _NONE else first_stream
-    return [row for row in rows if row.kind != "step" or row.stream == kept_stream]
+def _keep_one_step_source(spans: list[_Row]) -> list[_Row]:
+    """Keep the steps that the host marks, or else those of the first device; `_NONE` is the host."""
+    steps = [span for span in spans if span.kind == "step"]
+    sources = {_NONE if step.stream is None else step.stream for step in steps}
+    first_source = min(sources, default=_NONE)
+    kept_source = None if first_source == _NONE else first_source
+    return [span for span in spans if span.kind != "step" or span.stream == kept_source]
 
 
-def _of_plane(plane_number: int, plane: Any, profile: Profile) -> Iterator[_Row]:
-    names = {entry.key: entry.value for entry in plane.event_metadata}
-    stats = {entry.key: entry.value.name for entry in plane.stat_metadata}
-    step_stat, correlation_stat = (
-        next((key for key, name in stats.items() if name == sort), _NONE)
-        for sort in (_STEP_NUMBER, _CORRELATION)
+def _convert_plane(plane_number: int, plane: Any, profile: Profile) -> Iterator[_Row]:
+    """Yield the spans of a plane: the host, or the device with number `plane_number`."""
+    metadata_by_id = {entry.key: entry.value for entry in plane.event_metadata}
+    stat_name_by_id = {entry.key: entry.value.name for entry in plane.stat_metadata}
+    step_stat, launch_stat = (
+        next((stat_id for stat_id, name in stat_name_by_id.items() if name == stat_name), _NONE)
+        for stat_name in (_STEP_NUMBER, _CORRELATION)
     )
     on_device = plane.name.startswith(_DEVICE)
     for line in plane.lines:
         line_name = line.display_name or line.name
-        profile.sorts[plane.name] += len(line.events)
+        event_count = len(line.events)
+        profile.sorts[plane.name] += event_count
         if on_device and not _STREAM.match(line_name) and line_name != _STEPS:
-            profile.left_out[f"events of '{line_name[:40]}', which repeat operations"] += len(
-                line.events
-            )
+            left_out_as = f"events of '{line_name[:40]}', which repeat operations"
+            profile.left_out[left_out_as] += event_count
             continue
         if not on_device and plane.name != _HOST:
-            profile.left_out[f"events of the plane '{plane.name[:40]}'"] += len(line.events)
+            profile.left_out[f"events of the plane '{plane.name[:40]}'"] += event_count
             continue
-        stream = plane_number * _STREAMS_OF_A_DEVICE + line.id % _STREAMS_OF_A_DEVICE
-        track = _Track(
-            line_name, line.timestamp_ns, stream if on_device else None, step_stat, correlation_stat
-        )
+        device_stream = plane_number * _STREAMS_OF_A_DEVICE + line.id % _STREAMS_OF_A_DEVICE
+        stream = device_stream if on_device else None
+        track = _Track(line_name, line.timestamp_ns, stream, step_stat, launch_stat)
         for event in line.events:
-            row = _row(event, names.get(event.metadata_id), track)
-            if row is None:
+            span = _convert_event(event, metadata_by_id.get(event.metadata_id), track)
+            if span is None:
                 profile.unusable += 1
             else:
-                yield row
+                yield span
 
 
-def _row(event: Any, known: Any, track: _Track) -> _Row | None:
+def _convert_event(event: Any, metadata: Any, track: _Track) -> _Row | None:
     """Return an event as a row; None where it has no name, or no time that there can be."""
-    name = (known.display_name or known.name)[:_LONGEST_NAME] if known is not None else ""
-    start = track.begin_ns + event.offset_ps // _PS
-    end = start + event.duration_ps // _PS
-    if not name or event.num_occurrences or not (0 <= start < MOST_NS and abs(end) < MOST_NS):
+    name = (metadata.display_name or metadata.name)[:_LONGEST_NAME] if metadata is not None else ""
+    start_ns = track.begin_ns + event.offset_ps // _PS
+    end_ns = start_ns + event.duration_ps // _PS
+    if not name or event.num_occurrences or not (0 <= start_ns < MOST_NS and abs(end_ns) < MOST_NS):
         return None
     on_host = track.stream is None
     if on_host or track.name == _STEPS:
-        step = _step(event, track.step_stat, name) if on_host else _number(name)
+        step = _step_of(event, track.step_stat, name) if on_host else _number(name)
         if step is not None or not on_host:
-            return _Row(start, end, "step", None, name, track.name, track.stream, step)
-        launch = _stat(event, track.correlation_stat) if KERNEL_LAUNCHES in name else None
-        return _Row(start, end, *_of_host(name), name, track.name, None, None, launch)
-    launch = _stat(event, track.correlation_stat)
-    return _Row(start, end, *_of_device(name), name, None, track.stream, None, launch)
+            return _Row(start_ns, end_ns, "step", None, name, track.name, track.stream, step)
+    kind, op = _meaning_on_host(name) if on_host else _meaning_on_device(name)
+    thread = track.name if on_host else None
+    is_correlated = not on_host or KERNEL_LAUNCHES in name
+    correlation = _stat_value(event, track.correlation_stat) if is_correlated else None
+    return _Row(start_ns, end_ns, kind, op, name, thread, track.stream, None, correlation)
 
 
-def _of_host(name: str) -> tuple[str, str | None]:
+def _meaning_on_host(name: str) -> tuple[str, str | None]:
     """Return the kind of an annotation; "$" begins a function of Python."""
     return USER_CODE if name.startswith("$") else meaning_of_name(name)
 
 
-def _of_device(name: str) -> tuple[str, str | None]:
+def _meaning_on_device(name: str) -> tuple[str, str | None]:
     """Return the kind of an operation on a device, by the kernel's name or XLA's."""
     of_xla = _OF_XLA.match(name)
     name_meaning = kernel_meaning(name) or (meaning(of_xla[1]) if of_xla else None)
     return name_meaning if name_meaning and name_meaning[0] == "reduction" else ("device", None)
 
 
-def _step(event: Any, step_stat: int, name: str) -> int | None:
+def _step_of(event: Any, step_stat: int, name: str) -> int | None:
     """Return the step of an annotation of the host, by its stat or its name; None without."""
-    value = _stat(event, step_stat)
+    value = _stat_value(event, step_stat)
     return step_number(name) if value is None else _number(str(value))
 
 
-def _stat(event: Any, number: int) -> int | None:
+def _stat_value(event: Any, number: int) -> int | None:
     """Return the whole number that an event has as a stat; None if it has no such stat."""
     for stat in event.stats if number != _NONE else ():
         if stat.metadata_id == number:
@@ -265,7 +257,8 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
-def _frame(rows: list[_Row]) -> pl.DataFrame:
+def _build_rows(rows: list[_Row]) -> pl.DataFrame:
+    """Return one row per span; steps that a device marks are on no stream."""
     schema = {
         "start_ns": pl.Int64, "end_ns": pl.Int64, "kind": pl.String, "op": pl.String,
         "name": pl.String, "thread": pl.String, "stream": pl.Int64, "step": pl.Int32,
@@ -283,7 +276,7 @@ class XPlaneReader(ProfilesReader[Profile]):
     format = "profile of XLA"
     suffixes = (SUFFIX,)
     why_no_rank = "XPlane files do not say their rank"
-    read_file = staticmethod(profile_of)
+    read_file = staticmethod(read_profile)
 
     def is_format(self, file: Path, /) -> bool:
         """Return True if a file is called as profilers of XLA call theirs: nothing else marks it."""

@@ -153,7 +153,7 @@ MUTATE: Final = """
 import io, json, pickle, random, resource, sys
 from pathlib import Path
 from tracelens.errors import TraceLensError
-from tracelens.readers.flight_recorder.dump import translated
+from tracelens.readers.flight_recorder.dump import translate_dump
 from tracelens.readers.flight_recorder.unpickle import PlainUnpickler
 
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
@@ -170,7 +170,7 @@ for seed in range(int(sys.argv[2])):
         outcomes["not loaded"] += 1
         continue
     try:
-        found = translated(value, Path("dump"))
+        found = translate_dump(value, Path("dump"))
         assert found.rows.height + found.unusable == len(value["entries"])
         outcomes["read"] += 1
     except TraceLensError:

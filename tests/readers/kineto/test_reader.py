@@ -14,7 +14,7 @@ import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import NotATrace, UnusableInput
 from tracelens.readers.event_stream import EventStream, looks_like_events
-from tracelens.readers.kineto.collectives import groups_of
+from tracelens.readers.kineto.collectives import read_groups
 from tracelens.readers.kineto.columns import read_events
 
 TWO_RANKS: Final = Path(__file__).parents[2] / "data/kineto/two_ranks"
@@ -338,4 +338,4 @@ def test_a_device_that_is_idle_is_not_bound_by_compute(
 @pytest.mark.parametrize("ranks", ["[1000000000000001]", "[-1]", "[1.5]", "[" * 100_000, "{}"])
 def test_a_group_of_what_are_no_ranks_is_not_known(ranks: str) -> None:
     listed = [{"pg_name": "0", "ranks": ranks}, {"pg_name": "1", "ranks": "[0, 1]"}]
-    assert groups_of({"distributedInfo": {"pg_config": listed}}) == {"1": ("", (0, 1))}
+    assert read_groups({"distributedInfo": {"pg_config": listed}}) == {"1": ("", (0, 1))}

@@ -15,7 +15,7 @@ from tracelens.cli import main
 from tracelens.errors import EmptyTrace, MissingExtra, NotATrace, UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
-from tracelens.readers.xplane import XPlaneReader, profile_of, space
+from tracelens.readers.xplane import XPlaneReader, read_profile, space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ def rows_of(trace: tl.Trace, **which: object) -> pl.DataFrame:
 @needs(PUBLISHED)
 def test_counts_of_the_published_file() -> None:
     """Lines and events of the host, and 25 events of each device from 2 on."""
-    profile = profile_of(PUBLIC / PUBLISHED)
+    profile = read_profile(PUBLIC / PUBLISHED)
     assert profile.sorts["/host:CPU"] == 3_415
     assert [profile.sorts[f"/device:GPU:{number}"] for number in range(2, 8)] == [25] * 6
     trace = XPlaneReader().read(PUBLIC / PUBLISHED)

@@ -19,7 +19,7 @@ import polars as pl
 
 from tracelens.errors import NotATrace
 from tracelens.readers.links import check_inside
-from tracelens.readers.words import meaning
+from tracelens.readers.words import USER_CODE, meaning
 from tracelens.schema.gate import open_regular
 from tracelens.schema.rules import LATEST_NS
 from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
@@ -27,7 +27,7 @@ from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["COLUMNS", "EQUAL_BYTES", "Dump", "dump_of", "rank_in", "translated"]
+__all__ = ["COLUMNS", "EQUAL_BYTES", "Dump", "rank_in", "read_dump", "translate_dump"]
 
 COLUMNS: Final[dict[str, pl.DataType]] = {
     "start_ns": pl.Int64(),
@@ -92,16 +92,16 @@ def rank_in(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def dump_of(path: Path, trace: Path) -> Dump:
+def read_dump(path: Path, trace: Path) -> Dump:
     """Read a dump of a trace in a process of its own.
 
     Raises:
         NotATrace: it is another file, damaged, or a link out of the trace.
     """
-    return translated(_plain(path, trace), path)
+    return translate_dump(_load_value(path, trace), path)
 
 
-def translated(value: Any, path: Path) -> Dump:
+def translate_dump(value: Any, path: Path) -> Dump:
     """Translate the plain value of a dump.
 
     Raises:
@@ -115,26 +115,26 @@ def translated(value: Any, path: Path) -> Dump:
             f"'{path}' is no dump of Flight Recorder: expected a dictionary with 'version' and "
             "'entries'."
         )
-    members = _members(content.get("pg_config"))
-    rows = [row for entry in entries for row in [_row(entry, members)] if row is not None]
-    table = pl.DataFrame(rows, schema=COLUMNS, orient="row", strict=False)
+    members = _find_members(content.get("pg_config"))
+    calls = [*filter(None, (_convert_entry(entry, members) for entry in entries))]
+    call_table = pl.DataFrame(calls, schema=COLUMNS, orient="row", strict=False)
     return Dump(
         file=path.name,
         version=str(content["version"])[:20],
-        rows=_number_by_group(_join_parts(table)),
+        rows=_number_by_group(_join_parts(call_table)),
         members=members,
-        group_sizes=_group_sizes(entries),
-        unusable=len(entries) - len(rows),
-        untimed=table.filter(pl.col("end_ns") == pl.col("start_ns")).height,
+        group_sizes=_find_group_sizes(entries),
+        unusable=len(entries) - len(calls),
+        untimed=call_table.filter(pl.col("end_ns") == pl.col("start_ns")).height,
     )
 
 
-def _plain(path: Path, trace: Path) -> Any:
+def _load_value(path: Path, trace: Path) -> Any:
     """Return the value of a file of JSON, or of a pickle that has plain values only."""
     try:
         check_inside(path, trace)
         with open_regular(path) as file:
-            done = subprocess.run(  # our own file, and no name of the user's
+            result = subprocess.run(  # our own file, and no name of the user's
                 [sys.executable, "-I", str(_UNPICKLE)],
                 stdin=file,
                 capture_output=True,
@@ -145,14 +145,14 @@ def _plain(path: Path, trace: Path) -> Any:
         raise NotATrace(f"'{path}' is not read: {error}.") from error
     except subprocess.TimeoutExpired as error:
         raise NotATrace(f"'{path}' is damaged: reading it did not end within minutes.") from error
-    text = done.stdout.decode("utf-8", "replace")
-    if done.returncode:
+    text = result.stdout.decode("utf-8", "replace")
+    if result.returncode:
         reason = " ".join(text.split()).rstrip(".") or "reading it took too much memory or time"
         raise NotATrace(f"'{path}' is no whole dump of Flight Recorder ({reason}).")
     return json.loads(text)
 
 
-def _members(config: Any) -> dict[str, list[int]]:
+def _find_members(config: Any) -> dict[str, list[int]]:
     """Return the ranks of groups; gloo's dumps have none."""
     members: dict[str, list[int]] = {}
     for name, facts in config.items() if isinstance(config, dict) else ():
@@ -169,122 +169,132 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 22
 
 
-def _row(entry: Any, members: Mapping[str, Sequence[int]]) -> tuple[Any, ...] | None:
-    """Return a call; None for other entries, or without a time."""
+def _convert_entry(entry: Any, members: Mapping[str, Sequence[int]]) -> tuple[Any, ...] | None:
+    """Return a call as a row of `COLUMNS`; None for other entries, or without a time."""
     if not isinstance(entry, dict):
         return None
-    created = _time(entry.get("time_created_ns"))
-    if created is None:
+    created_ns = _time(entry.get("time_created_ns"))
+    if created_ns is None:
         return None
-    ended = _time(entry.get("time_discovered_completed_ns"))
-    over = entry.get("state") == "completed" or entry.get("retired") is True
-    if over and ended is None:
-        ended = created  # when it ended was not recorded
+    ended_ns = _time(entry.get("time_discovered_completed_ns"))
+    is_over = entry.get("state") == "completed" or entry.get("retired") is True
+    if is_over and ended_ns is None:
+        ended_ns = created_ns  # when it ended was not recorded
     name = str(entry.get("profiling_name", "?"))
-    text, kind, op = _meant(name)
+    torch_word, kind, op = _translate_name(name)
     is_message = entry.get("is_p2p") is True or op in POINT_TO_POINT
     seq = entry.get("p2p_seq_id" if entry.get("is_p2p") is True else "collective_seq_id")
-    number, label = _group(entry)
+    group, group_label = _group_name(entry)
     record = entry.get("record_id")
+    sized_by = _EQUAL_SIZES.get(torch_word, _EQUAL_SIZES.get(op or "", "input"))
     return (
-        created, max(ended, created) if over and ended is not None else None, kind, op, name,
-        number, label if label not in _NO_LABEL else number, is_message, seq if _is_size(seq) else None,
+        created_ns,
+        max(ended_ns, created_ns) if is_over and ended_ns is not None else None,
+        *(kind, op, name, group),
+        group_label if group_label not in _NO_LABEL else group,
+        is_message,
+        seq if _is_size(seq) else None,
         record if _is_size(record) else None,
-        _bytes(entry, _EQUAL_SIZES.get(text, _EQUAL_SIZES.get(op or "", "input"))),
-        _peer(name, members.get(number)) if is_message else None, str(entry.get("state")), "calls",
+        _tensor_bytes(entry, sized_by),
+        _peer_rank(name, members.get(group)) if is_message else None,
+        str(entry.get("state")),
+        "calls",
         _call_site(entry.get("frames")),
-    )  # fmt: skip
+    )
 
 
-def _group(entry: Mapping[str, Any]) -> tuple[str, str]:
+def _group_name(entry: Mapping[str, Any]) -> tuple[str, str]:
     """Return the name of a group and what it is called."""
     group = entry.get("process_group")
     name, label = (*group, "")[:2] if isinstance(group, list) and group else ("?", "")
     return str(name), str(label)
 
 
-def _peer(name: str, members: Sequence[int] | None) -> int | None:
+def _peer_rank(name: str, members: Sequence[int] | None) -> int | None:
     """Return the rank on the other side of a message, where the ranks of its group are known."""
-    found = _PEER.search(name)
-    place = int(found[1]) if found else len(members or ())
-    return members[place] if members and place < len(members) else None
+    match = _PEER.search(name)
+    position = int(match[1]) if match else len(members or ())
+    return members[position] if members and position < len(members) else None
 
 
-def _group_sizes(entries: Sequence[Any]) -> dict[str, int]:
+def _find_group_sizes(entries: Sequence[Any]) -> dict[str, int]:
     """Return the sizes of groups, from calls whose input and output differ by that factor."""
     sizes = {}
     for entry in entries:
-        text, _, op = (
-            _meant(str(entry.get("profiling_name"))) if isinstance(entry, dict) else ("",) * 3
-        )
-        if op in _OF_EACH and not text.endswith("_v"):
-            less, more = sorted(_bytes(entry, side) or 0 for side in ("input", "output"))
-            if less and more % less == 0:
-                sizes[_group(entry)[0]] = more // less
+        if not isinstance(entry, dict):
+            continue
+        torch_word, _, op = _translate_name(str(entry.get("profiling_name")))
+        if op in _OF_EACH and not torch_word.endswith("_v"):
+            sides = (_tensor_bytes(entry, side) or 0 for side in ("input", "output"))
+            fewer_bytes, more_bytes = sorted(sides)
+            if fewer_bytes and more_bytes % fewer_bytes == 0:
+                name, _ = _group_name(entry)
+                sizes[name] = more_bytes // fewer_bytes
     return sizes
 
 
-def _join_parts(rows: pl.DataFrame) -> pl.DataFrame:
+def _join_parts(calls: pl.DataFrame) -> pl.DataFrame:
     """Give a number to the first of the entries that are parts of one call.
 
     A call in parts ends with an entry that is called so, and only this one is marked when it is over.
     """
-    call = ["communicator", "is_message", "seq"]
-    joined = pl.col("name").str.ends_with(_JOINED).any().over(call) & (pl.len().over(call) > 1)
-    joined &= pl.col("seq").is_not_null()
-    is_first = pl.int_range(pl.len()).over(call) == 0
-    return rows.with_columns(
-        end_ns=pl.when(joined).then(pl.col("end_ns").max().over(call)).otherwise("end_ns"),
-        bytes=pl.when(~joined).then("bytes"),
+    call_key = ["communicator", "is_message", "seq"]
+    is_in_parts = pl.col("name").str.ends_with(_JOINED).any().over(call_key)
+    is_in_parts &= (pl.len().over(call_key) > 1) & pl.col("seq").is_not_null()
+    is_first = pl.int_range(pl.len()).over(call_key) == 0
+    return calls.with_columns(
+        end_ns=pl.when(is_in_parts).then(pl.col("end_ns").max().over(call_key)).otherwise("end_ns"),
+        bytes=pl.when(~is_in_parts).then("bytes"),
         seq=pl.when(is_first & ~pl.col("is_message")).then("seq"),
     )
 
 
-def _number_by_group(rows: pl.DataFrame) -> pl.DataFrame:
+def _number_by_group(calls: pl.DataFrame) -> pl.DataFrame:
     """Count calls within their groups, where they are numbered over all groups, as torchcomms does.
 
     Where the first ones were overwritten, nobody knows how many there were, and they have no number.
     """
-    numbered = rows.drop_nulls(["seq", "record"])
-    ahead = (numbered["seq"] - numbered["record"]).unique().to_list()
-    groups, is_whole = numbered["communicator"].n_unique(), rows["record"].min() == 0
-    if len(ahead) != 1 or (groups == 1 and not (is_whole and ahead == [0])):
-        return rows
-    number = pl.int_range(pl.len()).over("communicator", "is_message")
-    return rows.with_columns(seq=pl.when(pl.col("seq").is_not_null() & is_whole).then(number))
+    numbered_calls = calls.drop_nulls(["seq", "record"])
+    offsets = (numbered_calls["seq"] - numbered_calls["record"]).unique().to_list()
+    group_count, is_whole = numbered_calls["communicator"].n_unique(), calls["record"].min() == 0
+    if len(offsets) != 1 or (group_count == 1 and not (is_whole and offsets == [0])):
+        return calls
+    number_in_group = pl.int_range(pl.len()).over("communicator", "is_message")
+    has_number = pl.col("seq").is_not_null() & is_whole
+    return calls.with_columns(seq=pl.when(has_number).then(number_in_group))
 
 
 def _time(value: object) -> int | None:
     return value if isinstance(value, int) and 0 < value < LATEST_NS else None
 
 
-def _meant(name: str) -> tuple[str, str, str | None]:
+def _translate_name(name: str) -> tuple[str, str, str | None]:
     """Return the operation in PyTorch's word, and its kind and operation in ours."""
-    text = (name.partition(":")[2].partition(" ")[0] or name).strip("_")
-    text = _VARIANT.sub("", text)
-    if text.endswith(_BARRIER):
-        return text, "reduction", _BARRIER
-    found = meaning(text.removesuffix("_v"))
-    return text, "reduction", found[1] if found and found[0] == "reduction" else None
+    torch_word = _VARIANT.sub("", (name.partition(":")[2].partition(" ")[0] or name).strip("_"))
+    if torch_word.endswith(_BARRIER):
+        return torch_word, "reduction", _BARRIER
+    kind, op = meaning(torch_word.removesuffix("_v")) or USER_CODE
+    return torch_word, "reduction", op if kind == "reduction" else None
 
 
-def _bytes(entry: Mapping[str, Any], side: str) -> int | None:
-    """Return the bytes of the inputs, of the outputs, or of the lesser that is not empty.
+def _tensor_bytes(entry: Mapping[str, Any], side: str) -> int | None:
+    """Return the bytes of the tensors on a side ("input", "output" or "lesser"), None if unknown.
 
-    Null where a type or a shape is not known.
+    "lesser" is the smaller of both that is not empty.
     """
     if side == "lesser":
-        return min(filter(None, (_bytes(entry, one) for one in ("input", "output"))), default=None)
-    shapes, types = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
-    if not (isinstance(shapes, list) and isinstance(types, list) and len(shapes) == len(types)):
+        both = (_tensor_bytes(entry, "input"), _tensor_bytes(entry, "output"))
+        return min(filter(None, both), default=None)
+    shapes, dtypes = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
+    if not (isinstance(shapes, list) and isinstance(dtypes, list) and len(shapes) == len(dtypes)):
         return None
-    total = 0
-    for shape, kind in zip(shapes, types, strict=True):
-        size = _SIZES.get(kind) if isinstance(kind, str) else None
-        if size is None or not isinstance(shape, list) or not all(map(_is_size, shape)):
+    total_bytes = 0
+    for shape, dtype in zip(shapes, dtypes, strict=True):
+        element_bytes = _SIZES.get(dtype) if isinstance(dtype, str) else None
+        if element_bytes is None or not isinstance(shape, list) or not all(map(_is_size, shape)):
             return None
-        total += size * math.prod(shape)
-    return total if total < 1 << 62 else None
+        total_bytes += element_bytes * math.prod(shape)
+    return total_bytes if total_bytes < 1 << 62 else None
 
 
 def _is_size(value: object) -> bool:

@@ -14,59 +14,59 @@ if TYPE_CHECKING:
 __all__ = ["hang_facts", "leave_out_unstarted"]
 
 
-def leave_out_unstarted(rows: pl.DataFrame) -> pl.DataFrame:
+def leave_out_unstarted(calls: pl.DataFrame) -> pl.DataFrame:
     """Take the number off calls that wait in the queue of a rank's device while others have begun them.
 
     Such a rank has not come to the call, nor to those behind it.
     """
-    begun = (pl.col("state") == "started").any().over("communicator", "seq")
-    waits = begun & (pl.col("state") == "scheduled") & pl.col("end_ns").is_null()
-    first = pl.col("seq").filter("waits").min().over("communicator", "rank")
-    is_entered = (pl.col("seq") < first).fill_null(value=True)
-    marked = rows.with_columns(waits=waits).with_columns(seq=pl.when(is_entered).then("seq"))
-    return marked.drop("waits")
+    is_begun = (pl.col("state") == "started").any().over("communicator", "seq")
+    is_waiting = is_begun & (pl.col("state") == "scheduled") & pl.col("end_ns").is_null()
+    first_waiting = pl.col("seq").filter("waits").min().over("communicator", "rank")
+    is_entered = (pl.col("seq") < first_waiting).fill_null(value=True)
+    calls = calls.with_columns(waits=is_waiting)
+    return calls.with_columns(seq=pl.when(is_entered).then("seq")).drop("waits")
 
 
 def hang_facts(
-    rows: pl.DataFrame, members: Mapping[str, Sequence[int]], dumped: set[int]
+    rows: pl.DataFrame, members: Mapping[str, Sequence[int]], dumped_ranks: set[int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield of each group a name and where it is; `rows` are those of all ranks that are `dumped`."""
-    numbered = rows.drop_nulls("seq")
-    for (group, label), calls in numbered.group_by("communicator", "group", maintain_order=True):
+    """Yield each group's name and how far its calls came; `rows` are the calls of `dumped_ranks`."""
+    groups = rows.drop_nulls("seq").group_by("communicator", "group", maintain_order=True)
+    for (group, label), calls in groups:
         ranks = members.get(str(group)) or calls["rank"].unique().sort().to_list()
-        silent = sorted({*ranks} - dumped)
-        unknown = f"; no dump of {fmt.listing('rank', silent)}" if silent else ""
-        yield f"group {label}", _where(calls, {*ranks} & dumped) + unknown
+        silent_ranks = sorted({*ranks} - dumped_ranks)
+        silent_text = f"; no dump of {fmt.listing('rank', silent_ranks)}" if silent_ranks else ""
+        yield f"group {label}", _describe_progress(calls, {*ranks} & dumped_ranks) + silent_text
 
 
-def _where(calls: pl.DataFrame, ranks: Collection[int]) -> str:
+def _describe_progress(calls: pl.DataFrame, ranks: Collection[int]) -> str:
     """Describe the last calls of the ranks of a group. A rank has entered all calls before its last."""
-    last_of = dict(calls.group_by("rank").agg(pl.col("seq").max()).iter_rows())
-    state = calls.group_by("seq").agg(
+    last_call_of_rank = dict(calls.group_by("rank").agg(pl.col("seq").max()).iter_rows())
+    states = calls.group_by("seq").agg(
         done=pl.col("rank").filter(pl.col("end_ns").is_not_null()).n_unique(),
         op=pl.col("name").first(),
         called=pl.col("called").first(),
         open=pl.col("rank").filter(pl.col("end_ns").is_null()).unique(),
     )
-    state = state.sort("seq")
-    last_call = state.filter(pl.col("done") >= len(ranks))["seq"].max()
-    done = last_call if isinstance(last_call, int) else None
-    clauses = [
-        "no call completed by all" if done is None else f"last completed by all: call {done}"
-    ]
-    calls_since = state.filter(pl.col("seq") > (-1 if done is None else done))
-    for seq, op, call_name in calls_since.select("seq", "op", "called").iter_rows():
-        entered = [rank for rank, last_call in sorted(last_of.items()) if last_call >= seq]
-        absent = sorted(set(ranks) - set(entered))
-        if absent:
-            place = f" at {call_name}" if call_name else ""
+    states = states.sort("seq")  # one row per call
+    last_seq = states.filter(pl.col("done") >= len(ranks))["seq"].max()
+    last_done = last_seq if isinstance(last_seq, int) else -1  # -1: none
+    clauses = [f"last completed by all: call {last_done}"]
+    if last_done < 0:
+        clauses = ["no call completed by all"]
+    states = states.filter(pl.col("seq") > last_done)
+    for seq, op, call_site in states.select("seq", "op", "called").iter_rows():
+        entered_ranks = sorted(rank for rank, last in last_call_of_rank.items() if last >= seq)
+        absent_ranks = sorted(set(ranks) - set(entered_ranks))
+        if absent_ranks:
+            at_site = f" at {call_site}" if call_site else ""
             clauses.append(
-                f"first missing: call {seq} ({op}{place}), entered by "
-                f"{fmt.listing('rank', entered)}, never by {fmt.listing('rank', absent)}"
+                f"first missing: call {seq} ({op}{at_site}), entered by "
+                f"{fmt.listing('rank', entered_ranks)}, never by {fmt.listing('rank', absent_ranks)}"
             )
             break
     else:
-        still = calls_since.explode("open").drop_nulls("open")["open"].unique().sort().to_list()
-        if still:
-            clauses.append(f"entered by all and not completed on {fmt.listing('rank', still)}")
+        open_ranks = states.explode("open").drop_nulls("open")["open"].unique().sort().to_list()
+        if open_ranks:
+            clauses.append(f"entered by all and not completed on {fmt.listing('rank', open_ranks)}")
     return "; ".join(clauses)

@@ -13,7 +13,7 @@ from tracelens.model.notes import Note
 from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
-from tracelens.readers.flight_recorder.dump import EQUAL_BYTES, Dump, dump_of, rank_in
+from tracelens.readers.flight_recorder.dump import EQUAL_BYTES, Dump, rank_in, read_dump
 from tracelens.readers.flight_recorder.hangs import hang_facts, leave_out_unstarted
 from tracelens.readers.links import inside
 from tracelens.readers.spans import Origin
@@ -47,7 +47,7 @@ class FlightRecorderReader:
         """Return True if a file, or the first of a folder, is such a dump."""
         return any(map(_is_dump, inside(_files(path), path)[:1]))
 
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+    def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read all files; one that cannot be read is noted, where there are others.
 
         Raises:
@@ -55,49 +55,49 @@ class FlightRecorderReader:
             EmptyTrace: there is no call in them.
             UnusableInput: a file is not named after its rank, or two are of the same one.
         """
-        dumps, notes = _dumps(path, how)
-        ranks = _ranks(dumps, how.rank_of)
+        dumps, notes = _read_dumps(path, options)
+        ranks = _find_ranks(dumps, options.rank_of)
         dumps = _separate_groups(dumps)
-        rows = pl.concat(
+        calls = pl.concat(
             dump.rows.with_columns(
                 rank=pl.lit(rank, pl.Int32), clock=pl.lit(_CLOCK), file=pl.lit(dump.file)
             )
             for dump, rank in zip(dumps, ranks, strict=True)
         )
-        if rows.is_empty():
+        if calls.is_empty():
             raise EmptyTrace(
                 f"'{path}' holds no call of a collective: set TORCH_FR_BUFFER_SIZE=2000 before training."
             )
-        rows = leave_out_unstarted(rows)
-        members, world = _members(rows, dumps, ranks)
-        unusable = sum(dump.unusable for dump in dumps)
-        if unusable:
-            sentence = f"{fmt.count(unusable, 'entry', 'entries')} without a time are left out."
-            notes.append(Note("", sentence, "dropped"))
+        calls = leave_out_unstarted(calls)
+        members, world = _find_members(calls, dumps, ranks)
+        unusable_count = sum(dump.unusable for dump in dumps)
+        if unusable_count:
+            count_text = fmt.count(unusable_count, "entry", "entries")
+            notes.append(Note("", f"{count_text} without a time are left out.", "dropped"))
         origin = Origin(
             f"'{path.name}'",
             path.name,
             dates=True,
             once=True,
-            unusable={missing_reason("start_ns"): unusable},
+            unusable={missing_reason("start_ns"): unusable_count},
             notes=notes,
             members=members,
             recognition=Recognition(
                 format=f"dump of PyTorch's Flight Recorder (version {dumps[0].version})",
-                found=tuple(hang_facts(rows, members, {*ranks})),
+                found=tuple(hang_facts(calls, members, {*ranks})),
                 left_out=(),
-                gaps=tuple(_gaps(rows, dumps)),
+                gaps=tuple(_gaps(calls, dumps)),
                 equal_bytes=EQUAL_BYTES,
                 is_snapshot=True,
             ),
         )
-        spans_of_calls = rows.with_columns(world=pl.lit(world)).drop(
+        spans_of_calls = calls.with_columns(world=pl.lit(world)).drop(
             "group", "state", "is_message", "record", "called"
         )
         trace = spans.build(spans_of_calls, origin)
-        labels = dict(rows.select("communicator", "group").unique("communicator").iter_rows())
+        labels = dict(calls.select("communicator", "group").unique("communicator").iter_rows())
         return trace.with_(
-            processes=_with_all_ranks(trace.processes, dumps, ranks, world),
+            processes=_add_silent_ranks(trace.processes, dumps, ranks, world),
             communicators=trace.communicators.with_columns(pl.col("name").replace(labels)),
             path=path,
         )
@@ -105,39 +105,36 @@ class FlightRecorderReader:
 
 def _separate_groups(dumps: Sequence[Dump]) -> list[Dump]:
     """Add their ranks to the names of groups that mean other ranks in other dumps."""
-    ranks_of: dict[str, set[str]] = {}
+    meanings_of_names: dict[str, set[str]] = {}
     for dump in dumps:
         for name, ranks in dump.members.items():
-            ranks_of.setdefault(name, set()).add(f"{name} {ranks}")
-    several = {name for name, found in ranks_of.items() if len(found) > 1}
+            meanings_of_names.setdefault(name, set()).add(f"{name} {ranks}")
+    ambiguous_names = {name for name, meanings in meanings_of_names.items() if len(meanings) > 1}
     separated = []
     for dump in dumps:
-        names = {name: f"{name} {dump.members[name]}" for name in several & {*dump.members}}
-        separated.append(
-            replace(
-                dump,
-                rows=dump.rows.with_columns(pl.col("communicator").replace(names)),
-                members={names.get(name, name): ranks for name, ranks in dump.members.items()},
-            )
-        )
+        names = ambiguous_names & {*dump.members}
+        new_names = {name: f"{name} {dump.members[name]}" for name in names}
+        rows = dump.rows.with_columns(pl.col("communicator").replace(new_names))
+        members = {new_names.get(name, name): ranks for name, ranks in dump.members.items()}
+        separated.append(replace(dump, rows=rows, members=members))
     return separated
 
 
-def _members(
-    rows: pl.DataFrame, dumps: Sequence[Dump], ranks: Sequence[int]
+def _find_members(
+    calls: pl.DataFrame, dumps: Sequence[Dump], ranks: Sequence[int]
 ) -> tuple[dict[str, list[int]], int]:
     """Return the ranks of groups, as far as they are known, and how many ranks there are in all.
 
     Gloo's dumps name no ranks: in the group of all are those with a dump, and as many as it gathers of.
     """
-    members = {name: found for dump in dumps for name, found in dump.members.items()}
-    worlds = rows.filter(pl.col("group") == _WORLD)["communicator"].unique().to_list()
-    sizes = [dump.group_sizes.get(name, 0) for dump in dumps for name in worlds]
-    world = max(*sizes, 0, *(1 + rank for found in (ranks, *members.values()) for rank in found))
-    return {name: [*range(world)] for name in worlds} | members, world
+    members = {name: listed for dump in dumps for name, listed in dump.members.items()}
+    world_groups = calls.filter(pl.col("group") == _WORLD)["communicator"].unique().to_list()
+    sizes = [dump.group_sizes.get(name, 0) for dump in dumps for name in world_groups]
+    world = max(*sizes, 0, *(1 + rank for listed in (ranks, *members.values()) for rank in listed))
+    return {name: [*range(world)] for name in world_groups} | members, world
 
 
-def _with_all_ranks(
+def _add_silent_ranks(
     processes: pl.DataFrame, dumps: Sequence[Dump], ranks: Sequence[int], world: int
 ) -> pl.DataFrame:
     """Add the ranks whose dumps hold no call: they came to none.
@@ -145,7 +142,7 @@ def _with_all_ranks(
     Whoever wrote its dump was there to do so: what is open is a hang, no end of the recording.
     """
     present_ranks = set(processes["rank"])
-    silent = [
+    silent_processes = [
         {
             "process": process, "role": "worker", "rank": rank, "world": world, "host": f"rank {rank}",
             "clock_domain": _CLOCK, "main": True, "events": 0, "dropped": 0, "file": dump.file,
@@ -155,8 +152,8 @@ def _with_all_ranks(
             processes.height,
         )
     ]  # fmt: skip
-    added = pl.DataFrame(silent, schema=processes.schema)
-    return pl.concat([processes, added]).with_columns(complete=pl.lit(value=True))
+    added_processes = pl.DataFrame(silent_processes, schema=processes.schema)
+    return pl.concat([processes, added_processes]).with_columns(complete=pl.lit(value=True))
 
 
 def _files(path: Path) -> list[Path]:
@@ -167,50 +164,52 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_dump(file: Path) -> bool:
-    head = beginning(file, _HEAD)
-    words = [b'"%b"' % word for word in _WORDS] if head.startswith(_JSON) else _WORDS
-    is_begun = head.startswith((_PICKLE, _JSON))
-    return is_begun and sum(word in head for word in words) >= _FEWEST_WORDS
+    first_bytes = beginning(file, _HEAD)
+    words = [b'"%b"' % word for word in _WORDS] if first_bytes.startswith(_JSON) else _WORDS
+    is_begun = first_bytes.startswith((_PICKLE, _JSON))
+    return is_begun and sum(word in first_bytes for word in words) >= _FEWEST_WORDS
 
 
-def _dumps(path: Path, how: Reading) -> tuple[list[Dump], list[Note]]:
+def _read_dumps(path: Path, options: Reading) -> tuple[list[Dump], list[Note]]:
+    """Read files; return their dumps, and notes on files that cannot be read."""
     files = _files(path)
     dumps, notes = [], []
-    for done, file in enumerate(files, 1):
+    for done_count, file in enumerate(files, 1):
         try:
-            dumps.append(dump_of(file, path))
+            dumps.append(read_dump(file, path))
         except NotATrace as error:
             if len(files) == 1:
                 raise
             notes.append(Note(file.name, str(error), "unreadable"))
-        if how.progress:
-            how.progress(done, len(files))
+        if options.progress:
+            options.progress(done_count, len(files))
     if not dumps:
         raise NotATrace(f"None of {len(files)} files is a whole dump: {notes[0].sentence}")
     return dumps, notes
 
 
-def _ranks(dumps: Sequence[Dump], given: Mapping[str, int]) -> list[int]:
+def _find_ranks(dumps: Sequence[Dump], given_ranks: Mapping[str, int]) -> list[int]:
     """Return the rank of each dump: as the user says, or as PyTorch names its file."""
     ranks: list[int] = []
     for dump in dumps:
-        rank = given.get(dump.file, rank_in(dump.file))
+        rank = given_ranks.get(dump.file, rank_in(dump.file))
         if rank is None:
             raise UnusableInput(
                 f"'{dump.file}' is not named after a rank, as 'nccl_trace_rank_3' is: say which it is "
                 f"of with --rank-of {dump.file}=RANK."
             )
         if rank in ranks:
-            other = dumps[ranks.index(rank)].file
+            earlier_file = dumps[ranks.index(rank)].file
             raise UnusableInput(
-                f"'{other}' and '{dump.file}' are both of rank {rank}: leave one out, or say of which "
-                f"rank it is with --rank-of {dump.file}=RANK."
+                f"'{earlier_file}' and '{dump.file}' are both of rank {rank}: leave one out, or say "
+                f"of which rank it is with --rank-of {dump.file}=RANK."
             )
         ranks.append(rank)
     return ranks
 
 
-def _gaps(rows: pl.DataFrame, dumps: Sequence[Dump]) -> Iterator[Gap]:
+def _gaps(calls: pl.DataFrame, dumps: Sequence[Dump]) -> Iterator[Gap]:
+    """Yield what the calls do not tell."""
     yield Gap(
         "Flight Recorder holds calls of collectives only",
         "what ranks did between their calls",
@@ -223,15 +222,15 @@ def _gaps(rows: pl.DataFrame, dumps: Sequence[Dump]) -> Iterator[Gap]:
             "Record the run with 'tracelens record'.",
             decisive=False,
         )
-    untimed = sum(dump.untimed for dump in dumps)
-    if untimed:
+    untimed_count = sum(dump.untimed for dump in dumps)
+    if untimed_count:
         yield Gap(
-            f"of {untimed:,} calls it is not recorded when they ended",
+            f"of {untimed_count:,} calls it is not recorded when they ended",
             "how long they took",
             "With NCCL, set TORCH_NCCL_ENABLE_TIMING=1.",
             decisive=False,
         )
-    if rows["is_message"].any():
+    if calls["is_message"].any():
         yield Gap(
             "messages between two ranks have no number that both sides share",
             "which message hangs",

@@ -18,12 +18,12 @@ from tracelens.readers.event_stream import EventStream
 from tracelens.readers.kineto.events import (
     NO_ARGUMENTS,
     Event,
-    decoded,
-    described,
+    collective_facts,
+    decode_events,
+    find_communication,
     merge_arguments,
     names_collective,
-    of_communication,
-    typed,
+    to_event,
 )
 from tracelens.readers.kineto.words import IN_NO_ROW, LIBRARIES, category, phase_of_event
 from tracelens.readers.soundness import NO_LAUNCHES, LostKernels
@@ -104,9 +104,9 @@ class EventTable:
         """When its last event begins; 0 without any."""
         return self._begin("max")
 
-    def _begin(self, which: Literal["min", "max"]) -> int:
-        found = getattr(self.rows["start_ns"], which)()
-        return self.base_ns + found if isinstance(found, int) else 0
+    def _begin(self, extreme: Literal["min", "max"]) -> int:
+        start_ns = getattr(self.rows["start_ns"], extreme)()
+        return self.base_ns + start_ns if isinstance(start_ns, int) else 0
 
     @property
     def base_ns(self) -> int:
@@ -140,10 +140,10 @@ class EventTable:
     @property
     def pid(self) -> int | None:
         """The process that most rows of the host are of."""
-        host = self.rows.filter(~pl.col("category").is_in(["kernel", "copy"]))
-        most = host["pid"].value_counts(sort=True).cast({"pid": pl.String})["pid"]
-        first = most[0] if len(most) else None
-        return int(first) if first and first.isdecimal() and len(first) < _MOST_DIGITS else None
+        host_rows = self.rows.filter(~pl.col("category").is_in(["kernel", "copy"]))
+        pids = host_rows["pid"].value_counts(sort=True).cast({"pid": pl.String})["pid"]
+        commonest = pids[0] if len(pids) else None
+        return _parse_below(commonest, 10 ** (_MOST_DIGITS - 1))
 
     @property
     def is_other(self) -> bool:
@@ -166,22 +166,22 @@ def read_events(path: Path) -> EventTable:
         NotATrace: it holds no list of events.
         OSError: it cannot be read.
     """
-    table, stream = EventTable(path), EventStream(path, decode=decoded)
-    opened: dict[tuple[str, str], list[Event]] = {}
-    frames: list[pl.DataFrame] = []
+    table, stream = EventTable(path), EventStream(path, decode=decode_events)
+    open_begins: dict[tuple[str, str], list[Event]] = {}
+    tables: list[pl.DataFrame] = []
     cells = _Cells()
-    for piece in stream.pieces():
-        table.events += len(piece)
-        cells.take(*_categorize(_complete(piece, table, opened), table))
+    for events in stream.pieces():
+        table.events += len(events)
+        cells.take(*_categorize(_complete_events(events, table, open_begins), table))
         if cells.count >= _ROWS_AT_ONCE:
-            frames.append(cells.frame(table, exact=stream.exact))
+            tables.append(cells.frame(table, exact=stream.exact))
             cells = _Cells()
-    frames.append(cells.frame(table, exact=stream.exact))
-    table.left_out["begins without an end"] += sum(map(len, opened.values()))
+    tables.append(cells.frame(table, exact=stream.exact))
+    table.left_out["begins without an end"] += sum(map(len, open_begins.values()))
     table.facts, table.lost = stream.facts, stream.lost
     table.cut, table.damage = stream.cut, stream.damage
     table.lost_facts = stream.lost_facts
-    table.rows = pl.concat(frames, rechunk=True)
+    table.rows = pl.concat(tables, rechunk=True)
     return table
 
 
@@ -190,100 +190,100 @@ class _Cells:
 
     def __init__(self) -> None:
         self.count = 0
-        self._stated: list[tuple[int, Any]] = []  # row, and arguments that may be of communication
-        self._of_event: dict[str, list[Any]] = {name: [] for name in (*_WORDS, *_TIMES)}
-        self._of_arguments: dict[str, list[Any]] = {name: [] for name in _NUMBERS}
+        self._communication: list[tuple[int, Any]] = []  # row numbers, and arguments of calls
+        self._event_cells: dict[str, list[Any]] = {name: [] for name in (*_WORDS, *_TIMES)}
+        self._argument_cells: dict[str, list[Any]] = {name: [] for name in _NUMBERS}
 
-    def take(self, rows: list[Event], categories: list[str]) -> None:
-        """Take the members of events that are read."""
-        columns = self._of_event
+    def take(self, events: list[Event], categories: list[str]) -> None:
+        """Append the members of events, and `categories`, one for each, to the columns."""
+        columns = self._event_cells
         columns["category"] += categories
-        columns["name"] += [row.name for row in rows]
-        columns["pid"] += [row.pid for row in rows]
-        columns["tid"] += [row.tid for row in rows]
-        columns["start_ns"] += [row.ts for row in rows]
-        columns["duration_ns"] += [row.dur for row in rows]
-        arguments = [row.args or NO_ARGUMENTS for row in rows]
-        for name, cells in self._of_arguments.items():
+        columns["name"] += [event.name for event in events]
+        columns["pid"] += [event.pid for event in events]
+        columns["tid"] += [event.tid for event in events]
+        columns["start_ns"] += [event.ts for event in events]
+        columns["duration_ns"] += [event.dur for event in events]
+        arguments = [event.args or NO_ARGUMENTS for event in events]
+        for name, cells in self._argument_cells.items():
             cells.extend(map(attrgetter(name), arguments))
-        self._stated += of_communication(arguments, self.count)
-        self.count += len(rows)
+        self._communication += find_communication(arguments, self.count)
+        self.count += len(events)
 
     def frame(self, table: EventTable, *, exact: bool) -> pl.DataFrame:
         """Return the rows, in `ROW_COLUMNS`, and count other events."""
-        of_event = self._of_event
-        columns = {name: _text_column(name, of_event[name]) for name in _WORDS}
-        for name, cells in self._of_arguments.items():
+        event_cells = self._event_cells
+        columns = {name: _text_column(name, event_cells[name]) for name in _WORDS}
+        for name, cells in self._argument_cells.items():
             columns[name] = _column(name, cells, pl.Int64())
         for name in _TIMES:
-            columns[name] = _nanoseconds(name, of_event[name], exact=exact)
-        columns["call"] = _column("call", self._calls(columns["name"], table), pl.Int32())
-        frame = pl.DataFrame(columns)
-        usable = (
-            frame.lazy().drop_nulls(["name", *_TIMES]).cast({pl.String: pl.Categorical()}).collect()
-        )
-        table.unusable += frame.height - usable.height
-        negative = usable["duration_ns"] < 0
-        if negative.any():
-            table.negative += int(negative.sum())
-            usable = usable.filter(~negative)
+            columns[name] = _to_ns(name, event_cells[name], exact=exact)
+        columns["call"] = _column("call", self._collect_calls(columns["name"], table), pl.Int32())
+        events = pl.DataFrame(columns)
+        usable = events.drop_nulls(["name", *_TIMES]).cast({pl.String: pl.Categorical()})
+        table.unusable += events.height - usable.height
+        is_negative = usable["duration_ns"] < 0
+        if is_negative.any():
+            table.negative += int(is_negative.sum())
+            usable = usable.filter(~is_negative)
         return usable.select(*ROW_COLUMNS)
 
-    def _calls(self, names: pl.Series, table: EventTable) -> list[int | None]:
-        """Keep the arguments of communication; return for each row where they are."""
-        distinct = names.unique().drop_nulls().to_list()
-        libraries = {name for name in distinct if name.startswith(LIBRARIES)}
+    def _collect_calls(self, names: pl.Series, table: EventTable) -> list[int | None]:
+        """Add arguments of communication to `table.calls`; return their index there for each row."""
+        distinct_names = names.unique().drop_nulls().to_list()
+        library_names = {name for name in distinct_names if name.startswith(LIBRARIES)}
         call_of_row: list[int | None] = [None] * self.count
-        called = self._of_event["name"]
-        for row_number, arguments in self._stated:
-            name = called[row_number]
-            if names_collective(arguments) or (type(name) is str and name in libraries):
+        name_of_row = self._event_cells["name"]
+        for row_number, arguments in self._communication:
+            name = name_of_row[row_number]
+            if names_collective(arguments) or (type(name) is str and name in library_names):
                 call_of_row[row_number] = len(table.calls)
-                table.calls.append(described(arguments))
+                table.calls.append(collective_facts(arguments))
         return call_of_row
 
 
-def _categorize(rows: list[Event], table: EventTable) -> tuple[list[Event], list[str]]:
-    """Return events with what they are, but for those whose category is in no row: they are counted."""
-    categories = [category(cat) if type(cat := row.cat) is str else "other" for row in rows]
+def _categorize(events: list[Event], table: EventTable) -> tuple[list[Event], list[str]]:
+    """Return the events that become rows, and the category of each; others are counted in `table`."""
+    categories = [category(cat) if type(cat := event.cat) is str else "other" for event in events]
     if _ASIDE.isdisjoint(categories):
-        return rows, categories
+        return events, categories
     for category_name, count in Counter(categories).items():
         if category_name in IN_NO_ROW:
             table.left_out[IN_NO_ROW[category_name]] += count
-    kept = [category_name not in IN_NO_ROW for category_name in categories]
-    return [*compress(rows, kept)], [*compress(categories, kept)]
+    is_kept = [category_name not in IN_NO_ROW for category_name in categories]
+    return [*compress(events, is_kept)], [*compress(categories, is_kept)]
 
 
-def _complete(
-    events: list[Any], table: EventTable, opened: dict[tuple[str, str], list[Event]]
+def _complete_events(
+    events: list[Any], table: EventTable, open_begins: dict[tuple[str, str], list[Event]]
 ) -> list[Event]:
     """Return the events that are rows: complete ones, and pairs of begin and end."""
     if events and type(events[0]) is not Event:  # orjson parsed this piece
         table.unusable += sum(not isinstance(event, dict) for event in events)
-        events = [typed(event) for event in events if isinstance(event, dict)]
-    rows = [event for event in events if event.ph == "X"]
-    markers = [event for event in events if event.ph != "X"] if len(rows) < len(events) else []
-    for event in markers:
+        events = [to_event(event) for event in events if isinstance(event, dict)]
+    complete_events = [event for event in events if event.ph == "X"]
+    are_all_complete = len(complete_events) == len(events)
+    other_events = [] if are_all_complete else [event for event in events if event.ph != "X"]
+    for event in other_events:
         if event.ph == "M":
-            _name(event, table)
+            _take_name(event, table)
         elif event.ph == "B":
-            opened.setdefault(_thread_key(event), []).append(event)
+            open_begins.setdefault(_thread_key(event), []).append(event)
         elif event.ph == "E":
-            _close(event, table, opened, rows)
-    for phase, count in Counter(str(event.ph) for event in markers).items():
+            _close_event(event, table, open_begins, complete_events)
+    for phase, count in Counter(str(event.ph) for event in other_events).items():
         if phase not in _PHASES:
             table.left_out[phase_of_event(phase)] += count
-    return rows
+    return complete_events
 
 
-def _close(
+def _close_event(
     event: Event,
     table: EventTable,
-    opened: dict[tuple[str, str], list[Event]],
-    rows: list[Event],
+    open_begins: dict[tuple[str, str], list[Event]],
+    complete_events: list[Event],
 ) -> None:
-    open_events = opened.get(_thread_key(event))
+    """Join an end with the last open begin of its thread, and append them as a complete event."""
+    open_events = open_begins.get(_thread_key(event))
     if not open_events:
         table.left_out["ends without a begin"] += 1
         return
@@ -293,13 +293,11 @@ def _close(
         table.unusable += 1
         return
     table.left_out["ends that are part of a row"] += 1
-    begin_event.dur, begin_event.args = (
-        end_us - begin_us,
-        merge_arguments(begin_event.args, event.args),
-    )
+    begin_event.dur = end_us - begin_us
+    begin_event.args = merge_arguments(begin_event.args, event.args)
     begin_event.cat = event.cat if begin_event.cat is None else begin_event.cat
     begin_event.name = event.name if begin_event.name is None else begin_event.name
-    rows.append(begin_event)
+    complete_events.append(begin_event)
 
 
 def _text_column(name: str, values: list[Any]) -> pl.Series:
@@ -312,24 +310,24 @@ def _text_column(name: str, values: list[Any]) -> pl.Series:
     return _column(name, values, pl.String())
 
 
-def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
-    return pl.Series(name, values, dtype=kind, strict=False)
+def _column(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
+    return pl.Series(name, values, dtype=dtype, strict=False)
 
 
-def _nanoseconds(name: str, values: list[Any], *, exact: bool) -> pl.Series:
-    """Return times, which are microseconds; if exact, whole numbers too large for that are not."""
+def _to_ns(name: str, values: list[Any], *, exact: bool) -> pl.Series:
+    """Return times, given in microseconds, in ns; with `exact`, huge whole numbers are ns already."""
     if exact:
         times_ns = [
             value if type(value) is int and value > _SURELY_NS else _us_to_ns(value)
             for value in values
         ]
         return _column(name, times_ns, pl.Int64())
-    number = pl.col(name)
-    fits = number.is_finite() & (number.abs() < _MOST_US)
+    time_us = pl.col(name)
+    is_in_range = time_us.is_finite() & (time_us.abs() < _MOST_US)
     return (
         _column(name, values, pl.Float64())
         .to_frame()
-        .select(pl.when(fits).then((number * _US).round()).cast(pl.Int64))
+        .select(pl.when(is_in_range).then((time_us * _US).round()).cast(pl.Int64))
         .to_series()
     )
 
@@ -343,7 +341,7 @@ def _thread_key(event: Event) -> tuple[str, str]:
     return str(event.pid), str(event.tid)
 
 
-def _name(event: Event, table: EventTable) -> None:
+def _take_name(event: Event, table: EventTable) -> None:
     """Take the name of a thread or process."""
     name = event.args.named if event.args else None
     if isinstance(name, str):

@@ -12,12 +12,12 @@ import msgspec
 __all__ = [
     "NO_ARGUMENTS",
     "Event",
-    "decoded",
-    "described",
+    "collective_facts",
+    "decode_events",
+    "find_communication",
     "merge_arguments",
     "names_collective",
-    "of_communication",
-    "typed",
+    "to_event",
 ]
 
 # What of an event's arguments is read of every one, by attribute.
@@ -78,7 +78,7 @@ _DECODER: Final = msgspec.json.Decoder(list[Event])
 _MEMBERS: Final = tuple(name for name in Event.__struct_fields__ if name != "args")
 
 
-def decoded(text: bytes) -> list[Event] | None:
+def decode_events(text: bytes) -> list[Event] | None:
     """Decode a list of events; null if it is no JSON, or holds anything that is not shaped as events."""
     try:
         return _DECODER.decode(text)
@@ -86,18 +86,17 @@ def decoded(text: bytes) -> list[Event] | None:
         return None
 
 
-def typed(event: dict[str, Any]) -> Event:
+def to_event(event: dict[str, Any]) -> Event:
     """Return an event that was parsed without its types."""
     arguments = event.get("args")
     typed_event = Event(*(event.get(name) for name in _MEMBERS))
     if isinstance(arguments, dict):
-        typed_event.args = Arguments(
-            **{n: arguments[key] for n, key in _FIELDS.items() if key in arguments}
-        )
+        values = {name: arguments[key] for name, key in _FIELDS.items() if key in arguments}
+        typed_event.args = Arguments(**values)
     return typed_event
 
 
-def described(arguments: Any) -> dict[str, Any]:
+def collective_facts(arguments: Any) -> dict[str, Any]:
     """Return the facts of a collective, by the file's own names."""
     facts = {}
     for name, key in _ATTRIBUTES.items():
@@ -112,12 +111,12 @@ def names_collective(arguments: Any) -> bool:
     return arguments.collective is not _UNSET
 
 
-def of_communication(arguments: list[Any], first: int) -> list[tuple[int, Any]]:
-    """Return arguments that name a collective, or may say how large one is, with their numbers."""
+def find_communication(arguments: list[Any], first_row: int) -> list[tuple[int, Any]]:
+    """Return arguments that name a collective, or may say how large one is, with their row numbers."""
     return [
-        (place, one)
-        for place, one in enumerate(arguments, first)
-        if one.collective is not _UNSET or one.shapes is not _UNSET
+        (row_number, event_arguments)
+        for row_number, event_arguments in enumerate(arguments, first_row)
+        if event_arguments.collective is not _UNSET or event_arguments.shapes is not _UNSET
     ]
 
 

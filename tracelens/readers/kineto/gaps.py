@@ -30,20 +30,20 @@ _WAITS: Final = "which rank others wait for"
 
 
 def gaps_of(
-    rows: pl.DataFrame,
+    spans: pl.DataFrame,
     tables: Sequence[EventTable],
     ranks: Sequence[int],
     shifts: Shifts,
-    given: Collection[str],
+    given_labels: Collection[str],
 ) -> tuple[Gap, ...]:
-    """List what is missing in the rows of all files, the most important first.
+    """List what is missing in the spans of all files, the most important first.
 
-    `given` are the files, or processes of one, whose rank the user says.
+    `given_labels` are the files, or processes of one, whose rank the user says.
     """
     return tuple(
         gap
         for gaps in (
-            _unknown_ranks(tables, given),
+            _unknown_ranks(tables, given_labels),
             _unknown_format(tables),
             _damage(tables),
             gaps_of_records(
@@ -51,10 +51,10 @@ def gaps_of(
                 [table.lost_kernels for table in tables],
                 "PyTorch",
             ),
-            _devices(rows, tables),
-            _communication(rows, tables, ranks),
+            _devices(spans, tables),
+            _communication(spans, tables, ranks),
             _shifted(shifts),
-            _training(rows, tables),
+            _training(spans, tables),
             _details(tables),
         )
         for gap in gaps
@@ -67,6 +67,7 @@ def _unknown_ranks(tables: Sequence[EventTable], given: Collection[str]) -> Iter
 
 
 def _unknown_format(tables: Sequence[EventTable]) -> Iterator[Gap]:
+    """Yield that spans are of categories that torch.profiler does not write, if some are."""
     unknown_count = sum(table.rows.filter(pl.col("category") == "other").height for table in tables)
     if unknown_count:
         is_all_unknown = all(table.is_other for table in tables)
@@ -80,28 +81,30 @@ def _unknown_format(tables: Sequence[EventTable]) -> Iterator[Gap]:
 
 
 def _damage(tables: Sequence[EventTable]) -> Iterator[Gap]:
-    cut = [table.path.name for table in tables if table.cut]
-    if cut:
+    """Yield which files were cut off, and how many events cannot be read."""
+    cut_files = [table.path.name for table in tables if table.cut]
+    if cut_files:
         yield Gap(
-            f"{fmt.series(cut)} {'was' if len(cut) == 1 else 'were'} cut off",
-            f"what happened after the last whole event of {'it' if len(cut) == 1 else 'them'}",
+            f"{fmt.series(cut_files)} {'was' if len(cut_files) == 1 else 'were'} cut off",
+            f"what happened after the last whole event of {'it' if len(cut_files) == 1 else 'them'}",
             "Export the profile again, and copy it whole.",
         )
-    lost = sum(table.lost + table.unusable for table in tables)
-    if lost:
+    lost_count = sum(table.lost + table.unusable for table in tables)
+    if lost_count:
         yield Gap(
-            f"{fmt.count(lost, 'event')} cannot be read",
+            f"{fmt.count(lost_count, 'event')} cannot be read",
             "what the events that cannot be read were",
             "Export the profile again.",
             decisive=False,
         )
 
 
-def _devices(rows: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
+def _devices(spans: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
+    """Yield that kernels are missing where devices were used."""
     backends = {str(table.distributed.get("backend", "")) for table in tables}
-    on_devices = any(name in backend for name in _DEVICE_BACKENDS for backend in backends)
-    launched = rows.filter(pl.col("name").cast(pl.String).str.starts_with("nccl:")).height > 0
-    if (on_devices or launched) and not rows["stream"].count():
+    uses_devices = any(name in backend for name in _DEVICE_BACKENDS for backend in backends)
+    has_nccl_spans = spans["name"].cast(pl.String).str.starts_with("nccl:").any()
+    if (uses_devices or has_nccl_spans) and not spans["stream"].count():
         yield Gap(
             "no kernel is recorded",
             "what devices did, and when collectives ran",
@@ -110,11 +113,11 @@ def _devices(rows: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
 
 
 def _communication(
-    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int]
+    spans: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int]
 ) -> Iterator[Gap]:
-    calls = rows.filter(
-        pl.col("kind") == "reduction", pl.col("op").cast(pl.String).is_in(COLLECTIVES)
-    )
+    """Yield what collectives do not tell, in a run of several `ranks`."""
+    is_collective = pl.col("op").cast(pl.String).is_in(COLLECTIVES)
+    calls = spans.filter(is_collective, pl.col("kind") == "reduction")
     if len(ranks) < 2 or calls.is_empty():
         return
     ungrouped_count = calls.filter(pl.col("communicator") == UNKNOWN_GROUP).height
@@ -124,14 +127,14 @@ def _communication(
             f"{_WAITS} in them",
             "Use a newer PyTorch, or the NCCL backend: both record the group of a call.",
         )
-    unmatched = calls["seq"].null_count() - ungrouped_count
-    if unmatched:
+    unmatched_count = calls["seq"].null_count() - ungrouped_count
+    if unmatched_count:
         yield Gap(
-            f"{unmatched:,} of {calls.height:,} collectives cannot be matched between ranks, as their "
-            "order differs and none has a number",
+            f"{unmatched_count:,} of {calls.height:,} collectives cannot be matched between ranks, "
+            "as their order differs and none has a number",
             f"{_WAITS} in them",
             "Profile the same steps on all ranks (schedule=torch.profiler.schedule(...)).",
-            decisive=unmatched > _MOST_UNMATCHED * calls.height,
+            decisive=unmatched_count > _MOST_UNMATCHED * calls.height,
         )
     if not calls["bytes"].count():
         has_shapes = any(_SHAPES in call for table in tables for call in table.calls)
@@ -156,21 +159,21 @@ def _shifted(shifts: Shifts) -> Iterator[Gap]:
         )
 
 
-def _training(rows: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
-    kinds = set(rows["kind"].unique().cast(pl.String))
+def _training(spans: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
+    """Yield that no phase of training, or no step, is marked."""
+    kinds = set(spans["kind"].unique().cast(pl.String))
     if not kinds & set(_PHASES):
-        on_host = sum(
-            table.rows.filter(pl.col("category").is_in(_ON_HOST)).height for table in tables
-        )
+        is_on_host = pl.col("category").is_in(_ON_HOST)
+        host_event_count = sum(table.rows.filter(is_on_host).height for table in tables)
         yield Gap(
-            f"none of {on_host:,} operators and annotations says a phase of training"
-            if on_host
+            f"none of {host_event_count:,} operators and annotations says a phase of training"
+            if host_event_count
             else "no operator and no annotation is recorded",
             "what ranks did",
             "Mark phases with record_function, and call them forward, backward and optimizer."
-            if on_host
+            if host_event_count
             else "Profile with ProfilerActivity.CPU among the activities.",
-            decisive=not rows["stream"].count(),  # else devices say when they computed
+            decisive=not spans["stream"].count(),  # else devices say when they computed
         )
     if "step" not in kinds:
         yield Gap(
@@ -183,8 +186,8 @@ def _training(rows: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]
 
 
 def _details(tables: Sequence[EventTable]) -> Iterator[Gap]:
-    python = sum(table.left_out["Python functions (with_stack)"] for table in tables)
-    if python:
+    python_call_count = sum(table.left_out["Python functions (with_stack)"] for table in tables)
+    if python_call_count:
         yield Gap(
             "Python functions are not read",
             "which line of code a phase spends its time in",

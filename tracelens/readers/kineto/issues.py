@@ -32,33 +32,33 @@ class Call(NamedTuple):
 
 
 def pair_with_issues(works: Sequence[Call], issues: Sequence[Call]) -> dict[int, int]:
-    """Return when each work was issued, by its row; work whose issue is not known is left out.
+    """Return when (ns) each work was issued, by its row; work whose issue is not known is left out.
 
     Both are in order of time. Work at the begin of a file may have been issued before it.
     """
-    sizes = {
+    issued_sizes = {
         op: {call.elements for call in calls}
-        for op, calls in _group(issues, attrgetter("op")).items()
+        for op, calls in _group_calls(issues, attrgetter("op")).items()
     }
-    is_sized = {
-        op: None not in sizes.get(op, {None}) and {call.elements for call in calls} <= sizes[op]
-        for op, calls in _group(works, attrgetter("op")).items()
+    compares_size = {
+        op: None not in issued_sizes.get(op, {None})
+        and {call.elements for call in calls} <= issued_sizes[op]
+        for op, calls in _group_calls(works, attrgetter("op")).items()
     }
 
-    def key(call: Call) -> Hashable:
-        return call.op, call.elements if is_sized.get(call.op) else None
+    def match_key(call: Call) -> Hashable:
+        return call.op, call.elements if compares_size.get(call.op) else None
 
-    issued_ns: dict[int, int] = {}
-    issued = _group(issues, key)
-    for kind, calls in _group(works, key).items():
-        begun = np.array([call.start_ns for call in calls])
-        issued_at_ns = np.array([call.start_ns for call in issued.get(kind, ())], np.int64)
-        before = np.searchsorted(begun, issued_at_ns) - np.arange(len(issued_at_ns))
-        first = int(before.max(initial=0))  # work that was issued before the file begins
-        issued_ns |= {
-            call.row: at for call, at in zip(calls[first:], issued_at_ns.tolist(), strict=False)
-        }
-    return issued_ns
+    issue_by_work: dict[int, int] = {}
+    issues_by_key = _group_calls(issues, match_key)
+    for key, calls in _group_calls(works, match_key).items():
+        work_begins_ns = np.array([call.start_ns for call in calls])
+        issued_at_ns = np.array([call.start_ns for call in issues_by_key.get(key, ())], np.int64)
+        surplus_works = np.searchsorted(work_begins_ns, issued_at_ns) - np.arange(len(issued_at_ns))
+        skipped_works = int(surplus_works.max(initial=0))  # they were issued before the file begins
+        rows = [call.row for call in calls[skipped_works:]]
+        issue_by_work |= dict(zip(rows, issued_at_ns.tolist(), strict=False))
+    return issue_by_work
 
 
 def elements(dimensions: object, depth: int = MAX_DEPTH_OF_TENSOR_LISTS) -> int | None:
@@ -70,7 +70,9 @@ def elements(dimensions: object, depth: int = MAX_DEPTH_OF_TENSOR_LISTS) -> int 
     return sum(elements(inner, depth - 1) or 0 for inner in dimensions)
 
 
-def _group(calls: Iterable[Call], key: Callable[[Call], Hashable]) -> dict[Hashable, list[Call]]:
+def _group_calls(
+    calls: Iterable[Call], key: Callable[[Call], Hashable]
+) -> dict[Hashable, list[Call]]:
     groups: dict[Hashable, list[Call]] = defaultdict(list)
     for call in calls:
         groups[key(call)].append(call)

@@ -26,29 +26,29 @@ _ROW: Final = "call_row"
 _EQUAL_BYTES: Final = ("allreduce",)  # operations to which all ranks give equally many bytes
 
 
-def number_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, Shifts]:
-    """Return the rows of all ranks with `seq` filled in where it can be known, and moved steps."""
-    rows = rows.with_row_index(_ROW)
+def number_collectives(spans: pl.DataFrame) -> tuple[pl.DataFrame, Shifts]:
+    """Return the spans of all ranks with `seq` filled in where it is known, and their step shifts."""
+    spans = spans.with_row_index(_ROW)
     is_call = (pl.col("kind") == "reduction") & pl.col("op").cast(pl.String).is_in(COLLECTIVES)
-    calls = rows.filter(is_call, pl.col(_GROUP) != UNKNOWN_GROUP).sort("rank", "issued_ns")
-    calls = _with_steps(calls, rows.filter(pl.col("kind") == "step"))
+    calls = spans.filter(is_call, pl.col(_GROUP) != UNKNOWN_GROUP).sort("rank", "issued_ns")
+    calls = _add_steps(calls, spans.filter(pl.col("kind") == "step"))
     shifts = find_shifts(calls)
-    rows, calls = (_shifted(frame, shifts) for frame in (rows, calls))
+    spans, calls = (_shift_steps(table, shifts) for table in (spans, calls))
     has_numbers = pl.col("seq").is_not_null().any().over(_GROUP)
     numbered_calls = calls.filter(has_numbers).with_columns(
         number=pl.when(pl.int_range(pl.len()).over("rank", _GROUP, "seq") == 0).then("seq")
     )
-    counted = _by_order(calls.filter(~has_numbers))
-    found = pl.concat([frame.select(_ROW, "number") for frame in (numbered_calls, counted)])
-    joined = rows.join(found, on=_ROW, how="left", maintain_order="left")
-    concluded = pl.col("seq").is_null() & pl.col("number").is_not_null()
+    ordered_calls = _number_by_order(calls.filter(~has_numbers))
+    numbers = pl.concat([table.select(_ROW, "number") for table in (numbered_calls, ordered_calls)])
+    joined = spans.join(numbers, on=_ROW, how="left", maintain_order="left")
+    is_concluded = pl.col("seq").is_null() & pl.col("number").is_not_null()
     return joined.with_columns(
-        status=pl.when(concluded).then(pl.lit("estimated")).otherwise("status"),
+        status=pl.when(is_concluded).then(pl.lit("estimated")).otherwise("status"),
         seq=pl.when(is_call & pl.col(_GROUP).is_not_null()).then("number").otherwise("seq"),
     ).drop(_ROW, "number"), shifts
 
 
-def _with_steps(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _add_steps(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Give each call the step of its rank in which it was issued; -1 outside steps."""
     step_begins = steps.sort("start_ns").select("rank", "step", issued_ns="start_ns")
     return (
@@ -59,33 +59,32 @@ def _with_steps(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _shifted(rows: pl.DataFrame, shifts: Shifts) -> pl.DataFrame:
-    """Count the steps of all ranks from the same one."""
+def _shift_steps(spans: pl.DataFrame, shifts: Shifts) -> pl.DataFrame:
+    """Shift the step numbers of ranks so that all count from the same step."""
     if not any(shifts.steps.values()):
-        return rows
-    more = pl.col("rank").replace_strict(dict(shifts.steps), default=0, return_dtype=pl.Int32)
-    return rows.with_columns(
-        pl.when(pl.col("step") >= 0).then(pl.col("step") + more).otherwise("step")
-    )
+        return spans
+    step, rank = pl.col("step"), pl.col("rank")
+    shift = rank.replace_strict(dict(shifts.steps), default=0, return_dtype=pl.Int32)
+    return spans.with_columns(pl.when(step >= 0).then(step + shift).otherwise(step))
 
 
-def _by_order(calls: pl.DataFrame) -> pl.DataFrame:
-    """Number calls by their order within group and step, where all ranks agree on it."""
-    call_key, call = (_GROUP, "step"), (_GROUP, "step", "turn")
-    within = calls.with_columns(
-        turn=pl.int_range(pl.len()).over("rank", _GROUP, "step", order_by="issued_ns")
+def _number_by_order(calls: pl.DataFrame) -> pl.DataFrame:
+    """Number calls by their order within group and step; return those of steps that all ranks agree on.
+
+    They agree if all ranks of the group make the same calls, with equal sizes where these must be.
+    """
+    step_key, call_key = (_GROUP, "step"), (_GROUP, "step", "turn")
+    turn_in_step = pl.int_range(pl.len()).over("rank", _GROUP, "step", order_by="issued_ns")
+    calls = calls.with_columns(turn=turn_in_step)
+    rank_count = pl.col("rank").n_unique()
+    distinct_sizes = pl.col("bytes").drop_nulls().n_unique().over(call_key)
+    is_agreed = (
+        (pl.len().over(call_key) == rank_count.over(_GROUP))
+        & (pl.col("op").n_unique().over(call_key) == 1)
+        & ((distinct_sizes < 2) | ~pl.col("op").cast(pl.String).is_in(_EQUAL_BYTES))
     )
-    ranks = pl.col("rank").n_unique()
-    size = pl.col("bytes").drop_nulls().n_unique().over(call)
-    agreed = (
-        (pl.len().over(call) == ranks.over(_GROUP))
-        & (pl.col("op").n_unique().over(call) == 1)
-        & ((size < 2) | ~pl.col("op").cast(pl.String).is_in(_EQUAL_BYTES))
-    )
-    numbers = within.with_columns(agreed=agreed.all().over(call_key)).filter("agreed")
-    order = (
-        numbers.select(call).unique().sort(call).with_columns(
-            number=pl.int_range(pl.len()).over(_GROUP).cast(pl.Int64)
-        )
-    )  # fmt: skip
-    return numbers.join(order, on=call, how="left")
+    agreed_calls = calls.filter(is_agreed.all().over(step_key))
+    number_in_group = pl.int_range(pl.len()).over(_GROUP).cast(pl.Int64)
+    number_of_call = agreed_calls.select(call_key).unique().sort(call_key)
+    number_of_call = number_of_call.with_columns(number=number_in_group)
+    return agreed_calls.join(number_of_call, on=call_key, how="left")

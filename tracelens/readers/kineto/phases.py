@@ -20,7 +20,7 @@ from tracelens.readers.kineto.words import phase_of_annotation
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Ints
 
-__all__ = ["WINDOW_COLUMNS", "phase_at", "windows_of", "with_phases"]
+__all__ = ["WINDOW_COLUMNS", "add_phases", "find_windows", "phase_at"]
 
 _BACKWARD: Final = r"^autograd::engine::evaluate_function|^torch\.distributed\.ddp\.reducer::"
 _FINISHES: Final = (
@@ -40,29 +40,33 @@ WINDOW_COLUMNS: Final[dict[str, pl.DataType]] = {
 _PLACE: Final = ("pid", "tid")
 
 
-def windows_of(host: pl.DataFrame, ends_ns: Ints) -> pl.DataFrame:
+def find_windows(host: pl.DataFrame, communication_ends_ns: Ints) -> pl.DataFrame:
     """Return the windows of a rank's phases, in `WINDOW_COLUMNS`, in order of begin.
+
+    Successive spans of a thread form one window if they are of one phase and step, unless the thread
+    waited for communication between them (`is_cut`).
 
     Args:
         host: Its operators and annotations, with `end_ns`.
-        ends_ns: When communication that runs on threads of the host ended, ascending.
+        communication_ends_ns: When communication that runs on threads of the host ended, ascending.
     """
-    marked = _phase_rows(host)
-    if marked.is_empty():
+    spans = _select_phase_spans(host)
+    if spans.is_empty():
         return pl.DataFrame(schema=WINDOW_COLUMNS)
-    outer = _outermost(marked.sort(*_PLACE, "start_ns", "end_ns", descending=[False] * 3 + [True]))
+    outer = _outermost(spans.sort(*_PLACE, "start_ns", "end_ns", descending=[False] * 3 + [True]))
     outer = outer.sort("start_ns", "end_ns")
     begin_ns, end_ns = (outer[name].to_numpy() for name in ("start_ns", "end_ns"))
-    waited = _waits(end_ns[:-1], begin_ns[1:], ends_ns)
-    finishes = outer["finishes"].to_numpy()
-    waited |= finishes[1:] & ~finishes[:-1]
-    steps = host.filter(pl.col("phase") == "step")["start_ns"].sort().to_numpy()
+    is_cut = _contains_end(end_ns[:-1], begin_ns[1:], communication_ends_ns)
+    finishes_bucket = outer["finishes"].to_numpy()
+    is_cut |= finishes_bucket[1:] & ~finishes_bucket[:-1]
+    step_begins_ns = host.filter(pl.col("phase") == "step")["start_ns"].sort().to_numpy()
     outer = outer.with_columns(
-        step=np.searchsorted(steps, begin_ns, "right"), cut=np.cumsum(np.append(False, waited))
+        step=np.searchsorted(step_begins_ns, begin_ns, "right"),
+        cut=np.cumsum(np.append(False, is_cut)),
     )
-    changes = (pl.col("phase") != pl.col("phase").shift(1)).fill_null(value=False)
-    grouped = (
-        outer.with_columns(turn=changes.cum_sum())
+    is_change = (pl.col("phase") != pl.col("phase").shift(1)).fill_null(value=False)
+    windows = (
+        outer.with_columns(turn=is_change.cum_sum())
         .group_by(*_PLACE, "phase", "turn", "step", "cut", maintain_order=True)
         .agg(
             pl.col("start_ns").min(),
@@ -70,46 +74,41 @@ def windows_of(host: pl.DataFrame, ends_ns: Ints) -> pl.DataFrame:
             of_operators=(pl.len() > 1) | ~pl.col("annotated").all(),
         )
     )
-    return grouped.sort("start_ns").select(
-        pl.col(name).cast(kind) for name, kind in WINDOW_COLUMNS.items()
-    )
+    columns = [pl.col(name).cast(dtype) for name, dtype in WINDOW_COLUMNS.items()]
+    return windows.sort("start_ns").select(columns)
 
 
-def _waits(since_ns: Ints, until_ns: Ints, ends_ns: Ints) -> Flags:
-    """Return in which gaps communication ended that a thread waited for.
+def _contains_end(gap_begins_ns: Ints, gap_ends_ns: Ints, ends_ns: Ints) -> Flags:
+    """Return True for gaps in which communication ended: the thread waited for it.
 
     What the library says of an end may come a little after the thread goes on.
     """
-    slack = (until_ns - since_ns).clip(min=0) // _SLACK
-    ended = np.searchsorted(ends_ns, until_ns + slack, "right")
-    return np.asarray(ended > np.searchsorted(ends_ns, since_ns, "right"))
+    slack_ns = (gap_ends_ns - gap_begins_ns).clip(min=0) // _SLACK
+    ended_count = np.searchsorted(ends_ns, gap_ends_ns + slack_ns, "right")
+    return np.asarray(ended_count > np.searchsorted(ends_ns, gap_begins_ns, "right"))
 
 
-def with_phases(host: pl.DataFrame) -> pl.DataFrame:
+def add_phases(host: pl.DataFrame) -> pl.DataFrame:
     """Add the phase that the name of each annotation says; null without one."""
-    names = (
-        host.filter(pl.col("category") == "annotation")["name"].unique().cast(pl.String).to_list()
-    )
-    meant = {name: phase for name in names if (phase := phase_of_annotation(name))}
-    phase_of_name = (
-        pl.col("name").cast(pl.String).replace_strict(meant, default=None, return_dtype=pl.String)
-    )
-    return host.with_columns(
-        phase=pl.when(pl.col("category") == "annotation").then(phase_of_name).cast(pl.Categorical)
-    )
+    is_annotation = pl.col("category") == "annotation"
+    names = host.filter(is_annotation)["name"].unique().cast(pl.String).to_list()
+    phases = {name: phase for name in names if (phase := phase_of_annotation(name))}
+    name = pl.col("name").cast(pl.String)
+    phase_of_name = name.replace_strict(phases, default=None, return_dtype=pl.String)
+    return host.with_columns(phase=pl.when(is_annotation).then(phase_of_name).cast(pl.Categorical))
 
 
-def phase_at(rows: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
-    """Return the phase of the window in which each row begins on its thread; null outside windows.
+def phase_at(events: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
+    """Return the phase of the window in which each event begins on its thread; null outside windows.
 
     Args:
-        rows: Rows with `pid`, `tid` and `start_ns`.
-        windows: As `windows_of` returns them.
+        events: With `pid`, `tid` and `start_ns`.
+        windows: As `find_windows` returns them.
     """
-    if windows.is_empty() or rows.is_empty():
-        return pl.Series("phase", [None] * rows.height, dtype=pl.Categorical)
-    window_of_row = (
-        rows.select(*_PLACE, "start_ns")
+    if windows.is_empty() or events.is_empty():
+        return pl.Series("phase", [None] * events.height, dtype=pl.Categorical)
+    window_of_event = (
+        events.select(*_PLACE, "start_ns")
         .with_row_index("row")
         .sort("start_ns")
         .join_asof(
@@ -120,38 +119,36 @@ def phase_at(rows: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
         )
         .sort("row")
     )
-    inside = pl.when(pl.col("start_ns") < pl.col("until")).then("phase")
-    return window_of_row.select(inside.alias("phase")).to_series()
+    phase_inside = pl.when(pl.col("start_ns") < pl.col("until")).then("phase")
+    return window_of_event.select(phase_inside.alias("phase")).to_series()
 
 
-def _phase_rows(host: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that say a phase: annotations, and operators that autograd knows."""
+def _select_phase_spans(host: pl.DataFrame) -> pl.DataFrame:
+    """Return the spans that say a phase: annotations, and operators that autograd knows.
+
+    `finishes`: DDP did it after its wait for a bucket of gradients.
+    """
     operators = host.filter(pl.col("category") == "operator")
-    names = operators["name"].unique().cast(pl.String)
-    runs_backward = names.filter(names.str.contains(_BACKWARD))
-    if runs_backward.is_empty():
-        runs_backward = names.filter(names.str.contains(_OLD_BACKWARD))
-    is_backward = pl.col("name").cast(pl.String).is_in(runs_backward.implode())
+    operator_names = operators["name"].unique().cast(pl.String)
+    backward_names = operator_names.filter(operator_names.str.contains(_BACKWARD))
+    if backward_names.is_empty():
+        backward_names = operator_names.filter(operator_names.str.contains(_OLD_BACKWARD))
+    is_backward = pl.col("name").cast(pl.String).is_in(backward_names.implode())
     backward = operators.filter(is_backward)
-    recorded = operators.filter(~is_backward, pl.col("sequence") >= 0)
-    frames = [
-        host.filter(pl.col("phase").is_not_null(), ~pl.col("phase").is_in(_NOT_OWN)).with_columns(
-            annotated=True
-        ),
+    forward = operators.filter(~is_backward, pl.col("sequence") >= 0)
+    annotations = host.filter(pl.col("phase").is_not_null(), ~pl.col("phase").is_in(_NOT_OWN))
+    span_tables = [
+        annotations.with_columns(annotated=True),
         backward.with_columns(phase=pl.lit("backprop", pl.Categorical), annotated=False),
-        recorded.with_columns(phase=pl.lit("forward", pl.Categorical), annotated=False),
+        forward.with_columns(phase=pl.lit("forward", pl.Categorical), annotated=False),
     ]
-    marked = pl.concat(
-        [
-            part.select(*_PLACE, "name", "start_ns", "end_ns", "phase", "annotated")
-            for part in frames
-        ]
-    )
+    columns = (*_PLACE, "name", "start_ns", "end_ns", "phase", "annotated")
+    phase_spans = pl.concat([span_table.select(columns) for span_table in span_tables])
     name = pl.col("name").cast(pl.String)
-    return marked.with_columns(finishes=name.str.starts_with(_FINISHES)).drop("name")
+    return phase_spans.with_columns(finishes=name.str.starts_with(_FINISHES)).drop("name")
 
 
-def _outermost(ordered: pl.DataFrame) -> pl.DataFrame:
-    """Drop what lies within an earlier row of its thread, or begins there."""
-    before = pl.col("end_ns").cum_max().shift(1).over(_PLACE)
-    return ordered.filter((pl.col("start_ns") >= before).fill_null(value=True))
+def _outermost(spans: pl.DataFrame) -> pl.DataFrame:
+    """Drop spans that begin within an earlier one of their thread; they are in order of begin."""
+    earlier_end_ns = pl.col("end_ns").cum_max().shift(1).over(_PLACE)
+    return spans.filter((pl.col("start_ns") >= earlier_end_ns).fill_null(value=True))

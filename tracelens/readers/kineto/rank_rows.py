@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.readers.kineto.collectives import CALL_COLUMNS, communication
 from tracelens.readers.kineto.issues import Call, elements, pair_with_issues
-from tracelens.readers.kineto.phases import phase_at, windows_of, with_phases
+from tracelens.readers.kineto.phases import add_phases, find_windows, phase_at
 from tracelens.readers.kineto.words import (
     RANGES,
     SYNCHRONIZES,
@@ -17,13 +17,16 @@ from tracelens.readers.kineto.words import (
     phase_of_annotation,
     step_number,
 )
+from tracelens.readers.spans.rows import fitted
 from tracelens.readers.words import meaning
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tracelens.readers.kineto.collectives import Groups
     from tracelens.readers.kineto.columns import EventTable
 
-__all__ = ["SPAN_COLUMNS", "UNKNOWN_GROUP", "rows_of"]
+__all__ = ["SPAN_COLUMNS", "UNKNOWN_GROUP", "translate_events"]
 
 _WORD: Final = pl.Categorical()
 SPAN_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -44,8 +47,8 @@ _MOST_STREAMS: Final = 1_000  # of one device
 _LAUNCHES: Final = "launches and other calls of the device's runtime"
 
 
-def rows_of(table: EventTable, groups: Groups) -> pl.DataFrame:
-    """Return the rows of one file, in `SPAN_COLUMNS`; counts what of it is in none."""
+def translate_events(table: EventTable, groups: Groups) -> pl.DataFrame:
+    """Return the spans of one file, in `SPAN_COLUMNS`; events that become no span are counted."""
     table.rows = table.rows.with_columns(
         pl.col("start_ns") + table.base_ns,
         end_ns=pl.col("start_ns") + pl.col("duration_ns") + table.base_ns,
@@ -53,166 +56,163 @@ def rows_of(table: EventTable, groups: Groups) -> pl.DataFrame:
     calls = communication(table, groups)
     non_calls = table.rows.join(calls.select("row"), on="row", how="anti", maintain_order="left")
     on_host = non_calls.filter(pl.col("category").is_in(["operator", "annotation", "other"]))
-    host = with_phases(_with_ranges(on_host))
-    calls = _since_issued(calls, host, table)
+    host_events = add_phases(_mark_ranges(on_host))
+    calls = _begin_when_issued(calls, host_events, table)
     in_flight = calls.filter(pl.col("category") != "kernel")
-    windows = windows_of(host, np.sort(in_flight["end_ns"].to_numpy()))
+    windows = find_windows(host_events, np.sort(in_flight["end_ns"].to_numpy()))
     runtime = non_calls.filter(pl.col("category") == "runtime")
-    frames = [
-        _on_threads(host, windows, table),
-        _windows(windows, table),
-        _device_waits(runtime, windows, table),
-        _on_streams(non_calls, runtime, windows),
-        _in_flight(calls, runtime, table, groups),
+    waits = _wait_spans(runtime, windows, table)
+    span_tables = [
+        _host_spans(host_events, windows, table),
+        _window_spans(windows, table),
+        waits,
+        _device_spans(non_calls, runtime, windows),
+        _communication_spans(calls, runtime, table, groups),
     ]
-    table.left_out[_LAUNCHES] += runtime.height - frames[2].height
-    return pl.concat([_fitted(part) for part in frames])
+    table.left_out[_LAUNCHES] += runtime.height - waits.height
+    return pl.concat([fitted(span_table, SPAN_COLUMNS) for span_table in span_tables])
 
 
-def _fitted(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.select(
-        pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, kind).alias(name)
-        for name, kind in SPAN_COLUMNS.items()
-    )
-
-
-def _with_ranges(host: pl.DataFrame) -> pl.DataFrame:
+def _mark_ranges(host: pl.DataFrame) -> pl.DataFrame:
     """Make operators annotations that are ranges of the profiler by their names.
 
     PyTorch 1.8 and 1.9 write all annotations as operators: there, names of phases are ranges, too.
     """
     is_operator = pl.col("category") == "operator"
-    operators = host.filter(is_operator)["name"].unique().cast(pl.String)
-    ranges = operators.filter(operators.str.contains(RANGES)).to_list()
+    operator_names = host.filter(is_operator)["name"].unique().cast(pl.String)
+    range_names = operator_names.filter(operator_names.str.contains(RANGES)).to_list()
     if not (host["category"] == "annotation").any():
-        ranges += [name for name in operators if phase_of_annotation(name)]
-    if not ranges:
+        range_names += [name for name in operator_names if phase_of_annotation(name)]
+    if not range_names:
         return host
-    is_range = pl.col("name").cast(pl.String).is_in(ranges)
-    annotation = pl.when(is_range).then(pl.lit("annotation", _WORD)).otherwise("category")
-    return host.with_columns(category=annotation)
+    is_range = pl.col("name").cast(pl.String).is_in(range_names)
+    range_category = pl.when(is_range).then(pl.lit("annotation", _WORD)).otherwise("category")
+    return host.with_columns(category=range_category)
 
 
-def _on_threads(host: pl.DataFrame, windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
+def _host_spans(host: pl.DataFrame, windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
     """Return the operators and annotations of the host, each of its phase."""
-    kind_of_annotation = _meant(
+    kind_of_annotation = _translate_names(
         host, "annotation", lambda name: "step" if step_number(name) is not None else None
     )
-    kind_of_other = _meant(host, "other", _kind_of_word)
-    steps = {
-        name: of_step
+    kind_of_other = _translate_names(host, "other", _kind_of_word)
+    step_by_name = {
+        name: step
         for name in host.filter(pl.col("category") == "annotation")["name"].unique().cast(pl.String)
-        if (of_step := step_number(name)) is not None
+        if (step := step_number(name)) is not None
     }
-    kind = pl.coalesce(
-        kind_of_annotation, "phase", kind_of_other, phase_at(host, windows), pl.lit("user", _WORD)
-    )
-    number = (
-        pl.col("name").cast(pl.String).replace_strict(steps, default=None, return_dtype=pl.Int32)
-    )
-    is_step = pl.col("category") == "annotation"
-    return host.with_columns(kind=kind, step=pl.when(is_step).then(number), thread=_threads(table))
+    phase, user_code = phase_at(host, windows), pl.lit("user", _WORD)
+    kind = pl.coalesce(kind_of_annotation, "phase", kind_of_other, phase, user_code)
+    name = pl.col("name").cast(pl.String)
+    step_of_name = name.replace_strict(step_by_name, default=None, return_dtype=pl.Int32)
+    row_step = pl.when(pl.col("category") == "annotation").then(step_of_name)
+    return host.with_columns(kind=kind, step=row_step, thread=_name_threads(table))
 
 
-def _meant(host: pl.DataFrame, category: str, mean: Any) -> pl.Series:
-    """Translate the names of rows of a category; null if a name means nothing."""
+def _translate_names(
+    host: pl.DataFrame, category: str, translate: Callable[[str], str | None]
+) -> pl.Series:
+    """Return the kind of each event of a category, by its name; null elsewhere, or if unknown."""
     names = host.filter(pl.col("category") == category)["name"].unique().cast(pl.String).to_list()
-    known = {name: kind for name in names if (kind := mean(name))}
-    meaning_of_row = (
-        pl.col("name").cast(pl.String).replace_strict(known, default=None, return_dtype=pl.String)
-    )
-    chosen = pl.when(pl.col("category") == category).then(meaning_of_row).cast(_WORD)
-    return host.select(chosen.alias("kind")).to_series()
+    kinds = {name: kind for name in names if (kind := translate(name))}
+    name = pl.col("name").cast(pl.String)
+    kind_of_name = name.replace_strict(kinds, default=None, return_dtype=pl.String)
+    is_wanted = pl.col("category") == category
+    return host.select(kind=pl.when(is_wanted).then(kind_of_name).cast(_WORD)).to_series()
 
 
 def _kind_of_word(name: str) -> str | None:
     """Return the kind that the name of a span of another tool says; communication is not believed."""
-    found = meaning(name)
-    return found[0] if found and found[0] not in {"reduction", "device", "ps", "elastic"} else None
+    kind, _ = meaning(name) or (None, None)
+    return kind if kind not in {"reduction", "device", "ps", "elastic"} else None
 
 
-def _threads(table: EventTable) -> pl.Expr:
+def _name_threads(table: EventTable) -> pl.Expr:
     """Name the thread of each row: its name and number, and its process if two have the same."""
     threads = table.rows.select("pid", "tid").unique().cast(pl.String).fill_null("-").rows()
-    several = len({pid for pid, _ in threads}) > 1
-    names: dict[str, str] = {}
+    has_several_processes = len({pid for pid, _ in threads}) > 1
+    name_by_key: dict[str, str] = {}
     for pid, tid in threads:
-        name = table.threads.get((pid, tid), "")
-        called = name if tid in name and name else f"thread {tid}" + (f" ({name})" if name else "")
-        names[f"{pid} {tid}"] = (
-            called if called not in names.values() or not several else f"{called} of {pid}"
-        )
-    place = pl.concat_str(pl.col("pid", "tid").cast(pl.String).fill_null("-"), separator=" ")
-    return place.replace_strict(names, default=None, return_dtype=pl.String).cast(_WORD)
+        given_name = table.threads.get((pid, tid), "")
+        thread_name = f"thread {tid}" + (f" ({given_name})" if given_name else "")
+        if given_name and tid in given_name:
+            thread_name = given_name
+        if has_several_processes and thread_name in name_by_key.values():
+            thread_name = f"{thread_name} of {pid}"
+        name_by_key[f"{pid} {tid}"] = thread_name
+    thread_key = pl.concat_str(pl.col("pid", "tid").cast(pl.String).fill_null("-"), separator=" ")
+    return thread_key.replace_strict(name_by_key, default=None, return_dtype=pl.String).cast(_WORD)
 
 
-def _windows(windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
+def _window_spans(windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
     """Return a row for each phase that no single annotation says."""
     return windows.filter("of_operators").with_columns(
-        kind="phase", name=pl.col("phase"), thread=_threads(table)
+        kind="phase", name=pl.col("phase"), thread=_name_threads(table)
     )
 
 
-def _device_waits(runtime: pl.DataFrame, windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
+def _wait_spans(runtime: pl.DataFrame, windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
     """Return when threads that train waited for the device."""
-    trains = windows.select("pid", "tid").unique()
+    training_threads = windows.select("pid", "tid").unique()
     waits = runtime.filter(pl.col("name").cast(pl.String).str.contains(SYNCHRONIZES))
-    return waits.join(trains, on=["pid", "tid"], how="semi").with_columns(
-        kind=pl.lit("device", _WORD), thread=_threads(table)
+    return waits.join(training_threads, on=["pid", "tid"], how="semi").with_columns(
+        kind=pl.lit("device", _WORD), thread=_name_threads(table)
     )
 
 
-def _on_streams(others: pl.DataFrame, runtime: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return kernels and copies, of the phase in which a thread launched them."""
-    device = others.filter(pl.col("category").is_in(["kernel", "copy"]))
+def _device_spans(
+    events: pl.DataFrame, runtime: pl.DataFrame, windows: pl.DataFrame
+) -> pl.DataFrame:
+    """Return kernels and copies; their kind is the phase (of `windows`) in which they were launched."""
+    device_events = events.filter(pl.col("category").is_in(["kernel", "copy"]))
     launches = runtime.drop_nulls("correlation").unique("correlation", keep="first")
-    launches = launches.select(
-        "correlation", issued_ns="start_ns", launched=phase_at(launches, windows)
-    )
-    known = pl.when(pl.col("launched").is_in(_ON_DEVICE)).then("launched")
-    return device.join(launches, on="correlation", how="left", maintain_order="left").with_columns(
-        kind=pl.coalesce(known, pl.lit("device", _WORD)), stream=_stream(device)
-    )
+    launch_phase = phase_at(launches, windows)
+    launches = launches.select("correlation", issued_ns="start_ns", launched=launch_phase)
+    phase = pl.when(pl.col("launched").is_in(_ON_DEVICE)).then("launched")
+    joined = device_events.join(launches, on="correlation", how="left", maintain_order="left")
+    kind = pl.coalesce(phase, pl.lit("device", _WORD))
+    return joined.with_columns(kind=kind, stream=_number_stream(device_events))
 
 
-def _stream(device: pl.DataFrame) -> pl.Expr:
+def _number_stream(device_events: pl.DataFrame) -> pl.Expr:
     """Return the number of a row's stream, which differs between devices where there are several."""
     number = pl.coalesce("stream", pl.col("tid").cast(pl.String).cast(pl.Int64, strict=False))
     stream = number.fill_null(0).clip(0, _MOST_STREAMS * _MOST_STREAMS)
-    if device["device"].n_unique() < 2:
+    if device_events["device"].n_unique() < 2:
         return stream
     return pl.col("device").fill_null(0).clip(0, _MOST_STREAMS) * _MOST_STREAMS + stream
 
 
-def _since_issued(calls: pl.DataFrame, host: pl.DataFrame, table: EventTable) -> pl.DataFrame:
-    """Let calls on the host's own threads begin when a thread issued them, as far as that is known.
+def _begin_when_issued(calls: pl.DataFrame, host: pl.DataFrame, table: EventTable) -> pl.DataFrame:
+    """Let calls of library threads begin when a thread of the code issued them, if that is known.
 
-    The order of issues is that of the code, and alike on all ranks. Threads of the library may come to
-    a call late, and two of them may begin theirs in the other order.
+    The order of issues is that of the code, and alike on all ranks. Threads of the library may be
+    late to a call, and two of them may begin theirs in the other order.
     """
-    flying = (pl.col("category") != "kernel") & pl.col("op").is_not_null()
+    is_on_library_thread = (pl.col("category") != "kernel") & pl.col("op").is_not_null()
     names = host["name"].unique().cast(pl.String).to_list()
-    issues = {name: op for name in names if name.startswith("c10d::") and (op := collective(name))}
-    word = pl.col("name").cast(pl.String)
-    issued = host.filter(word.is_in(list(issues)))
-    issued_ns_of_row = pair_with_issues(
-        _sized(calls.filter(flying), pl.col("op").cast(pl.String), table),
-        _sized(issued, word.replace_strict(issues, default=None, return_dtype=pl.String), table),
+    ops = {word: op for word in names if word.startswith("c10d::") and (op := collective(word))}
+    name = pl.col("name").cast(pl.String)
+    issues = host.filter(name.is_in(list(ops)))
+    op_of_issue = name.replace_strict(ops, default=None, return_dtype=pl.String)
+    issue_by_row = pair_with_issues(
+        _to_calls(calls.filter(is_on_library_thread), pl.col("op").cast(pl.String), table),
+        _to_calls(issues, op_of_issue, table),
     )
-    begun = pl.col("row").replace_strict(issued_ns_of_row, default=None, return_dtype=pl.Int64)
-    return calls.with_columns(start_ns=pl.min_horizontal("start_ns", begun))
+    issued_ns = pl.col("row").replace_strict(issue_by_row, default=None, return_dtype=pl.Int64)
+    return calls.with_columns(start_ns=pl.min_horizontal("start_ns", issued_ns))
 
 
-def _sized(rows: pl.DataFrame, op: pl.Expr, table: EventTable) -> list[Call]:
-    """Return each row as a call with its operation and the number of elements of its tensors."""
-    listed = rows.sort("start_ns").select("row", op.alias("op"), "call", "start_ns").rows()
+def _to_calls(events: pl.DataFrame, op: pl.Expr, table: EventTable) -> list[Call]:
+    """Return each event as a call, with the operation `op` and the elements of its tensors."""
+    cells = events.sort("start_ns").select("row", op.alias("op"), "call", "start_ns").rows()
     return [
-        Call(row, op, None if call is None else elements(table.calls[call].get("Input Dims")), at)
-        for row, op, call, at in listed
+        Call(row, op, None if i is None else elements(table.calls[i].get("Input Dims")), start_ns)
+        for row, op, i, start_ns in cells
     ]
 
 
-def _in_flight(
+def _communication_spans(
     calls: pl.DataFrame, runtime: pl.DataFrame, table: EventTable, groups: Groups
 ) -> pl.DataFrame:
     """Return the communication: kernels on their streams, the rest on its threads."""
@@ -220,14 +220,13 @@ def _in_flight(
     has_no_group = pl.col("communicator").is_null() & (len(groups) > 1)
     launches = runtime.drop_nulls("correlation").unique("correlation", keep="first")
     launches = launches.select("correlation", issued_ns="start_ns")
-    issued = calls.join(launches, on="correlation", how="left", maintain_order="left")
-    return issued.with_columns(
+    joined = calls.join(launches, on="correlation", how="left", maintain_order="left")
+    unknown_group = pl.when(has_no_group).then(pl.lit(UNKNOWN_GROUP, _WORD))
+    return joined.with_columns(
         pl.coalesce("issued_ns", "start_ns"),
         kind=pl.lit("reduction", _WORD),
-        stream=pl.when(on_device).then(_stream(table.rows.filter(pl.col("category") == "kernel"))),
-        thread=pl.when(~on_device).then(_threads(table)),
-        communicator=pl.when(has_no_group)
-        .then(pl.lit(UNKNOWN_GROUP, _WORD))
-        .otherwise("communicator"),
+        stream=pl.when(on_device).then(_number_stream(table.rows.filter(on_device))),
+        thread=pl.when(~on_device).then(_name_threads(table)),
+        communicator=unknown_group.otherwise("communicator"),
         status=pl.when(has_no_group).then(pl.lit("estimated", _WORD)),
     )

@@ -23,8 +23,8 @@ def drop_impossible(table: EventTable) -> list[str]:
     rows, sentences = soundness.drop_impossible(
         table.rows.with_columns(is_kernel=pl.col("category") == "kernel"),
         ("device", "stream", "tid"),
-        negative=table.negative,
-        events=table.events,
+        negative_count=table.negative,
+        event_count=table.events,
     )
     table.rows = rows.drop("is_kernel")
     return sentences
@@ -32,15 +32,15 @@ def drop_impossible(table: EventTable) -> list[str]:
 
 def find_lost_kernels(table: EventTable, tables: Iterable[EventTable]) -> LostKernels:
     """Compare launches of a file with the kernels of all `tables` of its rank."""
-    of_devices = pl.col("category").is_in(["kernel", "copy"])
-    kernels = pl.concat([one.rows.filter(of_devices)["correlation"] for one in tables])
+    is_on_device = pl.col("category").is_in(["kernel", "copy"])
+    kernels = pl.concat([sibling.rows.filter(is_on_device)["correlation"] for sibling in tables])
     name = pl.col("name").cast(pl.String)
     is_launch = (pl.col("category") == "runtime") & name.str.contains(soundness.KERNEL_LAUNCHES)
     marks = table.rows.filter(name.str.contains(RANGES)).sort("start_ns")
-    steps = [
+    step_begins = [
         (begin_ns, step)
         for begin_ns, mark in marks.select("start_ns", name).rows()
         if (step := step_number(mark)) is not None
     ]
     launches = table.rows.filter(is_launch).drop_nulls("correlation")
-    return soundness.find_lost_kernels(launches, kernels.drop_nulls(), steps)
+    return soundness.find_lost_kernels(launches, kernels.drop_nulls(), step_begins)

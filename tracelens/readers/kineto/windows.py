@@ -43,99 +43,99 @@ class Shifts:
 
 
 def find_shifts(calls: pl.DataFrame) -> Shifts:
-    """Compare each rank with an earlier one that it shares a group with.
+    """Return the step shifts of ranks, each compared with an earlier one that shares a group.
 
     Args:
         calls: With `rank`, `host`, `communicator`, `seq`, `step` and `end_ns`.
     """
     calls_of_rank = calls.filter(pl.col("step") >= 0).partition_by("rank", as_dict=True)
     ranks = sorted(rank for (rank,) in calls_of_rank)
-    groups = {rank: set(calls_of_rank[rank,]["communicator"].unique()) for rank in ranks}
+    groups_of_rank = {rank: set(calls_of_rank[rank,]["communicator"].unique()) for rank in ranks}
     shifts, unknown_ranks = dict.fromkeys(ranks[:1], 0), []
-    for number, rank in enumerate(ranks[1:], 1):
-        peer = next((one for one in ranks[:number] if groups[one] & groups[rank]), None)
-        shift = 0 if peer is None else _shift(calls_of_rank[peer,], calls_of_rank[rank,])
+    for index, rank in enumerate(ranks[1:], 1):
+        peer = next((r for r in ranks[:index] if groups_of_rank[r] & groups_of_rank[rank]), None)
+        shift = 0 if peer is None else _find_shift(calls_of_rank[peer,], calls_of_rank[rank,])
         unknown_ranks += [rank] if shift is None else []
         shifts[rank] = (shift or 0) + (0 if peer is None else shifts[peer])
     smallest_shift = min(shifts.values(), default=0)
-    return Shifts(
-        {rank: shift - smallest_shift for rank, shift in shifts.items()}, tuple(unknown_ranks)
-    )
+    shifts = {rank: shift - smallest_shift for rank, shift in shifts.items()}
+    return Shifts(shifts, tuple(unknown_ranks))
 
 
-def _shift(peer_calls: pl.DataFrame, rank_calls: pl.DataFrame) -> int | None:
+def _find_shift(peer_calls: pl.DataFrame, rank_calls: pl.DataFrame) -> int | None:
     """Return by how many steps a rank counts less than its peer; None if that is unknown."""
     group = pl.col("communicator")
     peer_calls, rank_calls = (
-        some.filter(group.is_in(others["communicator"].unique().implode()))
-        for some, others in ((peer_calls, rank_calls), (rank_calls, peer_calls))
+        own_calls.filter(group.is_in(other_calls["communicator"].unique().implode()))
+        for own_calls, other_calls in ((peer_calls, rank_calls), (rank_calls, peer_calls))
     )
     key = ["communicator", "seq"]
     matched = rank_calls.join(peer_calls, on=key, suffix="_of_peer").unique(key)
     if matched.height:
-        apart = Counter(matched["step_of_peer"] - matched["step"])
-        shift, count = apart.most_common(1)[0]
+        shift_votes = Counter(matched["step_of_peer"] - matched["step"])
+        shift, count = shift_votes.most_common(1)[0]
         return shift if count >= MIN_SHARE_OF_CALLS_THAT_AGREE * matched.height else None
     hosts = pl.concat([peer_calls["host"], rank_calls["host"]]).unique()
-    return _shift_by_exits(
-        _exits(peer_calls), _exits(rank_calls), one_clock=len(hosts) == 1 and hosts[0] is not None
-    )
+    one_clock = len(hosts) == 1 and hosts[0] is not None
+    return _shift_by_exits(_find_exits(peer_calls), _find_exits(rank_calls), one_clock=one_clock)
 
 
-def _exits(calls: pl.DataFrame) -> tuple[Ints, Ints]:
+def _find_exits(calls: pl.DataFrame) -> _Exits:
     """Return the steps of a rank, and when it left the last call of each."""
-    last = calls.group_by("step").agg(pl.col("end_ns").max()).sort("step")
-    return last["step"].to_numpy(), last["end_ns"].to_numpy()
+    last_calls = calls.group_by("step").agg(pl.col("end_ns").max()).sort("step")
+    return _Exits(last_calls["step"].to_numpy(), last_calls["end_ns"].to_numpy())
 
 
-def _shift_by_exits(
-    peer_exits: tuple[Ints, Ints], rank_exits: tuple[Ints, Ints], *, one_clock: bool
-) -> int | None:
-    """Return by how many steps two ranks are apart; null if neither clocks nor exits tell.
+def _shift_by_exits(peer_exits: _Exits, rank_exits: _Exits, *, one_clock: bool) -> int | None:
+    """Return by how many steps two ranks are apart; None if neither clocks nor exits tell.
 
-    `one_clock`: both ranks read the same clock, which then decides.
+    At the right shift, exits of equal steps scatter little around one offset, which is near zero if
+    both ranks read the same clock (`one_clock`).
     """
-    lowest_shift, highest_shift = (
-        int(peer_exits[0][0] - rank_exits[0][-1]),
-        int(peer_exits[0][-1] - rank_exits[0][0]),
-    )
-    step_ns = float(np.median(np.diff(peer_exits[1]))) if len(peer_exits[1]) > 1 else 0.0
+    lowest_shift = int(peer_exits.steps[0] - rank_exits.steps[-1])
+    highest_shift = int(peer_exits.steps[-1] - rank_exits.steps[0])
+    step_ns = float(np.median(np.diff(peer_exits.end_ns))) if len(peer_exits.end_ns) > 1 else 0.0
     near_ns = max(MAX_OFFSET_OF_SAME_STEP * step_ns, MAX_OFFSET_OF_CLOCKS_NS)
-    unmoved = _compare_exits(peer_exits, rank_exits, 0)
-    if unmoved and unmoved.offset_ns <= near_ns:
+    unshifted = _compare_exits(peer_exits, rank_exits, 0)
+    if unshifted and unshifted.offset_ns <= near_ns:
         return 0
-    exits_by_shift = {
+    offset_by_shift = {
         shift: _compare_exits(peer_exits, rank_exits, shift)
         for shift in range(lowest_shift, highest_shift + 1)
     }
-    comparable = {shift: exits for shift, exits in exits_by_shift.items() if exits}
-    if not comparable:
+    offsets = {shift: offset for shift, offset in offset_by_shift.items() if offset}
+    if not offsets:
         return 0
-    near = [shift for shift, exits in comparable.items() if exits.offset_ns <= near_ns]
-    possible = near if one_clock else list(comparable)
-    most_ns = MIN_RATIO_OF_SCATTER * min(
-        (comparable[exits].scatter_ns for exits in possible), default=0.0
-    )
-    alike = [shift for shift in possible if comparable[shift].scatter_ns <= most_ns]
-    nearest = [shift for shift in alike if shift in near]
-    return next((some[0] for some in (alike, nearest) if len(some) == 1), None)
+    near_shifts = [shift for shift, offset in offsets.items() if offset.offset_ns <= near_ns]
+    possible_shifts = near_shifts if one_clock else list(offsets)
+    scatter_ns = {shift: offsets[shift].scatter_ns for shift in possible_shifts}
+    max_scatter_ns = MIN_RATIO_OF_SCATTER * min(scatter_ns.values(), default=0.0)
+    regular_shifts = [shift for shift in possible_shifts if scatter_ns[shift] <= max_scatter_ns]
+    nearest = [shift for shift in regular_shifts if shift in near_shifts]
+    return next((shifts[0] for shifts in (regular_shifts, nearest) if len(shifts) == 1), None)
 
 
 class _Exits(NamedTuple):
+    """The steps of a rank, ascending, and when it left the last call of each."""
+
+    steps: Ints
+    end_ns: Ints
+
+
+class _Offset(NamedTuple):
     """How far exits of two ranks are apart in the same steps, and by how much that varies."""
 
     offset_ns: float
     scatter_ns: float
 
 
-def _compare_exits(
-    peer_exits: tuple[Ints, Ints], rank_exits: tuple[Ints, Ints], shift: int
-) -> _Exits | None:
-    """Compare exits if the steps of a rank are moved; null where too few are then in common."""
-    _, rows, peer_rows = np.intersect1d(rank_exits[0] + shift, peer_exits[0], return_indices=True)
-    fewer = min(len(peer_exits[0]), len(rank_exits[0]))
-    if len(rows) < max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * fewer):
+def _compare_exits(peer_exits: _Exits, rank_exits: _Exits, shift: int) -> _Offset | None:
+    """Compare exits if the steps of a rank are shifted; None if too few steps are then in common."""
+    rank_steps = rank_exits.steps + shift
+    _, rank_rows, peer_rows = np.intersect1d(rank_steps, peer_exits.steps, return_indices=True)
+    step_count = min(len(peer_exits.steps), len(rank_exits.steps))
+    if len(rank_rows) < max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * step_count):
         return None
-    apart = rank_exits[1][rows] - peer_exits[1][peer_rows]
-    middle = float(np.median(apart))
-    return _Exits(abs(middle), float(np.median(np.abs(apart - middle))))
+    delays_ns = rank_exits.end_ns[rank_rows] - peer_exits.end_ns[peer_rows]
+    offset_ns = float(np.median(delays_ns))
+    return _Offset(abs(offset_ns), float(np.median(np.abs(delays_ns - offset_ns))))

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import Any, Final
 
-from tracelens.readers.words import meaning
+from tracelens.readers.words import USER_CODE, meaning
 
 __all__ = [
     "IN_NO_ROW",
@@ -123,15 +123,15 @@ def phase_of_annotation(name: str) -> str | None:
     for pattern, phase in _ANNOTATIONS:
         if pattern.search(name):
             return phase
-    found = meaning(_DECORATION.sub("", name))
-    return found[0] if found and found[0] in _PHASES else None
+    kind, _ = meaning(_DECORATION.sub("", name)) or USER_CODE
+    return kind if kind in _PHASES else None
 
 
 def collective(name: str) -> str | None:
     """Return the operation of a collective, or message, by any of its names; null for other names."""
-    bare = name.partition(":")[2] if name.startswith(LIBRARIES) else name
-    found = meaning(bare)
-    return found[1] if found and found[0] == "reduction" else None
+    bare_name = name.partition(":")[2] if name.startswith(LIBRARIES) else name
+    kind, op = meaning(bare_name) or USER_CODE
+    return op if kind == "reduction" else None
 
 
 def element_bytes(dtype: object) -> int | None:

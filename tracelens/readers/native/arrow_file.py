@@ -75,9 +75,7 @@ class FileEnd(NamedTuple):
 
 
 def read_arrow(
-    path: Path,
-    columns: Collection[str] | None = None,
-    window_ns: tuple[int, int] | None = None,
+    path: Path, columns: Collection[str] | None = None, window_ns: tuple[int, int] | None = None
 ) -> Recording:
     """Read one file.
 
@@ -94,15 +92,17 @@ def read_arrow(
     """
     content = content_of(path)
     names = [name for name in _COLUMNS if columns is None or name in columns]
-    end = end_of(content)
-    footer = None if end is None else checked_footer(content)
-    if end is not None and footer is not None:
-        return Recording(_read_by_footer(content, end.schema, footer, names, window_ns), end.side)
+    file_end = end_of(content)
+    footer = None if file_end is None else checked_footer(content)
+    if file_end is not None and footer is not None:
+        table = _read_by_footer(content, file_end.schema, footer, names, window_ns)
+        return Recording(table, file_end.side)
     schema = _first_schema(content)
-    side = SideTables.from_metadata(schema.metadata) if end is None else end.side
-    index_of = _column_indices(schema)
-    batches, is_broken = _read_by_stream(content, [index_of[name] for name in names])
-    return Recording(_table(batches, {*names}, names), side, cut=is_broken or end is None)
+    side = SideTables.from_metadata(schema.metadata) if file_end is None else file_end.side
+    indices = _find_columns(schema)
+    batches, is_broken = _read_by_stream(content, [indices[name] for name in names])
+    table = _to_table(batches, {*names}, names)
+    return Recording(table, side, cut=is_broken or file_end is None)
 
 
 def read_end(path: Path) -> FileEnd | None:
@@ -124,9 +124,9 @@ def content_of(path: Path, max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY) -> pa
     if size == 0:
         raise NotATrace("it is empty (0 bytes)")
     content = pa.py_buffer(contents(path)) if size <= max_bytes_in_memory else mapped(path)
-    lead = bytes(memoryview(content)[: len(LEAD)])
-    if not lead.startswith(MAGIC):
-        raise NotATrace(f"it is not an Arrow file (it begins with {lead!r})")
+    first_bytes = bytes(memoryview(content)[: len(LEAD)])
+    if not first_bytes.startswith(MAGIC):
+        raise NotATrace(f"it is not an Arrow file (it begins with {first_bytes!r})")
     if size <= len(LEAD):
         raise NotATrace(_DAMAGED_SCHEMA)
     return content
@@ -191,48 +191,53 @@ def _read_by_footer(
     content: pa.Buffer,
     schema: pa.Schema,
     footer: Footer,
-    names: Sequence[str],
+    column_names: Sequence[str],
     window_ns: tuple[int, int] | None,
 ) -> pa.Table:
-    """Decode, of the columns that are wanted, those that are not null in all rows."""
+    """Decode those of the columns that are not null in all rows; the others are made of nulls."""
     view = memoryview(content)
-    absent = set(range(len(schema)))
+    null_indices = set(range(len(schema)))
     for batch in footer.batches:
-        absent &= absent_columns(batch.header(view), len(schema))
-    index_of = _column_indices(schema)
-    present = {name for name in names if index_of[name] not in absent}
+        null_indices &= absent_columns(batch.header(view), len(schema))
+    index_by_name = _find_columns(schema)
+    present_names = {name for name in column_names if index_by_name[name] not in null_indices}
     # Where all columns are null there is still a number of rows, which any column tells.
-    decoded = [index_of[name] for name in present or names[:1]]
+    decoded_indices = [index_by_name[name] for name in present_names or column_names[:1]]
     batch_count = len(footer.batches)
     batch_indices: Sequence[int] = range(batch_count)
     if window_ns is not None and batch_count > 1:
-        batch_indices = _batches_in_window(content, [index_of[name] for name in _TIMES], *window_ns)
-    with pa.ipc.open_file(content, **_options(decoded)) as reader:
+        batch_indices = _find_batches(content, [index_by_name[name] for name in _TIMES], *window_ns)
+    with pa.ipc.open_file(content, **_options(decoded_indices)) as reader:
         batches = [reader.get_batch(index) for index in batch_indices]
-    for table in batches:
-        table.validate(full=True)
-    return _table(batches, present, names)
+    for record_batch in batches:
+        record_batch.validate(full=True)
+    return _to_table(batches, present_names, column_names)
 
 
-def _batches_in_window(
-    content: pa.Buffer, times: list[int], first_ns: int, last_ns: int
+def _find_batches(
+    content: pa.Buffer, time_indices: list[int], first_ns: int, last_ns: int
 ) -> list[int]:
-    """Return the indices of batches with rows in a time; `times` are the indices of two columns."""
-    indices = []
-    with pa.ipc.open_file(content, **_options(times)) as reader:
+    """Return the indices of batches with rows from `first_ns` to `last_ns`.
+
+    `time_indices` are those of the columns `_TIMES`. A span without a duration was still open.
+    """
+    batch_indices = []
+    with pa.ipc.open_file(content, **_options(time_indices)) as reader:
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index)
             batch.validate(full=True)
-            start, duration = (batch.column(name) for name in _TIMES)
-            start_ns, length_ns = (values_of(column, np.int64) for column in (start, duration))
-            # Without a length a span was still open.
-            ends_in_time = ~valid_of(duration) | (start_ns + length_ns >= first_ns)
-            if np.any(ends_in_time & (start_ns <= last_ns)):
-                indices.append(index)
-    return indices
+            start_column, duration_column = (batch.column(name) for name in _TIMES)
+            start_ns = values_of(start_column, np.int64)
+            duration_ns = values_of(duration_column, np.int64)
+            reaches_window = ~valid_of(duration_column) | (start_ns + duration_ns >= first_ns)
+            if np.any(reaches_window & (start_ns <= last_ns)):
+                batch_indices.append(index)
+    return batch_indices
 
 
-def _read_by_stream(content: pa.Buffer, columns: list[int]) -> tuple[list[pa.RecordBatch], bool]:
+def _read_by_stream(
+    content: pa.Buffer, column_indices: list[int]
+) -> tuple[list[pa.RecordBatch], bool]:
     """Decode batches until the end or the first that is damaged or cut off; return True if one is.
 
     Raises:
@@ -240,7 +245,7 @@ def _read_by_stream(content: pa.Buffer, columns: list[int]) -> tuple[list[pa.Rec
     """
     sound_count, is_broken = _count_sound_batches(memoryview(content))
     batches: list[pa.RecordBatch] = []
-    with pa.ipc.open_stream(content.slice(len(LEAD)), **_options(columns)) as reader:
+    with pa.ipc.open_stream(content.slice(len(LEAD)), **_options(column_indices)) as reader:
         while len(batches) < sound_count:
             try:
                 batch = reader.read_next_batch()
@@ -254,20 +259,20 @@ def _read_by_stream(content: pa.Buffer, columns: list[int]) -> tuple[list[pa.Rec
 def _count_sound_batches(view: memoryview) -> tuple[int, bool]:
     """Count the batches before the first that is damaged or cut off; return True if one is.
 
-    Where one batch has a checksum, so must those after it.
+    Where one batch has a checksum, so must those after it; without one its state is None.
     """
     growth = Growth(len(view))
-    count, position, has_checksums = 0, len(LEAD), False
+    count, batch_start, has_checksums = 0, len(LEAD), False
     try:
         for message in messages(view):
             growth.add(message, view)
             if message.kind != BATCH:
                 continue
-            is_right = checksum_holds(view, position, message)
-            if is_right is False or (is_right is None and has_checksums):
+            checksum_state = checksum_holds(view, batch_start, message)
+            if checksum_state is False or (checksum_state is None and has_checksums):
                 return count, True
-            has_checksums = is_right is True
-            count, position = count + 1, message.end
+            has_checksums = checksum_state is True
+            count, batch_start = count + 1, message.end
     except struct.error:
         return count, True
     return count, False
@@ -281,8 +286,8 @@ def _options(columns: list[int]) -> dict[str, Any]:
     }
 
 
-def _column_indices(schema: pa.Schema) -> dict[str, int]:
-    """Return the indices of our columns; others are not even decoded.
+def _find_columns(schema: pa.Schema) -> dict[str, int]:
+    """Return the index of each of our columns, by name; others are not even decoded.
 
     Raises:
         NotATrace: one is missing, there twice, or of another type.
@@ -291,19 +296,19 @@ def _column_indices(schema: pa.Schema) -> dict[str, int]:
         return {name: index for index, name in enumerate(_COLUMNS)}
     if len(schema) > MAX_COLUMNS:
         raise NotATrace(f"it has {len(schema)} columns, more than the limit of {MAX_COLUMNS}")
-    index_of = {}
+    index_by_name = {}
     for field in EVENT_SCHEMA:
-        indices = schema.get_all_field_indices(field.name)
-        if len(indices) != 1:
+        field_indices = schema.get_all_field_indices(field.name)
+        if len(field_indices) != 1:
             raise NotATrace(
-                f"column '{field.name}' is there {len(indices)} times, expected once of type "
+                f"column '{field.name}' is there {len(field_indices)} times, expected once of type "
                 f"{field.type}"
             )
-        dtype = schema.field(indices[0]).type
+        dtype = schema.field(field_indices[0]).type
         if dtype != field.type and not (_holds_words(dtype) and _holds_words(field.type)):
             raise NotATrace(f"column '{field.name}' has type {dtype}, expected {field.type}")
-        index_of[field.name] = indices[0]
-    return index_of
+        index_by_name[field.name] = field_indices[0]
+    return index_by_name
 
 
 def _holds_words(dtype: pa.DataType) -> bool:
@@ -311,22 +316,21 @@ def _holds_words(dtype: pa.DataType) -> bool:
     return isinstance(dtype, pa.DictionaryType) and dtype.value_type == pa.string()
 
 
-def _table(batches: list[pa.RecordBatch], present: set[str], wanted: Sequence[str]) -> pa.Table:
-    """Bring columns into the order and types of the schema; those that are not `present` are null."""
-    schema = _schema_of(tuple(wanted))
-    ordered = [
-        pa.RecordBatch.from_arrays(
-            [
-                _cast(batch.column(field.name), field.type)
-                if field.name in present
-                else null_column(batch.num_rows, field.type)
-                for field in schema
-            ],
-            schema=schema,
-        )
-        for batch in batches
-    ]
-    return pa.Table.from_batches(ordered, schema).unify_dictionaries()
+def _to_table(
+    batches: list[pa.RecordBatch], present_names: set[str], column_names: Sequence[str]
+) -> pa.Table:
+    """Join batches; columns are in the order and types of our schema, null if not in `present_names`."""
+    schema = _schema_of(tuple(column_names))
+    ordered_batches = []
+    for batch in batches:
+        columns = [
+            _cast(batch.column(field.name), field.type)
+            if field.name in present_names
+            else null_column(batch.num_rows, field.type)
+            for field in schema
+        ]
+        ordered_batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return pa.Table.from_batches(ordered_batches, schema).unify_dictionaries()
 
 
 def _cast(column: pa.Array[Any], dtype: pa.DataType) -> pa.Array[Any]:

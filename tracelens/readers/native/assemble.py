@@ -73,17 +73,16 @@ class Part:
     cut: bool = False
     running: bool = False
 
-    def fitting(self, free_bytes: int, neighbour: Part | None) -> tuple[Part, int]:
-        """Return it with what it shares with another part, and how many bytes that leaves free.
+    def fit_into(self, free_bytes: int, neighbour: Part | None) -> tuple[Part, int]:
+        """Return the part, sharing what is equal in `neighbour`, and how many bytes it leaves free.
 
         Events for which too few bytes are free are not kept.
         """
         shared_part = self.sharing(neighbour)
         if shared_part.kept is None:
             return shared_part, free_bytes
-        left_bytes = free_bytes - shared_part.kept.bytes_beside(
-            neighbour.kept if neighbour else None
-        )
+        neighbour_columns = neighbour.kept if neighbour else None
+        left_bytes = free_bytes - shared_part.kept.bytes_beside(neighbour_columns)
         return shared_part if left_bytes >= 0 else replace(shared_part, kept=None), left_bytes
 
     def sharing(self, neighbour: Part | None) -> Part:
@@ -94,45 +93,41 @@ class Part:
         return replace(self, outline=self.outline.sharing(neighbour.outline), kept=kept)
 
 
-def assemble(recordings: list[Part], notes: Iterable[Note] = ()) -> Trace:
-    """Build the trace; processes are ordered by role (workers first), rank and age."""
-    recordings = sorted(recordings, key=lambda recording: order_of(recording.side.process))
-    rows, all_notes = [], list(notes)
-    dropped: Counter[str] = Counter()
-    for index, recording in enumerate(recordings):
-        lost = add_counts(recording.side.dropped, recording.lost)
-        dropped.update(lost)
-        unintended = {reason: n for reason, n in lost.items() if reason not in CHOSEN_LOSSES}
-        rows.append(_process_row(index, recording, sum(unintended.values())))
+def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
+    """Build the trace of `parts`, one per process, ordered by role (workers first), rank and age."""
+    parts = sorted(parts, key=lambda part: order_of(part.side.process))
+    process_rows, all_notes = [], list(notes)
+    dropped_by_reason: Counter[str] = Counter()
+    for index, part in enumerate(parts):
+        lost_by_reason = add_counts(part.side.dropped, part.lost)
+        dropped_by_reason.update(lost_by_reason)
+        unintended_losses = {
+            reason: count for reason, count in lost_by_reason.items() if reason not in CHOSEN_LOSSES
+        }
+        process_rows.append(_process_row(index, part, sum(unintended_losses.values())))
         all_notes += process_notes(
-            recording.file,
-            recording.side,
-            recording.outline.rows,
-            unintended,
-            cut=recording.cut,
-            running=recording.running,
+            part.file,
+            part.side,
+            part.outline.rows,
+            unintended_losses,
+            cut=part.cut,
+            running=part.running,
         )
-    restarts = choose_main(rows)
+    restart_notes = choose_main(process_rows)
     source = Source(
-        {index: _recorded_part(index, recording) for index, recording in enumerate(recordings)},
-        kept={
-            index: recording.kept for index, recording in enumerate(recordings) if recording.kept
-        },
+        {index: _recorded_part(index, part) for index, part in enumerate(parts)},
+        kept={index: part.kept for index, part in enumerate(parts) if part.kept},
     )
     return Trace.from_source(
         source,
-        outlines={index: recording.outline for index, recording in enumerate(recordings)},
-        processes=pl.DataFrame(rows, schema=PROCESS_COLUMNS),
-        communicators=_communicators(recordings),
-        threads=_side_rows(recordings, "threads", THREAD_COLUMNS, thread="index"),
-        clocks=_side_rows(recordings, "clocks", CLOCK_COLUMNS),
-        endings=_side_rows(recordings, "endings", ENDING_COLUMNS),
-        notes=(
-            *all_notes,
-            *retention_notes([recording.side for recording in recordings]),
-            *restarts,
-        ),
-        dropped=dict(dropped),
+        outlines={index: part.outline for index, part in enumerate(parts)},
+        processes=pl.DataFrame(process_rows, schema=PROCESS_COLUMNS),
+        communicators=_communicators(parts),
+        threads=_join_side_tables(parts, "threads", THREAD_COLUMNS, thread="index"),
+        clocks=_join_side_tables(parts, "clocks", CLOCK_COLUMNS),
+        endings=_join_side_tables(parts, "endings", ENDING_COLUMNS),
+        notes=(*all_notes, *retention_notes([part.side for part in parts]), *restart_notes),
+        dropped=dict(dropped_by_reason),
     )
 
 
@@ -164,9 +159,9 @@ class RecordedPart:
         """
         if self.table is not None:
             return usable(Recording(self.table, self.side)).columns
-        with _damage_named(self.path):
-            wanted = {*names, *ALWAYS_READ}
-            return read_usable(self.path, wanted, cache, self.window_ns, self.side).columns
+        with _name_damage(self.path):
+            column_names = {*names, *ALWAYS_READ}
+            return read_usable(self.path, column_names, cache, self.window_ns, self.side).columns
 
     def frame(self) -> pl.DataFrame:
         """Read all columns.
@@ -176,12 +171,12 @@ class RecordedPart:
         """
         table = self.table
         if table is None:
-            with _damage_named(self.path):
+            with _name_damage(self.path):
                 table = read_arrow(self.path, None, self.window_ns).table
         events, _ = usable_events(Recording(table, self.side))
-        owner = {"process": self.process, "rank": self.rank, "role": self.role}
+        process_cells = {"process": self.process, "rank": self.rank, "role": self.role}
         return events.with_columns(
-            pl.lit(value, EVENT_COLUMNS[name]).alias(name) for name, value in owner.items()
+            pl.lit(value, EVENT_COLUMNS[name]).alias(name) for name, value in process_cells.items()
         )
 
     def alone(self) -> RecordedPart:
@@ -194,7 +189,7 @@ class RecordedPart:
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
+def _name_damage(path: Path) -> Iterator[None]:
     """Raise for a file that cannot be read that it could be before."""
     try:
         yield
@@ -205,18 +200,19 @@ def _damage_named(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _process_row(index: int, recording: Part, lost: int) -> dict[str, Any]:
-    side, outline = recording.side, recording.outline
+def _process_row(index: int, part: Part, lost_count: int) -> dict[str, Any]:
+    """Return the row of `Trace.processes` for the process with number `index`."""
+    side, outline = part.side, part.outline
     return {name: getattr(side.process, name, None) for name in PROCESS_COLUMNS} | {
         "process": index,
         "clock_domain": side.process.clock_domain or side.process.host,
         "main": False,
-        "complete": side.complete and not recording.cut,
+        "complete": side.complete and not part.cut,
         "events": outline.rows,
-        "dropped": lost,
+        "dropped": lost_count,
         "first_ns": outline.first_ns,
         "last_ns": outline.last_ns,
-        "file": recording.file,
+        "file": part.file,
         "detail": side.retention.detail,
         "last_steps": side.retention.last,
         "stepped": outline.of_steps > 0,
@@ -225,21 +221,21 @@ def _process_row(index: int, recording: Part, lost: int) -> dict[str, Any]:
 
 
 def _communicators(parts: list[Part]) -> pl.DataFrame:
-    rows = {
+    row_by_uid = {
         group.uid: {"communicator": group.uid, "name": group.name, "ranks": group.ranks}
         for part in reversed(parts)
         for group in part.side.communicators
     }
-    return pl.DataFrame(list(rows.values()), schema=COMMUNICATOR_COLUMNS)
+    return pl.DataFrame(list(row_by_uid.values()), schema=COMMUNICATOR_COLUMNS)
 
 
-def _side_rows(
-    recordings: list[Part], table: str, columns: dict[str, pl.DataType], **renamed: str
+def _join_side_tables(
+    parts: list[Part], table_name: str, columns: dict[str, pl.DataType], **field_by_column: str
 ) -> pl.DataFrame:
-    """Return one side table of all processes; `renamed` maps columns to fields."""
-    tables = [getattr(part.side, table) for part in recordings]
-    rows = [*chain.from_iterable(tables)]
-    fields = {name: renamed.get(name, name) for name in columns if name != "process"}
-    cells = {name: [*map(attrgetter(field), rows)] for name, field in fields.items()}
-    cells["process"] = np.repeat(np.arange(len(recordings)), [*map(len, tables)]).tolist()
+    """Join one side table of all processes; `field_by_column` are columns named unlike their field."""
+    side_tables = [getattr(part.side, table_name) for part in parts]
+    rows = [*chain.from_iterable(side_tables)]
+    fields = {name: field_by_column.get(name, name) for name in columns if name != "process"}
+    cells = {name: [*map(attrgetter(field_name), rows)] for name, field_name in fields.items()}
+    cells["process"] = np.repeat(np.arange(len(parts)), [*map(len, side_tables)]).tolist()
     return pl.DataFrame(cells, schema=columns)

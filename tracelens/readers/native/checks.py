@@ -35,8 +35,8 @@ def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
     """
     table = recording.table
     if not is_sound(table):
-        events, lost = usable_events(recording)
-        return Columns.of_frame(events), lost
+        events, count_by_reason = usable_events(recording)
+        return Columns.of_frame(events), count_by_reason
     columns = Columns.of_table(table)
     numbers = {name: held_to_range(name, values) for name, values in columns.numbers.items()}
     fractions = {name: held_to_range(name, values) for name, values in columns.values.items()}
@@ -53,12 +53,12 @@ def held_to_range(name: str, values: Array) -> Array:
         return np.where(is_infinite, np.nan, values) if is_infinite.any() else values
     if rule.drops or rule.least is None or values.dtype.kind == "u":
         return values
-    missing = MISSING.get(name, NULL)
+    missing_value = MISSING.get(name, NULL)
     is_outside = values < rule.least
     if rule.most is not None:
         is_outside |= values > rule.most
-    has_others = np.any(values[is_outside] != missing)
-    return np.where(is_outside, missing, values) if has_others else values
+    has_bad_values = np.any(values[is_outside] != missing_value)
+    return np.where(is_outside, missing_value, values) if has_bad_values else values
 
 
 def repaired_columns(columns: Columns, uids: dict[int, str], cache: BoundedCache) -> Columns:
@@ -68,30 +68,29 @@ def repaired_columns(columns: Columns, uids: dict[int, str], cache: BoundedCache
     """
     numbers = dict(columns.numbers)
     if "communicator" in numbers:
-        values, known = numbers["communicator"], tuple(uids)
+        groups, known_groups = numbers["communicator"], tuple(uids)
         numbers["communicator"] = cache.get_or_make(
-            "communicators", (values,), lambda: _indices(values, known), known
+            "communicators", (groups,), lambda: _to_indices(groups, known_groups), known_groups
         )
-    times = [name for name in _DEVICE_TIMES if name in numbers]
-    if times:
-        start_ns, length_ns = (columns.number(name) for name in _DEVICE_TIMES)
-        is_timed = (start_ns >= 0) & (start_ns <= LATEST_NS)
-        is_timed &= (length_ns >= 0) & (length_ns <= LONGEST_NS)
-        for name in times:
-            numbers[name] = np.where(is_timed, numbers[name], MISSING.get(name, NULL))
+    time_columns = [name for name in _DEVICE_TIMES if name in numbers]
+    if time_columns:
+        start_ns, duration_ns = (columns.number(name) for name in _DEVICE_TIMES)
+        are_both_in_range = (start_ns >= 0) & (start_ns <= LATEST_NS)
+        are_both_in_range &= (duration_ns >= 0) & (duration_ns <= LONGEST_NS)
+        for name in time_columns:
+            numbers[name] = np.where(are_both_in_range, numbers[name], MISSING.get(name, NULL))
     return Columns(columns.height, numbers, columns.words, columns.values, tuple(uids.values()))
 
 
-def _indices(numbers: Array, known: tuple[int, ...]) -> Array:
-    """Return the index of each number in `known`; -1 for others."""
+def _to_indices(numbers: Array, known_numbers: tuple[int, ...]) -> Array:
+    """Return the index of each number in `known_numbers`; -1 for others."""
     indices = np.full(len(numbers), -1, np.int32)
-    for index, number in enumerate(known):
+    for index, number in enumerate(known_numbers):
         indices[numbers == number] = index
     indices.setflags(write=numbers.flags.writeable)
     is_same = indices.dtype == numbers.dtype and np.array_equal(indices, numbers)
-    return (
-        numbers if is_same else indices
-    )  # so that an array which several processes share stays one
+    # An array that several processes share stays one.
+    return numbers if is_same else indices
 
 
 def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
@@ -102,20 +101,20 @@ def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
     table = recording.table
     names = [n for n in table.column_names if n in ALWAYS_READ or table[n].null_count < len(table)]
     events = cast("pl.DataFrame", pl.from_arrow(table.select(names)))
-    lost: dict[str, int] = {}
+    count_by_reason: dict[str, int] = {}
     if not is_sound(table):
-        events, lost = _drop_unusable(events)
-    columns = rules.held_to_range(events.schema)
+        events, count_by_reason = _drop_unusable(events)
+    replacements = rules.held_to_range(events.schema)
     if "communicator" in events.columns:  # all members share the uid, unlike this process's number
         uids = {group.index: group.uid for group in recording.side.communicators}
         dtype = EVENT_COLUMNS["communicator"]
         number = pl.col("communicator")
-        columns["communicator"] = number.replace_strict(uids, default=None, return_dtype=dtype)
-    events = events.with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"), **columns)
+        replacements["communicator"] = number.replace_strict(uids, default=None, return_dtype=dtype)
+    events = events.with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"), **replacements)
     events = events.select(
         pl.col(name).cast(dtype) for name, dtype in EVENT_COLUMNS.items() if name in events.columns
     )
-    return _sort_events(events), lost
+    return _sort_events(events), count_by_reason
 
 
 def sound_rows(table: pa.Table) -> tuple[Ints, dict[str, int]]:
@@ -125,20 +124,20 @@ def sound_rows(table: pa.Table) -> tuple[Ints, dict[str, int]]:
     """
     if is_sound(table):
         return np.arange(table.num_rows), {}
-    frame = cast("pl.DataFrame", pl.from_arrow(table)).with_row_index("row")
-    usable, lost = _drop_unusable(frame)
-    return usable["row"].to_numpy().astype(np.int64), lost
+    numbered_events = cast("pl.DataFrame", pl.from_arrow(table)).with_row_index("row")
+    usable_rows, count_by_reason = _drop_unusable(numbered_events)
+    return usable_rows["row"].to_numpy().astype(np.int64), count_by_reason
 
 
-def _drop_unusable(table: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
-    reasons = table.select(rules.reason_left_out(table.columns).alias("reason")).to_series()
-    return table.filter(reasons.is_null()), rules.count_reasons(reasons)
+def _drop_unusable(events: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+    reasons = events.select(rules.reason_left_out(events.columns).alias("reason")).to_series()
+    return events.filter(reasons.is_null()), rules.count_reasons(reasons)
 
 
 def _sort_events(events: pl.DataFrame) -> pl.DataFrame:
     """Sort by start, outer spans first; as recordings are in order already, look first."""
-    start_rises, depth_rises = pl.col("start_ns").diff(), pl.col("depth").cast(pl.Int32).diff()
-    in_order = (start_rises > 0) | ((start_rises == 0) & (depth_rises >= 0))
+    start_change, depth_change = pl.col("start_ns").diff(), pl.col("depth").cast(pl.Int32).diff()
+    in_order = (start_change > 0) | ((start_change == 0) & (depth_change >= 0))
     if events.select(in_order.drop_nulls().all()).item():
         return events
     return events.sort("start_ns", "depth", maintain_order=True)

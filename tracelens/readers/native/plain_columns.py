@@ -130,8 +130,10 @@ def _read_plain(
     if schema is None or not schema.equals(FILE_SCHEMA):
         return None
     footer = checked_footer(content)
+    if footer is None:
+        return None
     try:
-        columns = None if footer is None else _columns(memoryview(content), footer, names, cache)
+        columns = _read_columns(memoryview(content), footer, names, cache)
     except (struct.error, ValueError, OSError):
         return None
     if columns is None:
@@ -143,7 +145,7 @@ def _read_plain(
     return Usable(repaired_columns(columns, uids, cache).in_order(), side, {})
 
 
-def _columns(
+def _read_columns(
     view: memoryview, footer: Footer, names: Collection[str], cache: BoundedCache
 ) -> Columns | None:
     """Decode columns, but for those that are null in all rows; None if a row is not usable.
@@ -154,10 +156,13 @@ def _columns(
     """
     layouts = [layout_of(batch.header(view)) for batch in footer.batches]
     _check_layouts(layouts)
-    absent = set.intersection(
-        *({i for i, (_, nulls) in enumerate(each.nodes) if nulls == each.rows} for each in layouts)
+    null_columns = set.intersection(
+        *(
+            {i for i, (_, nulls) in enumerate(layout.nodes) if nulls == layout.rows}
+            for layout in layouts
+        )
     )
-    indices = {name: i for name, i in _INDEX_OF.items() if name in names and i not in absent}
+    indices = {name: i for name, i in _INDEX_OF.items() if name in names and i not in null_columns}
     if not indices.keys() >= {*ALWAYS_SET}:
         return None
     bodies = [(layouts[i], batch.body(view)) for i, batch in enumerate(footer.batches)]
@@ -165,18 +170,16 @@ def _columns(
     if any(columns[name].valid is not None for name in ALWAYS_SET):
         return None
     start_ns = columns.pop("start_ns").values
-    nothing = np.zeros(len(start_ns), np.int64)
-    length_ns, has_length, _ = columns.pop(
-        "duration_ns", _Column(nothing, nothing.astype(np.bool_))
-    )
-    end_ns = start_ns + length_ns
-    if has_length is not None:  # spans without a length are open
-        end_ns[~has_length] = FOREVER
-    word_columns = _word_columns(
-        view, footer, {name: columns.pop(name) for name in WORDS if name in columns}
-    )
+    zeros = np.zeros(len(start_ns), np.int64)
+    no_durations = _Column(zeros, zeros.astype(np.bool_))
+    duration_ns, has_duration, _ = columns.pop("duration_ns", no_durations)
+    end_ns = start_ns + duration_ns
+    if has_duration is not None:  # spans without a duration are open
+        end_ns[~has_duration] = FOREVER
+    codes: dict[str, _Column] = {name: columns.pop(name) for name in WORDS if name in columns}
+    word_columns = _to_word_columns(view, footer, codes)
     are_known = all({*word_columns[name].known} <= {*known} for name, known in KNOWN_WORDS.items())
-    if not are_known or not are_sane(start_ns, length_ns):
+    if not are_known or not are_sane(start_ns, duration_ns):
         return None
     fractions = {name: columns.pop(name).values for name in ("value",) if name in columns}
     numbers = {name: column.values for name, column in columns.items()}
@@ -192,11 +195,12 @@ def _check_layouts(layouts: Sequence[Layout]) -> None:
     """
     if not layouts:
         raise ValueError("there is no batch")
-    for rows, nodes, buffers, codec in layouts:
+    for row_count, nodes, buffers, codec in layouts:
         counts = (len(nodes), len(buffers))
-        is_whole = counts == (_COLUMN_COUNT, 2 * _COLUMN_COUNT) and min(buffers)[0] >= 0
-        has_rows = all(length == rows and 0 <= nulls <= rows for length, nulls in nodes)
-        if codec != ZSTD or rows < 1 or not is_whole or not has_rows:
+        is_whole = counts == (_COLUMN_COUNT, 2 * _COLUMN_COUNT)
+        is_whole = is_whole and all(offset >= 0 for offset, _ in buffers)
+        has_rows = all(rows == row_count and 0 <= nulls <= rows for rows, nulls in nodes)
+        if codec != ZSTD or row_count < 1 or not is_whole or not has_rows:
             raise ValueError("a batch is not as recorders write it")
 
 
@@ -214,9 +218,9 @@ def _decode_columns(
     keys = {name: _cache_key(bodies, i) for name, i in indices.items() if name not in _TIMES}
     cached = {name: cache.get(_CACHE, key) for name, key in keys.items()}
     columns: dict[str, _Column] = {n: column for n, column in cached.items() if column is not None}
-    fresh = {name: index for name, index in indices.items() if name not in columns}
-    batches = [_decode_batch(layout, body, fresh) for layout, body in bodies]
-    for name in fresh:
+    uncached = {name: index for name, index in indices.items() if name not in columns}
+    batches = [_decode_batch(layout, body, uncached) for layout, body in bodies]
+    for name in uncached:
         column = columns[name] = _concatenate([batch[name] for batch in batches])
         if name in keys:
             column.values.setflags(write=False)
@@ -229,59 +233,66 @@ def _cache_key(bodies: _Bodies, index: int) -> Hashable:
     key: list[Hashable] = [index]
     for layout, body in bodies:
         buffers = layout.buffers[2 * index : 2 * index + 2]
-        key += (layout.nodes[index], *(bytes(body[at : at + size]) for at, size in buffers))
+        key += (layout.nodes[index], *(bytes(body[start : start + n]) for start, n in buffers))
     return tuple(key)
 
 
 def _decode_batch(layout: Layout, body: memoryview, indices: dict[str, int]) -> dict[str, _Column]:
-    rows = layout.rows
-    nulls = {name: layout.nodes[index][1] for name, index in indices.items()}
+    """Decode columns of one batch, given by their indices, and return them by name."""
+    row_count = layout.rows
+    null_count_by_column = [null_count for _, null_count in layout.nodes]
+    null_counts = {name: null_count_by_column[index] for name, index in indices.items()}
     # The largest numbers first, then the bits that mark nulls: so all are aligned.
-    order = sorted((n for n in indices if nulls[n] < rows), key=lambda n: -_DTYPES[n].itemsize)
-    nullable = [name for name in order if nulls[name]]
-    sizes = [(2 * indices[name] + 1, rows * _DTYPES[name].itemsize) for name in order]
-    sizes += [(2 * indices[name], -(-rows // 8)) for name in nullable]
-    buffers = iter(_decompress(body, [(*layout.buffers[i], size) for i, size in sizes]))
+    names = [name for name in indices if null_counts[name] < row_count]
+    order = sorted(names, key=lambda name: -_DTYPES[name].itemsize)
+    nullable = [name for name in order if null_counts[name]]
+    sizes = [(2 * indices[name] + 1, row_count * _DTYPES[name].itemsize) for name in order]
+    sizes += [(2 * indices[name], -(-row_count // 8)) for name in nullable]
+    buffers = iter(_decompress(body, [(*layout.buffers[index], size) for index, size in sizes]))
     values = {name: np.frombuffer(next(buffers), _DTYPES[name]) for name in order}
-    valid = {name: _valid_rows(next(buffers), rows, nulls[name]) for name in nullable}
-    for name in indices.keys() - values.keys():
-        values[name], valid[name] = np.zeros(rows, _DTYPES[name]), np.zeros(rows, np.bool_)
-    return {name: _column(name, values[name], valid.get(name)) for name in indices}
+    valid = {name: _valid_rows(next(buffers), row_count, null_counts[name]) for name in nullable}
+    for name in indices.keys() - values.keys():  # all rows are null
+        values[name] = np.zeros(row_count, _DTYPES[name])
+        valid[name] = np.zeros(row_count, np.bool_)
+    return {name: _fill_nulls(name, values[name], valid.get(name)) for name in indices}
 
 
 def _decompress(body: memoryview, buffers: Sequence[tuple[int, int, int]]) -> list[memoryview]:
-    """Decompress buffers in one call, each given by its offset, its length and the bytes needed."""
-    frames, offsets, stored, total = [], [], {}, 0
-    for index, (offset, length, needed) in enumerate(buffers):
-        if offset < 0 or length <= _SIZE.size or offset + length > len(body):
+    """Decompress buffers in one call, each given by its offset, its length and the bytes needed of it.
+
+    `offsets` are those of the decompressed buffers in `joined`; `copies` were not compressed.
+    """
+    frames, offsets, copies, total_bytes = [], [], {}, 0
+    for index, (offset, stored_bytes, needed_bytes) in enumerate(buffers):
+        if offset < 0 or stored_bytes <= _SIZE.size or offset + stored_bytes > len(body):
             raise ValueError("a buffer is outside of its batch")
-        content = body[offset + _SIZE.size : offset + length]
-        (size,) = _SIZE.unpack_from(body, offset)
-        offsets.append(total)
-        if size == STORED and len(content) >= needed:
-            stored[index] = bytes(content[:needed])  # no longer of the file, which may be mapped
-        elif size >= needed:
+        content = body[offset + _SIZE.size : offset + stored_bytes]
+        (content_bytes,) = _SIZE.unpack_from(body, offset)
+        offsets.append(total_bytes)
+        if content_bytes == STORED and len(content) >= needed_bytes:
+            copies[index] = bytes(content[:needed_bytes])  # as the file may be mapped
+        elif content_bytes >= needed_bytes:
             frames.append(content)
-            total += size
+            total_bytes += content_bytes
         else:
             raise ValueError("a buffer is not as long as its rows")
     pool = pa.system_memory_pool()  # Arrow's own keeps what it is given back
-    content = memoryview(_ZSTD.decompress(b"".join(frames), total, memory_pool=pool))
+    joined = memoryview(_ZSTD.decompress(b"".join(frames), total_bytes, memory_pool=pool))
     return [
-        memoryview(stored[index]) if index in stored else content[offset : offset + needed]
-        for index, (offset, (_, _, needed)) in enumerate(zip(offsets, buffers, strict=True))
+        memoryview(copies[index]) if index in copies else joined[offset : offset + needed_bytes]
+        for index, (offset, (_, _, needed_bytes)) in enumerate(zip(offsets, buffers, strict=True))
     ]
 
 
-def _valid_rows(packed: memoryview, rows: int, nulls: int) -> Flags:
-    flags = np.unpackbits(np.frombuffer(packed, np.uint8), count=rows, bitorder="little")
-    valid = flags.view(np.bool_)
-    if np.count_nonzero(valid) != rows - nulls:
+def _valid_rows(packed_bits: memoryview, row_count: int, null_count: int) -> Flags:
+    flags = np.unpackbits(np.frombuffer(packed_bits, np.uint8), count=row_count, bitorder="little")
+    is_valid = flags.view(np.bool_)
+    if np.count_nonzero(is_valid) != row_count - null_count:
         raise ValueError("a column has other nulls than it says")
-    return valid
+    return is_valid
 
 
-def _column(name: str, values: Array, valid: Flags | None) -> _Column:
+def _fill_nulls(name: str, values: Array, valid: Flags | None) -> _Column:
     """Fill nulls of a column with numbers.
 
     Raises:
@@ -299,17 +310,18 @@ def _column(name: str, values: Array, valid: Flags | None) -> _Column:
 
 
 def _concatenate(columns: Sequence[_Column]) -> _Column:
+    """Return one column of those of all batches; `valid` stays null if it is in each."""
     if len(columns) == 1:
         return columns[0]
-    valid = None
+    is_valid = None
     if any(column.valid is not None for column in columns):
         flags = (np.ones(len(c.values), np.bool_) if c.valid is None else c.valid for c in columns)
-        valid = np.concatenate([*flags])
+        is_valid = np.concatenate([*flags])
     values = np.concatenate([column.values for column in columns])
-    return _Column(values, valid, max(column.max_code for column in columns))
+    return _Column(values, is_valid, max(column.max_code for column in columns))
 
 
-def _word_columns(
+def _to_word_columns(
     view: memoryview, footer: Footer, columns: dict[str, _Column]
 ) -> dict[str, Words]:
     """Return columns of words, all of whose codes are those of words.
@@ -318,20 +330,21 @@ def _word_columns(
         ValueError: a code is not, or there are no words.
         struct.error: a dictionary is damaged.
     """
-    ids = dictionary_ids(view, [_INDEX_OF[name] for name in columns])
+    id_of_columns = dictionary_ids(view, [_INDEX_OF[name] for name in columns])
     words_of_id: dict[int, tuple[str, ...]] = {}
     for message in footer.dictionaries:
-        number = _dictionary_number(bytes(message.header(view)))
-        if number is None or number in words_of_id:
+        dictionary_id = _dictionary_number(bytes(message.header(view)))
+        if dictionary_id is None or dictionary_id in words_of_id:
             raise ValueError("words are added to others")
-        words_of_id[number] = ()
-        if number in ids:
+        words_of_id[dictionary_id] = ()
+        if dictionary_id in id_of_columns:
             content = bytes(view[message.offset : message.end])
-            read = _read_words if len(content) <= MAX_BYTES_OF_CACHED else _read_words.__wrapped__
-            words_of_id[number] = read(content, message.header_bytes)
+            is_small = len(content) <= MAX_BYTES_OF_CACHED
+            read_words = _read_words if is_small else _read_words.__wrapped__
+            words_of_id[dictionary_id] = read_words(content, message.header_bytes)
     word_columns = {}
-    for (name, column), number in zip(columns.items(), ids, strict=True):
-        dictionary = words_of_id.get(number)
+    for (name, column), dictionary_id in zip(columns.items(), id_of_columns, strict=True):
+        dictionary = words_of_id.get(dictionary_id)
         if dictionary is None or column.max_code >= len(dictionary):
             raise ValueError("a code stands for no word")
         word_columns[name] = Words(column.values, dictionary)
@@ -356,17 +369,17 @@ def _read_words(message: bytes, header_bytes: int) -> tuple[str, ...]:
     layout, body = layout_of(header_in(view, header_bytes)), view[header_bytes:]
     if layout.nodes != [(layout.rows, 0)] or len(layout.buffers) != 3 or layout.codec != ZSTD:
         raise ValueError("it does not hold words alone")
-    bounds_buffer, (offset, length) = layout.buffers[1:]
+    bounds_buffer, (offset, stored_bytes) = layout.buffers[1:]
     if offset < 0:
         raise ValueError("a buffer begins before its message")
-    if not length:
+    if not stored_bytes:
         return ()
-    (size,) = _SIZE.unpack_from(body, offset)
-    size = length - _SIZE.size if size == STORED else size
-    bounds, text = _decompress(
-        body, [(*bounds_buffer, 4 * (layout.rows + 1)), (offset, length, size)]
+    (content_bytes,) = _SIZE.unpack_from(body, offset)
+    content_bytes = stored_bytes - _SIZE.size if content_bytes == STORED else content_bytes
+    packed_bounds, text = _decompress(
+        body, [(*bounds_buffer, 4 * (layout.rows + 1)), (offset, stored_bytes, content_bytes)]
     )
-    ends = np.frombuffer(bounds, np.int32).tolist()
-    if ends[0] != 0 or ends != sorted(ends) or ends[-1] > len(text):
+    word_bounds = np.frombuffer(packed_bounds, np.int32).tolist()
+    if word_bounds[0] != 0 or word_bounds != sorted(word_bounds) or word_bounds[-1] > len(text):
         raise ValueError("words are not where they can be")
-    return tuple(str(text[start:end], "utf-8") for start, end in pairwise(ends))
+    return tuple(str(text[start:end], "utf-8") for start, end in pairwise(word_bounds))

@@ -53,8 +53,8 @@ def choose_main(rows: Sequence[dict[str, Any]]) -> list[Note]:
 def process_notes(
     file: str,
     side: SideTables,
-    events: int,
-    lost: dict[str, int],
+    event_count: int,
+    lost_by_reason: dict[str, int],
     *,
     cut: bool,
     running: bool = False,
@@ -64,30 +64,30 @@ def process_notes(
     Args:
         file: Its name.
         side: Its side tables.
-        events: Number of its events.
-        lost: Events that were lost without having been asked for, by reason.
+        event_count: Number of its events.
+        lost_by_reason: Events that were lost without having been asked for, by reason.
         cut: The end of the file is missing.
         running: Its process still writes to it.
     """
     notes = []
     if cut:
-        sentence = f"'{file}' is damaged or cut off: its first {events} events are used."
+        sentence = f"'{file}' is damaged or cut off: its first {event_count} events are used."
         notes.append(Note(file, sentence, "truncated"))
     elif running:
-        sentence = f"'{file}' is still being recorded: its {events} events up to now are used."
+        sentence = f"'{file}' is still being recorded: its {event_count} events up to now are used."
         notes.append(Note(file, sentence, "running"))
     elif not side.complete:
-        cause = next((one.cause for one in side.endings if one.thread is None), None)
+        cause = next((ending.cause for ending in side.endings if ending.thread is None), None)
         reason = f"ended by {cause}" if cause else "killed, or still running"
         sentence = (
             f"'{file}' did not end its recording itself ({reason}): "
-            f"all {events} events up to then are used."
+            f"all {event_count} events up to then are used."
         )
         notes.append(Note(file, sentence, "incomplete"))
-    if not events:
+    if not event_count:
         notes.append(Note(file, f"'{file}' holds no events.", "incomplete"))
-    if lost:
-        reasons = ", ".join(f"{count} for {reason}" for reason, count in sorted(lost.items()))
+    if lost_by_reason:
+        reasons = ", ".join(f"{n} for {reason}" for reason, n in sorted(lost_by_reason.items()))
         notes.append(Note(file, f"'{file}' lost events: {reasons}.", "dropped"))
     return notes
 
@@ -97,21 +97,21 @@ def retention_notes(sides: Sequence[SideTables]) -> list[Note]:
 
     Processes with the same options have one note.
     """
-    thinned: Counter[tuple[int, int]] = Counter()
-    outdated: Counter[int] = Counter()
-    past_of_option: dict[int, list[Past]] = {}
+    thinned_counts: Counter[tuple[int, int]] = Counter()
+    outdated_counts: Counter[int] = Counter()
+    past_steps: dict[int, list[Past]] = {}
     for side in sides:
         retention = side.retention
         if retention.every is not None:
-            thinned[retention.every, retention.burst] += sum(side.thinned.values())
+            thinned_counts[retention.every, retention.burst] += sum(side.thinned.values())
         if retention.last is not None:
-            outdated[retention.last] += side.dropped.get(OUTDATED, 0)
-            past_of_option.setdefault(retention.last, []).extend(side.past)
+            outdated_counts[retention.last] += side.dropped.get(OUTDATED, 0)
+            past_steps.setdefault(retention.last, []).extend(side.past)
     sentences = [
-        *(_thinned_sentence(*option, count) for option, count in thinned.items()),
+        *(_thinned_sentence(*option, count) for option, count in thinned_counts.items()),
         *(
-            _outdated_sentence(last, count, past_of_option[last])
-            for last, count in outdated.items()
+            _outdated_sentence(kept_steps, count, past_steps[kept_steps])
+            for kept_steps, count in outdated_counts.items()
             if count
         ),
         *dict.fromkeys(sentence for side in sides for sentence in side.notes),
@@ -127,18 +127,20 @@ def _thinned_sentence(every: int, burst: int, count: int) -> str:
     )
 
 
-def _outdated_sentence(last: int, count: int, past: Sequence[Past]) -> str:
+def _outdated_sentence(kept_steps: int, dropped_count: int, past_steps: Sequence[Past]) -> str:
+    """Return a sentence on older steps that were dropped as asked; `past_steps` sum them up in parts."""
     sentence = (
-        f"As asked, only the last {last} steps were kept, and those that were marked: {count:,} older "
-        "events were left out. The time between marked steps and the last ones counts nowhere: shares "
-        "of time, and efficiency, are of the steps that are here."
+        f"As asked, only the last {kept_steps} steps were kept, and those that were marked: "
+        f"{dropped_count:,} older events were left out. The time between marked steps and the last "
+        "ones counts nowhere: shares of time, and efficiency, are of the steps that are here."
     )
-    if not past:
+    if not past_steps:
         return sentence
-    longest = max(past, key=lambda row: row.longest_ns)
-    mean_ns = sum(row.total_ns for row in past) / max(sum(row.steps for row in past), 1)
+    longest_range = max(past_steps, key=lambda step_range: step_range.longest_ns)
+    step_count = sum(step_range.steps for step_range in past_steps)
+    mean_ns = sum(step_range.total_ns for step_range in past_steps) / max(step_count, 1)
     return (
-        f"{sentence} Steps left out, from {min(row.first for row in past)} to "
-        f"{max(row.last for row in past)}, took {duration(mean_ns)} on average, "
-        f"the longest, step {longest.longest}, {duration(longest.longest_ns)}."
+        f"{sentence} Steps left out, from {min(step_range.first for step_range in past_steps)} to "
+        f"{max(step_range.last for step_range in past_steps)}, took {duration(mean_ns)} on average, "
+        f"the longest, step {longest_range.longest}, {duration(longest_range.longest_ns)}."
     )

@@ -47,12 +47,7 @@ from tracelens.schema.gate import admit
 from tracelens.schema.life import read_journals
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.rules import LATEST_NS, LONGEST_NS
-from tracelens.schema.vocabulary import (
-    SAMPLES_FOLDER,
-    SEGMENTS_SUFFIX,
-    TRACE_SUFFIX,
-    parse_stem,
-)
+from tracelens.schema.vocabulary import SAMPLES_FOLDER, SEGMENTS_SUFFIX, TRACE_SUFFIX, parse_stem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,16 +85,16 @@ class NativeReader:
         root = None if path in files else path  # a file that was named itself may be a link
         recorded_parts, problems = _read_all(files, root, options)
         if any(isinstance(error, TraceNotFound) for _, error in problems):
-            again = select_recordings(recordings(path), options.choice)
-            converted = [file for file in again if file not in files]
-            more_parts, more_problems = _read_all(converted, root, options)
+            files_now = select_recordings(recordings(path), options.choice)
+            new_files = [file for file in files_now if file not in files]
+            more_parts, more_problems = _read_all(new_files, root, options)
             recorded_parts += more_parts
-            problems = [*_drop_converted(problems, converted), *more_problems]
+            problems = [*_drop_converted(problems, new_files), *more_problems]
         if not recorded_parts:
             raise refusal(path, problems) if problems else vanished(path)
         notes = (Note(shown_name(file.name), left_out(file, error)) for file, error in problems)
         folder = path.parent if path.is_file() else path
-        trace = _with_samples(assemble(recorded_parts, notes), folder, recorded_parts)
+        trace = _add_samples(assemble(recorded_parts, notes), folder, recorded_parts)
         if not trace.processes["events"].sum():
             raise no_events(path, [part.side for part in recorded_parts])
         is_recorded = any(part.running for part in recorded_parts)
@@ -121,28 +116,30 @@ def _read_all(
     groups = batched(files, batch_size(len(files), options.executor) if are_small else 1)
     tasks = ((group, free_bytes > 0) for group in groups)
     work = partial(_try_group, trace=root, cache=BoundedCache())
-    read = chain.from_iterable(map_in_order(work, tasks, options.executor, brief=are_small))
-    for done, (file, result) in enumerate(zip(files, read, strict=True), 1):
+    results = chain.from_iterable(map_in_order(work, tasks, options.executor, brief=are_small))
+    for done_count, (file, result) in enumerate(zip(files, results, strict=True), 1):
         if isinstance(result, Part):
-            fitting, free_bytes = result.fitting(
-                free_bytes, recorded_parts[-1] if recorded_parts else None
-            )
-            recorded_parts.append(fitting)
+            neighbour = recorded_parts[-1] if recorded_parts else None
+            kept_part, free_bytes = result.fit_into(free_bytes, neighbour)
+            recorded_parts.append(kept_part)
         else:
             problems.append((file, result))
         if options.progress:
-            options.progress(done, len(files))
+            options.progress(done_count, len(files))
     return recorded_parts, problems
 
 
-def _drop_converted(problems: list[_Problem], files: list[Path]) -> list[_Problem]:
-    """Leave out segments that became one of some Arrow files while they were being read."""
-    stems = (parse_stem(file.name) for file in files)
-    converted = {(role, pid) for role, _, pid in filter(None, stems)}
+def _drop_converted(problems: list[_Problem], new_files: list[Path]) -> list[_Problem]:
+    """Leave out problems of segments that became one of `new_files` while they were being read."""
+    stems = (parse_stem(file.name) for file in new_files)
+    converted_processes = {(role, pid) for role, _, pid in filter(None, stems)}
 
     def is_converted(path: Path) -> bool:
         stem = parse_stem(path.stem)
-        return stem is not None and (stem[0], stem[2]) in converted
+        if stem is None:
+            return False
+        role, _, pid = stem
+        return (role, pid) in converted_processes
 
     return [
         (path, error)
@@ -167,20 +164,21 @@ def _try_group(
 
     Equal values of parts that follow each other are shared, so that they are sent once.
     """
-    files, keep = task
+    files, keep_events = task
     results: list[Part | Exception] = []
-    neighbour = None
+    previous_part = None
     for path in files:
-        result = _try_one(path, trace, cache, keep=keep)
+        result = _try_one(path, trace, cache, keep_events=keep_events)
         if isinstance(result, Part):
-            result = neighbour = result.sharing(neighbour)
+            result = previous_part = result.sharing(previous_part)
         results.append(result)
     return results
 
 
 def _try_one(
-    path: Path, trace: Path | None, cache: BoundedCache, *, keep: bool
+    path: Path, trace: Path | None, cache: BoundedCache, *, keep_events: bool
 ) -> Part | Exception:
+    """Read one file of the folder `trace`; return the error if that fails."""
     try:
         if trace is not None:
             check_inside(path, trace)
@@ -190,9 +188,8 @@ def _try_one(
             raise NotATrace("it is not a file")
         events = read_usable(path, _OUTLINED, cache)
         part = _outlined_part(path, events, cache)
-        return (
-            replace(part, kept=PackedColumns.from_columns(events.columns, KEPT)) if keep else part
-        )
+        kept = PackedColumns.from_columns(events.columns, KEPT) if keep_events else None
+        return replace(part, kept=kept)
     except (*DAMAGE, *_DAMAGE_OF_FRAMES) as error:
         if isinstance(error, MemoryError):
             out_of_memory()
@@ -200,11 +197,11 @@ def _try_one(
 
 
 def _outlined_part(path: Path, events: Usable, cache: BoundedCache) -> Part:
-    tracks = [row.index for row in events.side.threads if row.in_flight]
+    in_flight_threads = [row.index for row in events.side.threads if row.in_flight]
     return Part(
         file=shown_name(path.name),
         side=events.side,
-        outline=outline(events.columns, tracks, cache),
+        outline=outline(events.columns, in_flight_threads, cache),
         path=path,
         lost=events.lost,
         cut=events.cut,
@@ -229,44 +226,44 @@ def _read_segments(path: Path, cache: BoundedCache) -> Part:
         )
     check_no_links(folder)
     table, side = segments.decode(path)
-    name = path.with_suffix(SEGMENTS_SUFFIX).name
+    file_name = path.with_suffix(SEGMENTS_SUFFIX).name
     is_same_host = side.process.host == socket.gethostname()
-    running = is_same_host and segments.is_live(path)
-    if is_of_trace and is_same_host and not running and os.access(path.parent, os.W_OK):
+    is_running = is_same_host and segments.is_live(path)
+    if is_of_trace and is_same_host and not is_running and os.access(path.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
-            name = segments.convert(path).name
+            file_name = segments.convert(path).name
     events = usable(Recording(table, side))
     return replace(
-        _outlined_part(path.with_name(name), events, cache), table=table, running=running
+        _outlined_part(path.with_name(file_name), events, cache), table=table, running=is_running
     )
 
 
-def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:
+def _add_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:
     """Return the trace with the samples of its processes; damaged ones become notes."""
-    owners = {
+    process_by_name = {
         file.removesuffix(TRACE_SUFFIX): process
         for process, file in trace.processes.select("process", "file").iter_rows()
     }
-    sides = {part.file.removesuffix(TRACE_SUFFIX): part.side for part in parts}
+    side_by_name = {part.file.removesuffix(TRACE_SUFFIX): part.side for part in parts}
     tables: list[pl.DataFrame] = []
     notes: list[Note] = []
     for file in sorted((folder / SAMPLES_FOLDER).glob(f"*{TRACE_SUFFIX}")):
         file_name = shown_name(file.name)
         name = file_name.removesuffix(TRACE_SUFFIX)
-        if name not in owners:
+        if name not in process_by_name:
             continue
         label = f"'{SAMPLES_FOLDER}/{file_name}'"
         try:
             check_inside(file, folder)
-            rows = _read_samples(file, owners[name], sides[name])
+            samples_of_process = _read_samples(file, process_by_name[name], side_by_name[name])
         except _DAMAGE_OF_SAMPLES:
             sentence = f"{label} is damaged: its samples of stacks are left out."
             notes.append(Note(file_name, sentence))
             continue
-        tables.append(rows.filter(_is_valid_sample()))
-        lost = rows.height - tables[-1].height
-        if lost:
-            sentence = f"{label} lost samples of stacks: {lost} for unusable values."
+        tables.append(samples_of_process.filter(_is_valid_sample()))
+        unusable_count = samples_of_process.height - tables[-1].height
+        if unusable_count:
+            sentence = f"{label} lost samples of stacks: {unusable_count} for unusable values."
             notes.append(Note(file_name, sentence, "dropped"))
     if not tables and not notes:
         return trace
@@ -276,10 +273,10 @@ def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:
 
 def _read_samples(file: Path, process: int, side: SideTables) -> pl.DataFrame:
     """Read the samples of a process; threads of other processes have no number."""
-    rows = pl.DataFrame(pa.Table.from_batches(read_samples(file), SAMPLE_SCHEMA))
-    threads = {row.native_id: row.index for row in side.threads if row.native_id}
-    thread = pl.col("thread").replace_strict(threads, default=None, return_dtype=pl.UInt16)
-    return rows.select(
+    samples = pl.DataFrame(pa.Table.from_batches(read_samples(file), SAMPLE_SCHEMA))
+    thread_by_id = {row.native_id: row.index for row in side.threads if row.native_id}
+    thread = pl.col("thread").replace_strict(thread_by_id, default=None, return_dtype=pl.UInt16)
+    return samples.select(
         pl.lit(process, pl.Int32).alias("process"),
         pl.when(pl.col("pid") == side.process.pid).then(thread).alias("thread"),
         pl.col("pid", "thread_name", "start_ns", "end_ns", "frames"),

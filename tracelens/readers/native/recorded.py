@@ -30,12 +30,12 @@ def write_process(path: Path, events: pl.DataFrame, side: SideTables) -> None:
         InvalidArgument: a column has more different words than the format can number.
         OSError: the file cannot be written.
     """
-    indexes = {row.uid: row.index for row in side.communicators}
+    index_by_uid = {row.uid: row.index for row in side.communicators}
     table = events.with_columns(
         duration_ns=pl.col("end_ns") - pl.col("start_ns"),
         communicator=pl.col("communicator")
         .cast(pl.String)
-        .replace_strict(indexes, return_dtype=pl.Int32, default=None),
+        .replace_strict(index_by_uid, return_dtype=pl.Int32, default=None),
     )
     columns = [_column(table[field.name], field.type) for field in EVENT_SCHEMA]
     write_events(path, pa.Table.from_arrays(columns, schema=EVENT_SCHEMA), side)

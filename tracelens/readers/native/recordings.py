@@ -51,16 +51,13 @@ def recordings(path: Path) -> list[Path]:
     except OSError:
         return []
     visible = [entry for entry in entries if not entry.name.startswith(".")]
-    converted = {
-        entry.name.removesuffix(TRACE_SUFFIX)
-        for entry in visible
-        if entry.name.endswith(TRACE_SUFFIX)
-    }
+    trace_names = [entry.name for entry in visible if entry.name.endswith(TRACE_SUFFIX)]
+    converted_stems = {name.removesuffix(TRACE_SUFFIX) for name in trace_names}
     return [
         entry
         for entry in visible
         if entry.name.endswith(TRACE_SUFFIX)
-        or (entry.name.endswith(UNFINISHED) and entry.stem not in converted)
+        or (entry.name.endswith(UNFINISHED) and entry.stem not in converted_stems)
     ]
 
 
@@ -72,7 +69,7 @@ def select_recordings(files: Iterable[Path], choice: Choice) -> list[Path]:
 def named_ranks(files: Iterable[Path]) -> set[int]:
     """Return the ranks of the workers that some recordings are named after."""
     stems = (parse_stem(file.name.removesuffix(ELSEWHERE_SUFFIX)) for file in files)
-    return {stem[1] for stem in stems if stem and stem[0] == "worker"}
+    return {rank for role, rank, _ in filter(None, stems) if role == "worker"}
 
 
 def left_out(path: Path, error: Exception) -> str:
@@ -96,11 +93,11 @@ def vanished(path: Path) -> TraceNotFound:
 
 def refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensError:
     """Build the error for a path without any readable recording."""
-    newer = next((error for _, error in problems if isinstance(error, NewerVersion)), None)
+    newer_version = next((error for _, error in problems if isinstance(error, NewerVersion)), None)
     file, error = problems[0]
-    first_problem = left_out(file, newer or error).removesuffix(".")
-    kind = NewerVersion if newer else NotATrace
-    return kind(
+    first_problem = left_out(file, newer_version or error).removesuffix(".")
+    error_type = NewerVersion if newer_version else NotATrace
+    return error_type(
         f"None of the {len(problems)} recordings in '{shown_name(path)}' can be read; the first: "
         f"{first_problem}."
     )
@@ -108,23 +105,24 @@ def refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensErro
 
 def no_events(path: Path, sides: Sequence[SideTables]) -> EmptyTrace:
     """Build the error for a trace without an event, whose processes have these side tables."""
-    counts: dict[str, int] = {}
+    lost_by_reason: dict[str, int] = {}
     for side in sides:
-        counts = add_counts(counts, side.dropped)
-    without_room = counts.pop(NO_ROOM, 0)
-    listed = ", ".join(f"{count:,} for {reason}" for reason, count in counts.items() if count)
+        lost_by_reason = add_counts(lost_by_reason, side.dropped)
+    lost_for_room = lost_by_reason.pop(NO_ROOM, 0)
+    listed = ", ".join(f"{n:,} for {reason}" for reason, n in lost_by_reason.items() if n)
     explanation = "check that the recorded program did any work after tl.start()."
-    if without_room:
+    if lost_for_room:
         explanation = (
             "the disk was full or could not be written when it was recorded "
-            f"({fmt.count(without_room, 'event')} lost for that): free some room, or record elsewhere "
+            f"({fmt.count(lost_for_room, 'event')} lost for that): free some room, or record elsewhere "
             "with --out."
         )
     elif listed:
         explanation = f"all events were left out: {listed}."
-    failed = [(side.endings[0], side.process.rank) for side in sides if side.endings]
-    if failed:
-        ending, rank = min(failed, key=lambda one: one[0].at_ns)
+    failed_sides = [side for side in sides if side.endings]
+    if failed_sides:
+        first_failed = min(failed_sides, key=lambda side: side.endings[0].at_ns)
+        ending, rank = first_failed.endings[0], first_failed.process.rank
         message, frame = ending.message, ending.user_frame
         explanation = (
             f"rank {rank} failed before its first event: {ending.cause}"

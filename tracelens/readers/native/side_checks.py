@@ -84,6 +84,7 @@ def _check_communicators(table: _Identity) -> None:
 
 
 def _check_row(row: _Row) -> None:
+    """Refuse a row with a value out of range, or with a text that cannot be written."""
     try:
         msgspec.convert(row, _BOUNDED[type(row)], from_attributes=True)
     except msgspec.ValidationError as error:

@@ -35,21 +35,19 @@ def is_sound(table: pa.Table) -> bool:
     return (
         are_sane(table["start_ns"].to_numpy(), table["duration_ns"].drop_null().to_numpy())
         and all(words_of_column[name] <= {*known} for name, known in KNOWN_WORDS.items())
-        and not any(
-            None in column_words for column_words in words_of_column.values()
-        )  # Arrow allows nulls
+        and not any(None in words for words in words_of_column.values())  # Arrow allows nulls
     )
 
 
-def are_sane(start_ns: Ints, length_ns: Ints) -> bool:
-    """Return True if all begins and lengths of spans are in range."""
+def are_sane(start_ns: Ints, duration_ns: Ints) -> bool:
+    """Return True if all begins and durations of spans are in range."""
     first_ns, last_ns = int(start_ns.min()), int(start_ns.max())
     return bool(
         first_ns >= 0
         and last_ns <= LATEST_NS
         and last_ns - first_ns < LONGEST_NS
-        and length_ns.min(initial=0) >= 0
-        and length_ns.max(initial=0) <= LONGEST_NS
+        and duration_ns.min(initial=0) >= 0
+        and duration_ns.max(initial=0) <= LONGEST_NS
     )
 
 

@@ -85,25 +85,26 @@ def summaries(
 
 
 def _summaries(path: Path, progress: Progress | None) -> tuple[list[FileFacts], tuple[Note, ...]]:
+    """Return the facts of each file, in the order of processes, and notes on unreadable files."""
     files = recordings(path)
-    root = None if path in files else path
-    summed: list[FileFacts] = []
+    folder = None if path in files else path  # a file that was named itself may be a link
+    file_facts: list[FileFacts] = []
     problems: list[tuple[Path, Exception]] = []
-    for done, file in enumerate(files, 1):
+    for done_count, file in enumerate(files, 1):
         try:
-            summed.append(_facts(file, root))
+            file_facts.append(_facts(file, folder))
         except DAMAGE as error:
             if isinstance(error, MemoryError):
                 containment.out_of_memory()
             problems.append((file, error))
         if progress:
-            progress(done, len(files))
-    if not summed:
+            progress(done_count, len(files))
+    if not file_facts:
         raise refusal(path, problems) if problems else vanished(path)
-    if not any(facts.summary.rows for facts in summed):
-        raise no_events(path, [facts.side for facts in summed])
+    if not any(facts.summary.rows for facts in file_facts):
+        raise no_events(path, [facts.side for facts in file_facts])
     notes = tuple(Note(shown_name(file.name), left_out(file, error)) for file, error in problems)
-    return sorted(summed, key=lambda facts: order_of(facts.side.process)), notes
+    return sorted(file_facts, key=lambda facts: order_of(facts.side.process)), notes
 
 
 def main_flags(files: list[FileFacts]) -> tuple[list[bool], list[Note]]:
@@ -136,9 +137,8 @@ def sampled(path: Path, files: list[FileFacts]) -> int:
     folder = path.parent if path.is_file() else path
     names = {facts.file for facts in files}
     sample_files = (folder / SAMPLES_FOLDER).glob(f"*{TRACE_SUFFIX}")
-    return sum(
-        _has_samples(file, folder) for file in sample_files if shown_name(file.name) in names
-    )
+    known_files = [file for file in sample_files if shown_name(file.name) in names]
+    return sum(_has_samples(file, folder) for file in known_files)
 
 
 def _has_samples(file: Path, folder: Path) -> bool:
@@ -165,19 +165,19 @@ def _count_events(file: Path) -> FileFacts:
     """Make the summary of a file that has none, from its few columns that it needs."""
     recording = read_arrow(file, {*TALLIED, *ALWAYS_READ})
     side, table = recording.side, recording.table
-    unusable: dict[str, int] = {}
+    unusable_by_reason: dict[str, int] = {}
     check_side(side)
     if not is_sound(table):
         from tracelens.readers.native.checks import (  # noqa: PLC0415 - frames, seldom needed
             sound_rows,
         )
 
-        rows, unusable = sound_rows(table)
-        table = table.take(rows)
+        usable_rows, unusable_by_reason = sound_rows(table)
+        table = table.take(usable_rows)
     tally = Tally()
     for batch in table.to_batches():
         tally.add(batch)
-    lost = _unintended(add_counts(side.dropped, unusable))
+    lost = _unintended(add_counts(side.dropped, unusable_by_reason))
     return FileFacts(shown_name(file.name), side, tally.summary(side), lost, recording.cut)
 
 

@@ -29,9 +29,9 @@ def problems(trace: Trace) -> list[str]:
     """Check a trace as `tracelens.open` returns it, and the files that it was read from."""
     return [
         *(_sentence(note) for note in trace.notes if note.kind in _BROKEN and _of_format(note)),
-        *_unsorted(trace),
-        *_unknown_words(trace),
-        *_unmatched(trace),
+        *_find_unsorted(trace),
+        *_find_unknown_words(trace),
+        *_find_unmatched(trace),
     ]
 
 
@@ -45,7 +45,7 @@ def _sentence(note: Note) -> str:
     return note.sentence if names_file else f"{note.file}: {note.sentence}"
 
 
-def _unsorted(trace: Trace) -> list[str]:
+def _find_unsorted(trace: Trace) -> list[str]:
     """Find files whose rows are not in order of begin, as the format requires, or that lack some.
 
     Even in a file with right checksums there may be a column that cannot be decoded.
@@ -66,68 +66,65 @@ def _arrow_files(trace: Trace) -> list[Path]:
     """Return the native files that could be read whole."""
     if trace.path is None or not trace.path.is_dir():
         return []
-    cut = [note.file for note in trace.notes if note.kind in {"unreadable", "truncated"}]
-    names = {*trace.processes["file"]} - {*cut}
-    return [
-        file
-        for file in sorted(trace.path.iterdir())
-        if file.name.endswith(TRACE_SUFFIX) and shown_name(file.name) in names
-    ]
+    damaged_files = [note.file for note in trace.notes if note.kind in {"unreadable", "truncated"}]
+    whole_files = {*trace.processes["file"]} - {*damaged_files}
+    files = [file for file in sorted(trace.path.iterdir()) if file.name.endswith(TRACE_SUFFIX)]
+    return [file for file in files if shown_name(file.name) in whole_files]
 
 
-def _unknown_words(trace: Trace) -> list[str]:
+def _find_unknown_words(trace: Trace) -> list[str]:
     """Find kinds, and operations of kinds, that the format does not have."""
     known_ops = {op for ops in OPS.values() for op in ops}
-    kinds: Counter[str] = Counter()
-    ops: Counter[tuple[str, str]] = Counter()  # by kind and operation
+    count_by_kind: Counter[str] = Counter()
+    count_by_op: Counter[tuple[str, str]] = Counter()  # by kind and operation
     for process in trace.source.parts:
         columns = trace.source.columns(process, ("type", "kind", "op"))
-        kind, op, is_span = columns.word_column("kind"), columns.word_column("op"), columns.is_span
-        for unknown_word in {*kind.known} - {*KINDS}:
-            kinds[unknown_word] += _count(is_span & kind.is_in((unknown_word,)))
-        for unknown_word in {*op.known} - known_ops:
-            is_word = is_span & op.is_in((unknown_word,))
-            for owner in OPS.keys() & kind.known:
-                ops[owner, unknown_word] += _count(is_word & kind.is_in((owner,)))
-    of_kinds = (
+        kind_column, op_column = columns.word_column("kind"), columns.word_column("op")
+        is_span = columns.is_span
+        for unknown_word in {*kind_column.known} - {*KINDS}:
+            count_by_kind[unknown_word] += _count(is_span & kind_column.is_in((unknown_word,)))
+        for unknown_word in {*op_column.known} - known_ops:
+            is_word = is_span & op_column.is_in((unknown_word,))
+            for owning_kind in OPS.keys() & kind_column.known:
+                is_of_kind = kind_column.is_in((owning_kind,))
+                count_by_op[owning_kind, unknown_word] += _count(is_word & is_of_kind)
+    kind_sentences = (
         f"{count:,} spans are of the unknown kind '{kind}'."
-        for kind, count in sorted(kinds.items())
+        for kind, count in sorted(count_by_kind.items())
         if count
     )
-    of_ops = (
+    op_sentences = (
         f"{count:,} spans of kind {kind} have the unknown operation '{op}'."
-        for (kind, op), count in sorted(ops.items())
+        for (kind, op), count in sorted(count_by_op.items())
         if count
     )
-    return [*of_kinds, *of_ops]
+    return [*kind_sentences, *op_sentences]
 
 
 def _count(rows: Flags) -> int:
     return int(np.count_nonzero(rows))
 
 
-def _unmatched(trace: Trace) -> list[str]:
+def _find_unmatched(trace: Trace) -> list[str]:
     """Count collectives that carry no number, and those that an expected rank never joined."""
     outlines = outlined(trace)
-    numberless = sum(outlines[process].numberless for process in trace.workers["process"])
-    arrivals = arrivals_of(
-        [grid.take(np.flatnonzero(grid.last_ns == NEVER)) for grid in trace.calls]
-    )
+    numberless_count = sum(outlines[process].numberless for process in trace.workers["process"])
+    never_joined = [grid.take(np.flatnonzero(grid.last_ns == NEVER)) for grid in trace.calls]
+    arrivals = arrivals_of(never_joined)
     calls = arrivals.group_by("communicator", "seq").agg("op", "rank", "last_rank").sort("seq")
     sentences = []
-    if numberless:
+    if numberless_count:
         sentences.append(
-            f"{numberless:,} collectives carry no communicator or number: nothing matches them."
+            f"{numberless_count:,} collectives carry no communicator or number: nothing matches them."
         )
     if calls.is_empty():
         return sentences
-    names = dict(
-        trace.communicators.select(pl.col("communicator").cast(pl.String), "name").iter_rows()
-    )
+    communicator = pl.col("communicator").cast(pl.String)
+    names = dict(trace.communicators.select(communicator, "name").iter_rows())
     listed = [
         f"{row['op'][0]} {row['seq']} of '{names.get(row['communicator'], row['communicator'])}'"
         for row in calls.head(MAX_CALLS_LISTED).iter_rows(named=True)
     ]
-    hidden = calls.height - MAX_CALLS_LISTED
-    text = ", ".join(listed) + (f" and {hidden:,} more" if hidden > 0 else "")
+    unlisted_count = calls.height - MAX_CALLS_LISTED
+    text = ", ".join(listed) + (f" and {unlisted_count:,} more" if unlisted_count > 0 else "")
     return [*sentences, f"Collectives that not every rank joined: {calls.height:,} ({text})."]

@@ -44,21 +44,21 @@ class Database:
         Raises:
             sqlite3.Error: the file is damaged there.
         """
-        known = self.columns.get(name, ())
-        present = [column for column in schema if column in known]
-        if not present:
+        table_columns = self.columns.get(name, ())
+        present_names = [column for column in schema if column in table_columns]
+        if not present_names:
             return pl.DataFrame(schema=schema)
-        listed = ", ".join(f'"{column}"' for column in present)
-        rows = self._fetched(f'select {listed} from "{name}"')  # noqa: S608 - names are constants of ours
-        cells = zip(*rows, strict=True) if rows else [()] * len(present)
-        read = {
-            column: pl.Series(column, _fitting(values, schema[column]), schema[column])
-            for column, values in zip(present, cells, strict=True)
+        quoted_names = ", ".join(f'"{column}"' for column in present_names)
+        rows = self._fetch(f'select {quoted_names} from "{name}"')  # noqa: S608 - names are constants of ours
+        cells = zip(*rows, strict=True) if rows else [()] * len(present_names)
+        series_by_name = {
+            column: pl.Series(column, _null_other_types(values, schema[column]), schema[column])
+            for column, values in zip(present_names, cells, strict=True)
         }
-        height = len(rows)
+        row_count = len(rows)
         return pl.DataFrame(
             [
-                read.get(column, pl.Series(column, [None] * height, kind))
+                series_by_name.get(column, pl.Series(column, [None] * row_count, kind))
                 for column, kind in schema.items()
             ]
         )
@@ -67,10 +67,11 @@ class Database:
         """Count the rows of a table; 0 without a table of that name."""
         if name not in self.columns:
             return 0
-        ((count,),) = self._fetched(f'select count(*) from "{name}"')  # noqa: S608 - as above
+        ((count,),) = self._fetch(f'select count(*) from "{name}"')  # noqa: S608 - as above
         return int(count)
 
-    def _fetched(self, query: str) -> list[tuple[Any, ...]]:
+    def _fetch(self, query: str) -> list[tuple[Any, ...]]:
+        """Run a query that may take up to `max_instructions`; return its rows."""
         checks_left = self.max_instructions // _BETWEEN_CHECKS
 
         def check() -> int:
@@ -82,8 +83,8 @@ class Database:
         return self.connection.execute(query).fetchall()
 
 
-def _fitting(values: tuple[Any, ...], kind: pl.DataType) -> list[Any]:
-    """Return cells with those of another type as null: SQLite lets a column hold any."""
+def _null_other_types(values: tuple[Any, ...], kind: pl.DataType) -> list[Any]:
+    """Replace cells of another type by null: SQLite lets a column hold any."""
     if kind == pl.String:
         return [value if isinstance(value, str) else None for value in values]
     return [value if isinstance(value, int) else None for value in values]
@@ -99,10 +100,10 @@ def open_database(path: Path, trace: Path | None = None) -> Iterator[Database]:
     """
     try:
         check_inside(path, trace or path)
-        resolved = gate.passed(path).resolve()
+        real_path = gate.passed(path).resolve()
     except NotATrace as error:
         raise NotATrace(f"'{path}' is not read: {error}.") from error
-    address = f"{resolved.as_uri()}?mode=ro&immutable=1"
+    address = f"{real_path.as_uri()}?mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(address, uri=True)
     except sqlite3.Error as error:
@@ -112,8 +113,8 @@ def open_database(path: Path, trace: Path | None = None) -> Iterator[Database]:
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         connection.execute("pragma trusted_schema = off")
         connection.execute("pragma cell_size_check = on")
-        allowed = _LEAST_ALLOWED_INSTRUCTIONS + _INSTRUCTIONS_PER_BYTE * path.stat().st_size
-        yield Database(connection, _columns(connection), max_instructions=allowed)
+        instructions = _LEAST_ALLOWED_INSTRUCTIONS + _INSTRUCTIONS_PER_BYTE * path.stat().st_size
+        yield Database(connection, _plain_tables(connection), max_instructions=instructions)
     except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
         if isinstance(error, MemoryError):
             out_of_memory()
@@ -122,22 +123,20 @@ def open_database(path: Path, trace: Path | None = None) -> Iterator[Database]:
         connection.close()
 
 
-def _columns(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
+def _plain_tables(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
     """Return the columns of the tables that are plain; views and virtual tables may run anything."""
-    table_rows = connection.execute(
-        "select name, sql from sqlite_master where type = 'table'"
-    ).fetchall()
-    names = [
+    query = "select name, sql from sqlite_master where type = 'table'"
+    table_names = [
         name
-        for name, sql in table_rows
+        for name, sql in connection.execute(query).fetchall()
         if isinstance(name, str)
         and isinstance(sql, str)
         and sql.lower().startswith(_PLAIN)
         and '"' not in name
     ]
     return {
-        name: tuple(row[1] for row in connection.execute(f'pragma table_info("{name}")'))
-        for name in names
+        name: tuple(column for _, column, *_ in connection.execute(f'pragma table_info("{name}")'))
+        for name in table_names
     }
 
 

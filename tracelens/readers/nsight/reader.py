@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -21,7 +22,7 @@ from tracelens.readers.files import (
 )
 from tracelens.readers.links import inside
 from tracelens.readers.nsight.database import MAGIC, open_database
-from tracelens.readers.nsight.rows import STREAMS_OF_A_DEVICE, Profile, profile_of
+from tracelens.readers.nsight.rows import STREAMS_OF_A_DEVICE, Profile, read_profile
 from tracelens.readers.processes import UNOWNED, ask_for_ranks, given_by_process
 from tracelens.readers.soundness import (
     drop_repeated_files,
@@ -58,7 +59,7 @@ class NsightReader:
         """Return True if a file, or the first of a folder, is a database of Nsight Systems."""
         return any(map(_is_profile, inside(list_files(path, SUFFIXES), path)[:1]))
 
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+    def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read all files; one that cannot be read is noted, where there are others.
 
         Raises:
@@ -66,80 +67,76 @@ class NsightReader:
             EmptyTrace: nothing that lasts is in them.
             UnusableInput: of a process it is not known which rank it is, or two are the same one.
         """
-        profiles, notes = _profiles(path, how)
-        profiles, repeated = drop_repeated_files(profiles)
-        notes += repeated
-        owners = _owners(profiles, how.rank_of, notes)
-        rows = _rows(profiles, owners)
-        unowned = rows["rank"].null_count()
-        lost = _lost_kernels(profiles, owners)
-        rows, left_out = _sound_steps(rows.drop_nulls("rank"), profiles, owners, lost)
-        notes += left_out
-        if rows.is_empty():
+        profiles, notes = _read_profiles(path, options)
+        profiles, repeat_notes = drop_repeated_files(profiles)
+        notes += repeat_notes
+        ranks = _find_ranks(profiles, options.rank_of, notes)
+        spans_of_run = _join_spans(profiles, ranks)
+        unowned_count = spans_of_run["rank"].null_count()
+        lost_kernels = _select_lost_kernels(profiles, ranks)
+        spans_of_run, step_notes = _keep_sound_steps(
+            spans_of_run.drop_nulls("rank"), profiles, ranks, lost_kernels
+        )
+        notes += step_notes
+        if spans_of_run.is_empty():
             raise EmptyTrace(
                 f"'{path}' holds no kernel, no range of NVTX and no call of MPI of a rank: trace them "
                 "with 'nsys profile --trace=cuda,nvtx,mpi'."
             )
-        unusable = sum(profile.unusable for profile in profiles.values())
-        if unusable:
-            sentence = f"{fmt.count(unusable, 'row')} without a begin or an end are left out."
+        unusable_count = sum(profile.unusable for profile in profiles.values())
+        if unusable_count:
+            sentence = f"{fmt.count(unusable_count, 'row')} without a begin or an end are left out."
             notes.append(Note("", sentence, "dropped"))
         origin = Origin(
             f"'{path.name}'",
             path.name,
             dates=all(profile.begin_ns for profile in profiles.values()),
             once=True,
-            unusable={"no begin or no end": unusable},
+            unusable={"no begin or no end": unusable_count},
             notes=notes,
-            recognition=_recognition(
+            recognition=_recognize(
                 profiles,
-                rows,
-                unowned,
-                lost.values(),
-                is_assumed=len(owners) == 1 and "assumed" in {note.kind for note in notes},
+                spans_of_run,
+                unowned_count,
+                lost_kernels.values(),
+                is_assumed=len(ranks) == 1 and "assumed" in {note.kind for note in notes},
             ),
         )
-        return spans.build(rows.drop("issued_ns"), origin).with_(path=path)
+        return spans.build(spans_of_run.drop("issued_ns"), origin).with_(path=path)
 
 
-def _lost_kernels(
-    profiles: Mapping[str, Profile], owners: Mapping[tuple[str, int], int]
+def _select_lost_kernels(
+    profiles: Mapping[str, Profile], ranks: Mapping[tuple[str, int], int]
 ) -> dict[tuple[str, int], LostKernels]:
-    """Return launches without a kernel of each process that is a rank."""
+    """Return launches without a kernel of each process that is a rank; keys are file and process."""
     return {
         (file, process): lost
         for file, profile in profiles.items()
         for process, lost in profile.lost_kernels.items()
-        if (file, process) in owners
+        if (file, process) in ranks
     }
 
 
-def _sound_steps(
-    rows: pl.DataFrame,
+def _keep_sound_steps(
+    spans_of_run: pl.DataFrame,
     profiles: Mapping[str, Profile],
-    owners: Mapping[tuple[str, int], int],
-    lost: Mapping[tuple[str, int], LostKernels],
+    ranks: Mapping[tuple[str, int], int],
+    lost_kernels: Mapping[tuple[str, int], LostKernels],
 ) -> tuple[pl.DataFrame, list[Note]]:
     """Leave out steps that lost their kernels; note that, and records that cannot be."""
-    notes = [
-        note
-        for file, profile in profiles.items()
-        for note in notes_of_records(
-            file,
-            profile.impossible,
-            [lost_kernels for (of, _), lost_kernels in lost.items() if of == file],
-        )
-    ]
-    lossy = [
-        (owners[owner], step) for owner, lost_kernels in lost.items() for step in lost_kernels.steps
-    ]
-    if not lossy:
-        return rows, notes
-    rows, left_out = keep_common_steps(rows, lossy)
-    return rows, [*notes, *left_out]
+    notes = []
+    for file, profile in profiles.items():
+        lost_in_file = [lost for (name, _), lost in lost_kernels.items() if name == file]
+        notes += notes_of_records(file, profile.impossible, lost_in_file)
+    lossy_steps = [(ranks[key], step) for key, lost in lost_kernels.items() for step in lost.steps]
+    if not lossy_steps:
+        return spans_of_run, notes
+    spans_of_run, step_notes = keep_common_steps(spans_of_run, lossy_steps)
+    return spans_of_run, [*notes, *step_notes]
 
 
 def _is_profile(file: Path) -> bool:
+    """Return True if a file is an SQLite database with tables of Nsight, or damaged."""
     if beginning(file, len(MAGIC)) != MAGIC:
         return False
     try:
@@ -149,75 +146,77 @@ def _is_profile(file: Path) -> bool:
         return True  # which reading says, in a sentence
 
 
-def _profiles(path: Path, how: Reading) -> tuple[dict[str, Profile], list[Note]]:
+def _read_profiles(path: Path, options: Reading) -> tuple[dict[str, Profile], list[Note]]:
+    """Read files; return the profiles by name, and notes on files that cannot be read."""
     files = list_files(path, SUFFIXES)
     profiles, notes = {}, []
-    for done, file in enumerate(files, 1):
+    for done_count, file in enumerate(files, 1):
         try:
             with open_database(file, path) as database:
-                profiles[file.name] = profile_of(database)
+                profiles[file.name] = read_profile(database)
         except NotATrace as error:
             if len(files) == 1:
                 raise
             notes.append(Note(file.name, str(error), "unreadable"))
-        if how.progress:
-            how.progress(done, len(files))
+        if options.progress:
+            options.progress(done_count, len(files))
     if not profiles:
         raise NotATrace(f"None of {len(files)} files is a whole SQLite file: {notes[0].sentence}")
     return profiles, notes
 
 
-def _owners(
-    profiles: Mapping[str, Profile], given: Mapping[str, int], notes: list[Note]
+def _find_ranks(
+    profiles: Mapping[str, Profile], given_ranks: Mapping[str, int], notes: list[Note]
 ) -> dict[tuple[str, int], int]:
     """Return the rank of each process that recorded something, by file and number; note what is assumed.
 
     Raises:
         UnusableInput: it is not known, or not one of a kind.
     """
-    owners = {
-        (file, process): rank
-        for file, profile in profiles.items()
-        for process, rank in _ranks_in(
-            file, profile, given, notes, alone=len(profiles) == 1
-        ).items()
-    }
+    alone = len(profiles) == 1
+    ranks: dict[tuple[str, int], int] = {}
+    for file, profile in profiles.items():
+        ranks_in_file = _ranks_in_file(file, profile, given_ranks, notes, alone=alone)
+        ranks |= {(file, process): rank for process, rank in ranks_in_file.items()}
     file_of_rank: dict[int, str] = {}
-    for (file, _), rank in owners.items():
+    for (file, _), rank in ranks.items():
         earlier_file = file_of_rank.setdefault(rank, file)
         if earlier_file != file:
             raise UnusableInput(
                 f"'{earlier_file}' and '{file}' both hold rank {rank}: leave one out, or say of which "
                 f"rank it is with --rank-of {file}=RANK."
             )
-    return owners
+    return ranks
 
 
-def _ranks_in(
-    file: str, profile: Profile, given: Mapping[str, int], notes: list[Note], *, alone: bool
+def _ranks_in_file(
+    file: str, profile: Profile, given_ranks: Mapping[str, int], notes: list[Note], *, alone: bool
 ) -> dict[int, int]:
     """Return the rank of each process of a file: as it says, the user, or its devices do.
+
+    `alone`: it is the only file, whose only process may be rank 0.
 
     Raises:
         UnusableInput: none of them says it.
     """
-    present = [int(process) for process in profile.rows["process"].drop_nulls().unique().sort()]
-    by_pid = {str(_pid(process)): process for process in present}
-    by_process = given_by_process(file, list(by_pid), given)
-    if file in given and not by_process:
-        return dict.fromkeys(present, given[file])
-    ranks = {process: profile.ranks[process] for process in present if process in profile.ranks}
-    ranks |= {by_pid[pid]: rank for pid, rank in by_process.items()}
-    if ranks or not present:
+    processes = [int(process) for process in profile.rows["process"].drop_nulls().unique().sort()]
+    process_by_pid = {str(_pid(process)): process for process in processes}
+    rank_by_pid = given_by_process(file, list(process_by_pid), given_ranks)
+    if file in given_ranks and not rank_by_pid:
+        return dict.fromkeys(processes, given_ranks[file])
+    ranks = {process: profile.ranks[process] for process in processes if process in profile.ranks}
+    ranks |= {process_by_pid[pid]: rank for pid, rank in rank_by_pid.items()}
+    if ranks or not processes:
         return ranks
-    if len(present) == 1 and alone:
+    if len(processes) == 1 and alone:
         notes.append(note_assumed_rank(file, "no MPI rank is in it"))
-        return {present[0]: 0}
-    devices = _devices(profile.rows)
+        return {processes[0]: 0}
+    devices = _devices_of_processes(profile.rows)
     if len(devices) > 1:
         notes.append(note_ranks_of_devices(file, str(_pid(min(devices)))))
         return devices
-    raise _ask_rank(file, {pid: profile.processes.get(by_pid[pid], "") for pid in by_pid})
+    names = {pid: profile.processes.get(process, "") for pid, process in process_by_pid.items()}
+    raise _ask_rank(file, names)
 
 
 def _pid(process: Number) -> Number:
@@ -225,14 +224,14 @@ def _pid(process: Number) -> Number:
     return process // (1 << 24) % (1 << 24)
 
 
-def _devices(rows: pl.DataFrame) -> dict[int, int]:
+def _devices_of_processes(spans_of_file: pl.DataFrame) -> dict[int, int]:
     """Return the device of each process that used one, where no two used the same; else none."""
-    used = rows.drop_nulls(["process", "stream"]).select(
-        "process", device=pl.col("stream") // STREAMS_OF_A_DEVICE
-    )
-    pairs = used.unique().rows()
-    devices = dict(pairs)
-    return devices if len(devices) == len(pairs) == len({*devices.values()}) else {}
+    device = pl.col("stream") // STREAMS_OF_A_DEVICE
+    device_spans = spans_of_file.drop_nulls(["process", "stream"])
+    pairs = device_spans.select("process", device=device).unique().rows()
+    device_by_process = dict(pairs)
+    is_one_to_one = len(device_by_process) == len(pairs) == len({*device_by_process.values()})
+    return device_by_process if is_one_to_one else {}
 
 
 def _ask_rank(file: str, names: Mapping[str, str]) -> UnusableInput:
@@ -246,42 +245,42 @@ def _ask_rank(file: str, names: Mapping[str, str]) -> UnusableInput:
     )
 
 
-def _rows(profiles: Mapping[str, Profile], owners: Mapping[tuple[str, int], int]) -> pl.DataFrame:
-    """Join the rows of all files, each process with its rank or null, each file with a clock."""
-    frames = []
+def _join_spans(
+    profiles: Mapping[str, Profile], ranks: Mapping[tuple[str, int], int]
+) -> pl.DataFrame:
+    """Join the spans of all files, each process with its rank or null, each file with a clock."""
+    tables = []
     for file, profile in profiles.items():
-        ranks = {process: rank for (of, process), rank in owners.items() if of == file}
-        rank = pl.col("process").replace_strict(ranks, default=None, return_dtype=pl.Int32)
-        begin_ns = profile.begin_ns or 0
-        frames.append(
-            profile.rows.with_columns(
-                rank=rank,
-                start_ns=pl.col("start_ns") + begin_ns,
-                end_ns=pl.col("end_ns") + begin_ns,
-                pid=_pid(pl.col("process")),
-                host=pl.lit(profile.host or None, pl.String),
-                clock=pl.lit(file),
-                file=pl.lit(file),
-            )
+        own_ranks = {process: rank for (name, process), rank in ranks.items() if name == file}
+        rank = pl.col("process").replace_strict(own_ranks, default=None, return_dtype=pl.Int32)
+        table = profile.rows.with_columns(
+            pl.col("start_ns", "end_ns") + (profile.begin_ns or 0),
+            rank=rank,
+            pid=_pid(pl.col("process")),
+            host=pl.lit(profile.host or None, pl.String),
+            clock=pl.lit(file),
+            file=pl.lit(file),
         )
-    return pl.concat(frames).drop("process")
+        tables.append(table)
+    return pl.concat(tables).drop("process")
 
 
-def _recognition(
+def _recognize(
     profiles: Mapping[str, Profile],
-    rows: pl.DataFrame,
-    unowned: int,
-    lost: Iterable[LostKernels],
+    spans_of_run: pl.DataFrame,
+    unowned_count: int,
+    lost_kernels: Iterable[LostKernels],
     *,
     is_assumed: bool,
 ) -> Recognition:
-    counts: dict[str, int] = {}
-    left_out = {UNOWNED: unowned} if unowned else {}
+    """Summarize what was recognized; `unowned_count` events are of processes that are no rank."""
+    counts, left_out = Counter[str](), Counter[str]()
+    if unowned_count:
+        left_out[UNOWNED] = unowned_count
     for profile in profiles.values():
-        for total, part in ((counts, profile.counts), (left_out, profile.left_out)):
-            for what, count in part.items():
-                total[what] = total.get(what, 0) + count
-    listed = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+        counts.update(profile.counts)
+        left_out.update(profile.left_out)
+    listed = ", ".join(f"{count:,} {sort}" for sort, count in counts.items())
     return Recognition(
         format="profile by Nsight Systems",
         found=(("events", listed),),
@@ -290,22 +289,23 @@ def _recognition(
             *([RANK_UNKNOWN] if is_assumed else []),
             *gaps_of_records(
                 (sentence for profile in profiles.values() for sentence in profile.impossible),
-                lost,
+                lost_kernels,
                 "Nsight Systems",
             ),
-            *_gaps(rows),
+            *_gaps(spans_of_run),
         ),
     )
 
 
-def _gaps(rows: pl.DataFrame) -> Iterator[Gap]:
-    kinds = set(rows["kind"].unique())
+def _gaps(spans_of_run: pl.DataFrame) -> Iterator[Gap]:
+    """Yield what ranges and collectives do not tell."""
+    kinds = set(spans_of_run["kind"].unique())
     if "step" not in kinds:
         yield Gap(
             "no step is marked",
             "how steps differ, and which rank is slow in them",
             "Put each step into a range of NVTX called 'step N'.",
-            decisive=rows["rank"].n_unique() > 1,
+            decisive=spans_of_run["rank"].n_unique() > 1,
         )
     if not kinds & {"forward", "backprop", "update"}:
         yield Gap(

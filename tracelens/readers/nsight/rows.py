@@ -23,7 +23,7 @@ from tracelens.readers.words import kernel_meaning, meaning, rank_in_name, step_
 if TYPE_CHECKING:
     from tracelens.readers.nsight.database import Database
 
-__all__ = ["STREAMS_OF_A_DEVICE", "Profile", "profile_of"]
+__all__ = ["STREAMS_OF_A_DEVICE", "Profile", "read_profile"]
 
 STREAMS_OF_A_DEVICE: Final = 1_000  # streams: the numbers of a device's streams are this far apart
 
@@ -98,81 +98,79 @@ class Profile:
     lost_kernels: dict[int, LostKernels] = field(default_factory=dict)
 
 
-def profile_of(database: Database) -> Profile:
-    """Translate a file.
+def read_profile(database: Database) -> Profile:
+    """Return the spans and ranks of a file's processes, and counts of what is not read.
 
     Raises:
         sqlite3.Error: it is damaged.
     """
-    names = _texts(database)
-    ranges, ranks, marks = _ranges(database, names)
-    kernels, copies = _kernels(database, names), _copies(database)
-    calls = _mpi(database, names)
-    launches = _launches(database, names)
-    device = _by_launch(
+    texts = _texts(database)
+    ranges, rank_by_process, mark_counts = _ranges(database, texts)
+    kernels, copies = _kernels(database, texts), _copies(database)
+    calls = _mpi_calls(database, texts)
+    launches = _launches(database, texts)
+    device_work = _assign_phases(
         pl.concat([kernels.with_columns(is_kernel=True), copies.with_columns(is_kernel=False)]),
         launches,
         ranges,
     )
-    count_of_sort = {
+    event_counts = {
         "kernels": kernels.height,
         "copies and sets of memory": copies.height,
         "ranges of NVTX": ranges.height,
         "calls of MPI": calls.height,
     }
-    rows = pl.concat(
-        [device.drop("correlation"), _host_side(ranges, kernels), calls], how="diagonal"
-    )
-    timed = rows.filter(pl.all_horizontal(pl.col(_TIMES).is_between(-MOST_NS, MOST_NS)))
-    sound_rows, impossible = _sound(timed)
-    count_of_unread = {sort: database.count(table) for sort, table in _BESIDE}
+    tables = [device_work.drop("correlation"), _host_spans(ranges, kernels), calls]
+    all_spans = pl.concat(tables, how="diagonal")
+    timed_spans = all_spans.filter(pl.all_horizontal(pl.col(_TIMES).is_between(-MOST_NS, MOST_NS)))
+    sound_spans, impossible = _drop_impossible(timed_spans)
+    unread_counts = {sort: database.count(table) for sort, table in _BESIDE}
     return Profile(
-        rows=sound_rows.with_columns(name=pl.col("name").fill_null("?")),
+        rows=sound_spans.with_columns(name=pl.col("name").fill_null("?")),
         ranks=_ranks_of_mpi(database)
-        or ranks
+        or rank_by_process
         or _ranks_in_names(database)
-        or _ranks_set(database, sound_rows),
+        or _rank_in_environment(database, sound_spans),
         host=_system(database, "Hostname") or "",
         begin_ns=_first_positive(database.table("TARGET_INFO_SESSION_START_TIME", utcEpochNs=_INT)),
-        counts={sort: count for sort, count in count_of_sort.items() if count},
-        left_out={sort: count for sort, count in (count_of_unread | marks).items() if count},
-        unusable=rows.height - timed.height,
+        counts={sort: count for sort, count in event_counts.items() if count},
+        left_out={sort: count for sort, count in (unread_counts | mark_counts).items() if count},
+        unusable=all_spans.height - timed_spans.height,
         processes=_process_names(database),
         impossible=impossible,
-        lost_kernels=_lost_kernels(launches, device, sound_rows),
+        lost_kernels=_lost_kernels(launches, device_work, sound_spans),
     )
 
 
-def _sound(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Return the rows that can be, and sentences on the others."""
-    rows = rows.with_columns(
+def _drop_impossible(all_spans: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Return the spans that can be, in `_COLUMNS`, and sentences on the others."""
+    all_spans = all_spans.with_columns(
         duration_ns=pl.col("end_ns") - pl.col("start_ns"),
         is_kernel=pl.col("is_kernel").fill_null(value=False),
     )
-    forward = rows.filter(pl.col("duration_ns") >= 0)
-    possible, sentences = drop_impossible(
-        forward, ("process", "stream"), negative=rows.height - forward.height, events=rows.height
+    candidates, event_count = all_spans.filter(pl.col("duration_ns") >= 0), all_spans.height
+    negative_count, place = event_count - candidates.height, ("process", "stream")
+    sound_spans, sentences = drop_impossible(
+        candidates, place, negative_count=negative_count, event_count=event_count
     )
-    return possible.select(*_COLUMNS), sentences
+    return sound_spans.select(*_COLUMNS), sentences
 
 
 def _lost_kernels(
-    launches: pl.DataFrame, device: pl.DataFrame, rows: pl.DataFrame
+    launches: pl.DataFrame, device_work: pl.DataFrame, all_spans: pl.DataFrame
 ) -> dict[int, LostKernels]:
     """Compare the launches of each process with its work on devices."""
-    launches = launches.filter(pl.col("name").str.contains(KERNEL_LAUNCHES)).rename(
-        {"issued_ns": "start_ns"}
-    )
-    steps = rows.filter(pl.col("kind") == "step").drop_nulls("step").sort("start_ns")
+    launches = launches.filter(pl.col("name").str.contains(KERNEL_LAUNCHES))
+    launches = launches.rename({"issued_ns": "start_ns"})
+    by_process = launches.partition_by("process", as_dict=True)
+    steps = all_spans.filter(pl.col("kind") == "step").drop_nulls("step").sort("start_ns")
     return {
         process: find_lost_kernels(
             launches_of_process,
-            device.filter(pl.col("process") == process)["correlation"].drop_nulls(),
+            device_work.filter(pl.col("process") == process)["correlation"].drop_nulls(),
             steps.filter(pl.col("process") == process).select("start_ns", "step").rows(),
         )
-        for (process,), launches_of_process in launches.partition_by(
-            "process", as_dict=True
-        ).items()
+        for (process,), launches_of_process in by_process.items()
     }
 
 
@@ -186,10 +184,12 @@ def _texts(database: Database) -> pl.DataFrame:
     return known.drop_nulls("id").unique("id", keep="first")
 
 
-def _join_names(table: pl.DataFrame, column: str, names: pl.DataFrame, to: str) -> pl.DataFrame:
-    """Replace numbers of texts by the texts."""
-    joined = table.join(names.rename({"id": column, "value": to}), on=column, how="left")
-    return joined.drop(column)
+def _join_names(
+    table: pl.DataFrame, number_column: str, texts: pl.DataFrame, text_column: str
+) -> pl.DataFrame:
+    """Replace the column with numbers of texts by a column of the texts."""
+    texts = texts.rename({"id": number_column, "value": text_column})
+    return table.join(texts, on=number_column, how="left").drop(number_column)
 
 
 def _process_names(database: Database) -> dict[int, str]:
@@ -203,31 +203,32 @@ def _system(database: Database, name: str) -> str | None:
     return str(found[0]) if len(found) else None
 
 
-def _kernels(database: Database, names: pl.DataFrame) -> pl.DataFrame:
+def _kernels(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
     """Return kernels: communication by their name, else work of a device."""
-    table = database.table(
+    kernels = database.table(
         "CUPTI_ACTIVITY_KIND_KERNEL",
         start=_INT, end=_INT, deviceId=_INT, streamId=_INT, correlationId=_INT, globalPid=_INT,
         shortName=_INT,
     )  # fmt: skip
-    return _on_stream(_meant(_join_names(table, "shortName", names, "name"), kernels=True))
+    named_kernels = _join_names(kernels, "shortName", texts, "name")
+    return _number_streams(_add_meanings(named_kernels, are_kernels=True))
 
 
 def _copies(database: Database) -> pl.DataFrame:
+    """Return copies and sets of memory, each as work of a device."""
     schema = {"start": _INT, "end": _INT, "deviceId": _INT, "streamId": _INT}
     schema |= {"correlationId": _INT, "globalPid": _INT, "bytes": _INT}
-    copied = database.table("CUPTI_ACTIVITY_KIND_MEMCPY", copyKind=_INT, **schema)
-    sort = pl.col("copyKind").replace_strict(_COPIES, default="memcpy", return_dtype=_TEXT)
-    copied = copied.with_columns(name=sort).drop("copyKind")
-    filled = database.table("CUPTI_ACTIVITY_KIND_MEMSET", **schema).with_columns(
-        name=pl.lit("memset")
-    )
-    both = pl.concat([copied, filled], how="diagonal")
-    nothing = pl.lit(None, _TEXT)
-    return _on_stream(both.with_columns(kind=pl.lit("device"), op=nothing))
+    copies = database.table("CUPTI_ACTIVITY_KIND_MEMCPY", copyKind=_INT, **schema)
+    copy_name = pl.col("copyKind").replace_strict(_COPIES, default="memcpy", return_dtype=_TEXT)
+    copies = copies.with_columns(name=copy_name).drop("copyKind")
+    sets = database.table("CUPTI_ACTIVITY_KIND_MEMSET", **schema)
+    sets = sets.with_columns(name=pl.lit("memset"))
+    all_work = pl.concat([copies, sets], how="diagonal")
+    no_op = pl.lit(None, _TEXT)
+    return _number_streams(all_work.with_columns(kind=pl.lit("device"), op=no_op))
 
 
-def _on_stream(table: pl.DataFrame) -> pl.DataFrame:
+def _number_streams(table: pl.DataFrame) -> pl.DataFrame:
     """Number streams: those of a process are of all its devices."""
     stream = pl.col("deviceId").fill_null(0) * STREAMS_OF_A_DEVICE + pl.col("streamId")
     if "bytes" not in table.columns:
@@ -238,49 +239,48 @@ def _on_stream(table: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _meant(table: pl.DataFrame, *, kernels: bool = False) -> pl.DataFrame:
+def _add_meanings(events: pl.DataFrame, *, are_kernels: bool = False) -> pl.DataFrame:
     """Add kind and operation by what names mean; others are work of a device, or the user's."""
-    meaning_of_name = {}
-    for name in table["name"].drop_nulls().unique():
-        marked = not kernels and step_number(name) is not None
-        meaning_of_name[name] = (
-            ("step", None) if marked else (kernel_meaning if kernels else meaning)(name)
-        )
-    rows = [
-        (name, *(meanings or ("device" if kernels else "user", None)))
-        for name, meanings in meaning_of_name.items()
-    ]
+    default_kind = "device" if are_kernels else "user"
+    rows = []
+    for name in events["name"].drop_nulls().unique():
+        if are_kernels:
+            name_meaning = kernel_meaning(name)
+        else:
+            name_meaning = meaning(name) if step_number(name) is None else ("step", None)
+        rows.append((name, *(name_meaning or (default_kind, None))))
     meanings = pl.DataFrame(rows, schema={"name": _TEXT, "kind": _TEXT, "op": _TEXT}, orient="row")
-    rest = pl.lit("device" if kernels else "user")
-    return table.join(meanings, on="name", how="left").with_columns(pl.col("kind").fill_null(rest))
+    joined = events.join(meanings, on="name", how="left")
+    return joined.with_columns(pl.col("kind").fill_null(pl.lit(default_kind)))
 
 
 def _ranges(
-    database: Database, names: pl.DataFrame
+    database: Database, texts: pl.DataFrame
 ) -> tuple[pl.DataFrame, dict[int, int], dict[str, int]]:
     """Return the ranges of NVTX, ranks that threads are named after, and the number of marks."""
-    table = database.table(
+    events = database.table(
         "NVTX_EVENTS", start=_INT, end=_INT, eventType=_INT, text=_TEXT, textId=_INT, globalTid=_INT
     )
-    table = _join_names(table, "textId", names, "registered")
-    table = table.with_columns(
+    events = _join_names(events, "textId", texts, "registered")
+    events = events.with_columns(
         name=pl.coalesce("text", "registered"), process=_process("globalTid")
     )
-    ranks = {}
-    for process, name in table.filter(eventType=_THREAD_NAME).select("process", "name").iter_rows():
+    rank_by_process = {}
+    named_threads = events.filter(eventType=_THREAD_NAME).select("process", "name")
+    for process, name in named_threads.iter_rows():
         rank = rank_in_name(name or "")
         if rank is not None and process is not None:
-            ranks[process] = rank
+            rank_by_process[process] = rank
     is_range = pl.col("eventType").is_in(_RANGES).fill_null(value=False)
-    named_ranges = _meant(table.filter(is_range))
-    numbers = {name: step_number(name) for name in named_ranges["name"].drop_nulls().unique()}
-    step = pl.col("name").replace_strict(numbers, default=None, return_dtype=pl.Int32)
+    named_ranges = _add_meanings(events.filter(is_range))
+    step_by_name = {name: step_number(name) for name in named_ranges["name"].drop_nulls().unique()}
+    step = pl.col("name").replace_strict(step_by_name, default=None, return_dtype=pl.Int32)
     ranges = named_ranges.select(
         "process", "kind", "op", "name",
         start_ns="start", end_ns="end", thread=_thread("globalTid"), globalTid="globalTid",
         step=pl.when(pl.col("kind") == "step").then(step),
     )  # fmt: skip
-    return ranges, ranks, {"names and marks of NVTX": table.filter(~is_range).height}
+    return ranges, rank_by_process, {"names and marks of NVTX": events.filter(~is_range).height}
 
 
 def _process(column: str) -> pl.Expr:
@@ -291,58 +291,53 @@ def _thread(column: str) -> pl.Expr:
     return "thread " + (pl.col(column) % (1 << 24)).cast(_TEXT)
 
 
-def _host_side(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+def _host_spans(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return ranges as spans of code: where kernels communicate, NCCL's own ranges only queue them."""
-    queued = pl.col("name").str.starts_with("nccl") & pl.lit(
-        bool((kernels["kind"] == "reduction").any())
-    )
+    kernels_communicate = bool((kernels["kind"] == "reduction").any())
+    only_queues = pl.col("name").str.starts_with("nccl") & pl.lit(kernels_communicate)
     return ranges.drop("globalTid").with_columns(
-        kind=pl.when(queued).then(pl.lit("user")).otherwise("kind"),
-        op=pl.when(~queued).then("op"),
+        kind=pl.when(only_queues).then(pl.lit("user")).otherwise("kind"),
+        op=pl.when(~only_queues).then("op"),
     )
 
 
-def _launches(database: Database, names: pl.DataFrame) -> pl.DataFrame:
+def _launches(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that launched work of devices, the first of each correlation."""
-    table = database.table(
+    launch_calls = database.table(
         "CUPTI_ACTIVITY_KIND_RUNTIME", start=_INT, globalTid=_INT, correlationId=_INT, nameId=_INT
     ).drop_nulls(["start", "globalTid", "correlationId"])
-    calls = table.select(
-        *("globalTid", "nameId"),
-        process=_process("globalTid"),
-        issued_ns="start",
-        correlation="correlationId",
-    )
-    first = calls.unique(["process", "correlation"], keep="first", maintain_order=True)
-    return _join_names(first, "nameId", names, "name")
+    launches = launch_calls.select(
+        "globalTid", "nameId",
+        process=_process("globalTid"), issued_ns="start", correlation="correlationId",
+    )  # fmt: skip
+    first_launches = launches.unique(["process", "correlation"], keep="first", maintain_order=True)
+    return _join_names(first_launches, "nameId", texts, "name")
 
 
-def _by_launch(device: pl.DataFrame, launches: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+def _assign_phases(
+    device_work: pl.DataFrame, launches: pl.DataFrame, ranges: pl.DataFrame
+) -> pl.DataFrame:
     """Give work of a device the phase of the range in which it was launched, and when that was."""
-    phases = ranges.filter(pl.col("kind").is_in(_PHASES[:-1])).drop_nulls(["start_ns", "end_ns"])
+    phase_ranges = ranges.filter(pl.col("kind").is_in(_PHASES[:-1]))
+    phase_ranges = phase_ranges.drop_nulls(["start_ns", "end_ns"])
     launches_in_ranges = launches.sort("issued_ns").join_asof(
-        phases.sort("start_ns").select("globalTid", "start_ns", "end_ns", phase="kind"),
+        phase_ranges.sort("start_ns").select("globalTid", "start_ns", "end_ns", phase="kind"),
         left_on="issued_ns", right_on="start_ns", by="globalTid", check_sortedness=False,
     )  # fmt: skip
     phase = pl.when(pl.col("issued_ns") <= pl.col("end_ns")).then("phase")
-    known = launches_in_ranges.select("process", "correlation", "issued_ns", phase=phase)
-    joined = device.join(known, on=["process", "correlation"], how="left", maintain_order="left")
-    computed = pl.col("phase").is_in(("forward", "backprop", "update")) & (
-        pl.col("kind") == "device"
-    )
-    kind = pl.when(computed).then("phase").otherwise("kind")
+    key = ["process", "correlation"]
+    launch_facts = launches_in_ranges.select(*key, "issued_ns", phase=phase)
+    joined = device_work.join(launch_facts, on=key, how="left", maintain_order="left")
+    is_computing = pl.col("phase").is_in(("forward", "backprop", "update"))
+    kind = pl.when(is_computing & (pl.col("kind") == "device")).then("phase").otherwise("kind")
     return joined.with_columns(kind=kind).drop("phase")
 
 
-def _mpi(database: Database, names: pl.DataFrame) -> pl.DataFrame:
+def _mpi_calls(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
     """Return the calls of MPI, where Nsight recorded them by tables of their own."""
-    frames = []
-    for table in _MPI:
-        calls = database.table(
-            table, start=_INT, end=_INT, globalTid=_INT, textId=_INT, size=_INT, remoteRank=_INT
-        )
-        frames.append(_join_names(calls, "textId", names, "name"))
-    calls = _meant(pl.concat(frames))
+    schema = dict.fromkeys(("start", "end", "globalTid", "textId", "size", "remoteRank"), _INT)
+    tables = [_join_names(database.table(name, **schema), "textId", texts, "name") for name in _MPI]
+    calls = _add_meanings(pl.concat(tables))
     return calls.select(
         "kind", "op", "name",
         process=_process("globalTid"), start_ns="start", end_ns="end", thread=_thread("globalTid"),
@@ -356,13 +351,13 @@ def _ranks_in_names(database: Database) -> dict[int, int]:
     return {process: rank for process, rank in found.items() if rank is not None}
 
 
-def _ranks_set(database: Database, rows: pl.DataFrame) -> dict[int, int]:
+def _rank_in_environment(database: Database, all_spans: pl.DataFrame) -> dict[int, int]:
     """Return the rank of a process that is alone, as its launcher set it."""
-    processes = rows["process"].drop_nulls().unique().to_list()
-    values = [value for name in _VARIABLES if (value := _system(database, name))]
-    if len(processes) != 1 or not values or not values[0].isdecimal():
+    processes = all_spans["process"].drop_nulls().unique().to_list()
+    rank_texts = [value for name in _VARIABLES if (value := _system(database, name))]
+    if len(processes) != 1 or not rank_texts or not rank_texts[0].isdecimal():
         return {}
-    return {processes[0]: int(values[0][:_MOST_DIGITS])}
+    return {processes[0]: int(rank_texts[0][:_MOST_DIGITS])}
 
 
 def _ranks_of_mpi(database: Database) -> dict[int, int]:

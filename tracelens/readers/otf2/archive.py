@@ -32,7 +32,7 @@ MAX_CHARACTERS_OF_REASON: Final = 200  # characters of an error of OTF2's librar
 
 @dataclass(frozen=True, eq=False)
 class Archive:
-    """An archive: its definitions (`unpack.described`) and the columns that `unpack` lists.
+    """An archive: its definitions (`unpack.describe_definitions`) and the columns that `unpack` lists.
 
     Times are ticks since the archive's first; absent numbers are null. `missing` are the locations that
     recorded events and have no file.
@@ -44,7 +44,7 @@ class Archive:
     missing: tuple[int, ...]
 
 
-def archive_of(anchor: Path) -> Archive:
+def read_archive(anchor: Path) -> Archive:
     """Read an archive by OTF2's own library.
 
     Raises:
@@ -54,30 +54,30 @@ def archive_of(anchor: Path) -> Archive:
     no_library = MissingExtra.naming(f"Reading '{anchor.name}', a trace in OTF2,", "otf2")
     if find_spec("otf2") is None:
         raise no_library
-    size = sum(file.stat().st_size for file in _admitted(anchor))
-    seconds = int(limit("cpu") + size / BYTES_A_SECOND)
-    arguments = [str(anchor.absolute()), *map(str, (limit("memory"), seconds, limit("rows")))]
+    archive_bytes = sum(file.stat().st_size for file in _admitted(anchor))
+    cpu_seconds = int(limit("cpu") + archive_bytes / BYTES_A_SECOND)
+    arguments = [str(anchor.absolute()), *map(str, (limit("memory"), cpu_seconds, limit("rows")))]
     try:
-        done = subprocess.run(  # our own file, and no name of the user's
+        result = subprocess.run(  # our own file, and no name of the user's
             [sys.executable, "-I", str(_UNPACK), *arguments],
             capture_output=True,
-            timeout=10 * seconds,
+            timeout=10 * cpu_seconds,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise _damaged(anchor, "reading it does not end") from error
-    if done.returncode == NO_LIBRARY:
+    if result.returncode == NO_LIBRARY:
         raise no_library
-    if done.returncode:
-        raise _damaged(anchor, _reason(done))
-    facts, spans, operations = _parse(done.stdout)
+    if result.returncode:
+        raise _damaged(anchor, _reason(result))
+    facts, spans, operations = _parse_output(result.stdout)
     folder = anchor.with_suffix("")
-    missing = tuple(
+    missing_locations = tuple(
         number
-        for number, *_, events in facts["locations"]
-        if events and not (folder / f"{number}.evt").is_file()
+        for number, *_, event_count in facts["locations"]
+        if event_count and not (folder / f"{number}.evt").is_file()
     )
-    return Archive(facts, spans, operations, missing)
+    return Archive(facts, spans, operations, missing_locations)
 
 
 def _admitted(anchor: Path) -> Iterator[Path]:
@@ -101,11 +101,11 @@ def _admitted(anchor: Path) -> Iterator[Path]:
             raise NotATrace(f"'{path.name}' of the trace is not read: {error}.") from error
 
 
-def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
+def _reason(result: subprocess.CompletedProcess[bytes]) -> str:
     """Return the error of OTF2's library; its messages begin with the line of its source."""
-    if done.returncode < 0:
+    if result.returncode < 0:
         return "it ended OTF2's library, or took too much memory or time"
-    text = " ".join(done.stdout.decode("utf-8", "replace").split())
+    text = " ".join(result.stdout.decode("utf-8", "replace").split())
     reason = text.rpartition("error: ")[2] or "OTF2's library could not read it"
     return reason.rstrip(".")[:MAX_CHARACTERS_OF_REASON]
 
@@ -114,21 +114,17 @@ def _damaged(anchor: Path, reason: str) -> NotATrace:
     return NotATrace(f"'{anchor}' is no whole OTF2 archive ({reason}): record it again.")
 
 
-def _parse(output: bytes) -> tuple[dict[str, Any], pl.DataFrame, pl.DataFrame]:
+def _parse_output(output: bytes) -> tuple[dict[str, Any], pl.DataFrame, pl.DataFrame]:
     """Return the definitions, the spans and the operations that `unpack` printed."""
-    head, _, content = output.partition(b"\n")
-    facts: dict[str, Any] = json.loads(head)
+    facts_line, _, content = output.partition(b"\n")
+    facts: dict[str, Any] = json.loads(facts_line)
     numbers = np.frombuffer(content, np.int64)
     span_numbers = numbers[: facts["spans"] * len(SPANS)]
     operation_numbers = numbers[len(span_numbers) :]
     spans = pl.DataFrame(dict(zip(SPANS, np.split(span_numbers, len(SPANS)), strict=True)))
-    operations = pl.DataFrame(
-        dict(zip(OPERATIONS, np.split(operation_numbers, len(OPERATIONS)), strict=True))
-    )
+    operation_columns = np.split(operation_numbers, len(OPERATIONS))
+    operations = pl.DataFrame(dict(zip(OPERATIONS, operation_columns, strict=True)))
     end = pl.when(pl.col("end") != _ABSENT).then("end")
-    present = (pl.when(pl.col(name) != _ABSENT).then(name) for name in OPERATIONS if name != "time")
-    return (
-        facts,
-        spans.with_columns(end=end).with_row_index("span"),
-        operations.with_columns(present),
-    )
+    cells = (pl.when(pl.col(name) != _ABSENT).then(name) for name in OPERATIONS if name != "time")
+    spans = spans.with_columns(end=end).with_row_index("span")
+    return facts, spans, operations.with_columns(cells)

@@ -12,8 +12,8 @@ from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.files import RANK_UNKNOWN, list_files, note_assumed_rank
 from tracelens.readers.links import inside
-from tracelens.readers.otf2.archive import ANCHOR, MAGIC, Archive, archive_of
-from tracelens.readers.otf2.rows import EPOCH_NS, communicators, process_ranks, rows_of
+from tracelens.readers.otf2.archive import ANCHOR, MAGIC, Archive, read_archive
+from tracelens.readers.otf2.rows import DATES_NS, build_spans, communicators, process_ranks
 from tracelens.readers.otf2.unpack import CODES
 from tracelens.readers.spans import Origin
 from tracelens.schema.gate import beginning
@@ -51,37 +51,39 @@ class Otf2Reader:
             UnusableInput: a folder has several, or it is not known which rank a process is.
         """
         anchor = _anchor(path)
-        archive = archive_of(anchor)
+        archive = read_archive(anchor)
         ranks = process_ranks(archive.facts)
-        assumed: list[Note] = []
+        assumed_notes: list[Note] = []
         if not ranks:
             given_rank = options.rank_of.get(path.name, options.rank_of.get(anchor.name))
             if given_rank is None:
-                assumed = [note_assumed_rank(path.name, "no MPI is in it")]
+                assumed_notes = [note_assumed_rank(path.name, "no MPI is in it")]
             ranks = _rank_of_one(archive.facts, given_rank or 0, path)
         groups = communicators(archive.facts, ranks)
-        rows = rows_of(archive, ranks, groups)
-        unowned = rows["rank"].null_count()
-        rows = rows.drop_nulls("rank")
-        if rows.is_empty():
+        spans_of_run = build_spans(archive, ranks, groups)
+        unowned_count = spans_of_run["rank"].null_count()
+        spans_of_run = spans_of_run.drop_nulls("rank")
+        if spans_of_run.is_empty():
             raise EmptyTrace(
                 f"'{path}' holds no region of a rank: record with SCOREP_ENABLE_TRACING=true."
             )
         origin = Origin(
             f"'{path.name}'",
             path.name,
-            dates=_is_date(rows),
+            dates=_is_date(spans_of_run),
             once=True,
-            notes=[*_notes(archive), *assumed],
+            notes=[*_notes(archive), *assumed_notes],
             members={name: [*{*members}] for name, members in groups.values() if -1 not in members},
-            recognition=_recognition(archive, rows, unowned, [RANK_UNKNOWN] if assumed else []),
+            recognition=_recognize(
+                archive, spans_of_run, unowned_count, [RANK_UNKNOWN] if assumed_notes else []
+            ),
         )
-        return spans.build(rows, origin).with_(path=path)
+        return spans.build(spans_of_run, origin).with_(path=path)
 
 
 def _is_date(rows: pl.DataFrame) -> bool:
     first_ns = rows["start_ns"].min()
-    return isinstance(first_ns, int) and EPOCH_NS[0] <= first_ns < EPOCH_NS[1]
+    return isinstance(first_ns, int) and first_ns in DATES_NS
 
 
 def _is_anchor(file: Path) -> bool:
@@ -89,6 +91,7 @@ def _is_anchor(file: Path) -> bool:
 
 
 def _anchor(path: Path) -> Path:
+    """Return the one anchor file of an archive, given by itself or by its folder."""
     anchors = [file for file in inside(list_files(path, (ANCHOR,)), path) if _is_anchor(file)]
     if not anchors:
         raise NotATrace(f"'{path}' holds no anchor file of OTF2: expected one such as traces.otf2.")
@@ -104,62 +107,58 @@ def _rank_of_one(facts: dict[str, Any], rank: int, path: Path) -> dict[int, int]
     Raises:
         UnusableInput: there are several.
     """
-    processes = [group for group in facts["groups"] if group[2] == "PROCESS"] or facts["groups"]
-    if len(processes) == 1:
-        return {group[0]: rank for group in facts["groups"]}
+    groups = facts["groups"]  # number, name, sort, host and maker of each
+    process_count = sum(sort == "PROCESS" for _, _, sort, _, _ in groups) or len(groups)
+    if process_count == 1:
+        return {number: rank for number, *_ in groups}
     raise UnusableInput(
-        f"'{path.name}' holds {len(processes)} processes, neither of MPI nor with numbers in their "
+        f"'{path.name}' holds {process_count} processes, neither of MPI nor with numbers in their "
         "names, so which ranks they are is not known: record MPI, too (scorep --mpp=mpi)."
     )
 
 
 def _notes(archive: Archive) -> Iterator[Note]:
+    """Note which locations are missing, and how many ends of regions have no begin."""
     if archive.missing:
         names = fmt.series([f"'{number}.evt'" for number in archive.missing[:MAX_FILES_LISTED]])
-        hidden = len(archive.missing) - MAX_FILES_LISTED
-        more_files = f" and {hidden} more" if hidden > 0 else ""
-        yield Note(
-            "",
-            f"Of the trace, {names}{more_files} are missing: these locations are left out.",
-            "unreadable",
-        )
-    unpaired = archive.facts["unpaired"]
-    if unpaired:
-        sentence = (
-            f"{fmt.count(unpaired, 'event')} that leave a region do not belong to its beginning."
-        )
+        unlisted_count = len(archive.missing) - MAX_FILES_LISTED
+        more_files = f" and {unlisted_count} more" if unlisted_count > 0 else ""
+        sentence = f"Of the trace, {names}{more_files} are missing: these locations are left out."
+        yield Note("", sentence, "unreadable")
+    unpaired_count = archive.facts["unpaired"]
+    if unpaired_count:
+        count_text = fmt.count(unpaired_count, "event")
+        sentence = f"{count_text} that leave a region do not belong to its beginning."
         yield Note("", sentence, "dropped")
 
 
-def _recognition(
-    archive: Archive, rows: pl.DataFrame, unowned: int, gaps: list[Gap]
+def _recognize(
+    archive: Archive, spans_of_run: pl.DataFrame, unowned_count: int, gaps: list[Gap]
 ) -> Recognition:
+    """Summarize what was recognized; `unowned_count` regions are of processes of no known rank."""
     counts = archive.facts["counts"]
-    read = ", ".join(
-        f"{counts[name]:,} {name}" for name in (*("Enter", "Leave"), *CODES) if name in counts
-    )
-    left_out = {
-        f"events {name}": count
-        for name, count in counts.items()
-        if name not in _READ and name not in _EMPTY
-    }
-    if unowned:
-        left_out["regions of processes of no known rank"] = unowned
+    read_names = [name for name in ("Enter", "Leave", *CODES) if name in counts]
+    listed = ", ".join(f"{counts[name]:,} {name}" for name in read_names)
+    unread_names = [name for name in counts if name not in _READ and name not in _EMPTY]
+    left_out = {f"events {name}": counts[name] for name in unread_names}
+    if unowned_count:
+        left_out["regions of processes of no known rank"] = unowned_count
     return Recognition(
         format="trace in OTF2 (Score-P)",
-        found=(("events", read), ("clock", f"{archive.facts['resolution']:,} ticks a second")),
+        found=(("events", listed), ("clock", f"{archive.facts['resolution']:,} ticks a second")),
         left_out=tuple(left_out.items()),
-        gaps=(*gaps, *_gaps(archive, rows)),
+        gaps=(*gaps, *_gaps(archive, spans_of_run)),
     )
 
 
-def _gaps(archive: Archive, rows: pl.DataFrame) -> Iterator[Gap]:
-    kinds = set(rows["kind"].unique())
-    promised = sum(location[4] for location in archive.facts["locations"])
-    total = archive.facts["total"]
-    if total < promised or archive.missing:
+def _gaps(archive: Archive, spans_of_run: pl.DataFrame) -> Iterator[Gap]:
+    """Yield what the trace does not hold, and what is therefore not known."""
+    kinds = set(spans_of_run["kind"].unique())
+    recorded_count = sum(event_count for *_, event_count in archive.facts["locations"])
+    read_count = archive.facts["total"]
+    if read_count < recorded_count or archive.missing:
         yield Gap(
-            f"{promised - total:,} of {promised:,} events are not in the files",
+            f"{recorded_count - read_count:,} of {recorded_count:,} events are not in the files",
             "what happened in them",
             "Record the run again, and let it end by itself.",
         )
@@ -168,9 +167,9 @@ def _gaps(archive: Archive, rows: pl.DataFrame) -> Iterator[Gap]:
             "no step is marked",
             "how steps differ, and which rank is slow in them",
             'Put each step into a region of the user: SCOREP_USER_REGION("step", ...).',
-            decisive=rows["rank"].n_unique() > 1,
+            decisive=spans_of_run["rank"].n_unique() > 1,
         )
-    if rows["rank"].n_unique() > 1 and "reduction" not in kinds:
+    if spans_of_run["rank"].n_unique() > 1 and "reduction" not in kinds:
         yield Gap(
             "no communication is recorded",
             "which rank others wait for",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.readers.words import kernel_meaning, meaning, normal, step_number
+from tracelens.readers.words import USER_CODE, kernel_meaning, meaning, normal, step_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,15 +41,13 @@ def region_table(regions: Iterable[tuple[int, str, str, str]]) -> pl.DataFrame:
     Args:
         regions: Number, name, paradigm and role of each, in OTF2's words.
     """
-    rows = [
-        (number, name, *_meaning(name, paradigm, role)) for number, name, paradigm, role in regions
-    ]
+    rows = [(number, name, *_meaning(name, *facts)) for number, name, *facts in regions]
     schema = {"region": pl.Int64, "name": pl.String, "kind": pl.String, "op": pl.String}
     table = pl.DataFrame(rows, schema=schema | {"step": pl.Int32}, orient="row")
     return table.unique("region", keep="first")
 
 
-def on_streams(regions: pl.DataFrame) -> pl.DataFrame:
+def kernel_table(regions: pl.DataFrame) -> pl.DataFrame:
     """Return the meaning of the same regions where a device ran them: kernels."""
     names = regions["name"].unique()
     rows = [(name, *(kernel_meaning(name) or ("device", None))) for name in names]
@@ -59,6 +57,7 @@ def on_streams(regions: pl.DataFrame) -> pl.DataFrame:
 
 
 def _meaning(name: str, paradigm: str, role: str) -> Meaning:
+    """Return kind, operation and step of a region; `paradigm` and `role` are words of OTF2."""
     if paradigm == "MPI":
         return _meaning_of_call(name, role)
     synchronizes = normal(name).endswith(_NAMES_OF_SYNCHRONIZATION)
@@ -67,17 +66,17 @@ def _meaning(name: str, paradigm: str, role: str) -> Meaning:
     step = step_number(name) if paradigm == "USER" else None
     if step is not None:
         return "step", None, step
-    known = meaning(name) if paradigm == "USER" else None
-    return known[0] if known and known[1] is None and known[0] in _PHASES else "user", None, None
+    kind, op = (meaning(name) if paradigm == "USER" else None) or USER_CODE
+    return kind if kind in _PHASES and op is None else "user", None, None
 
 
 def _meaning_of_call(name: str, role: str) -> Meaning:
     """Return the meaning of a call of MPI: waiting, if it is unknown, as that is no rank's own work."""
-    normalized = normal(name)
-    if normalized in _CALLS_OF_MPI:
-        return (*_CALLS_OF_MPI[normalized], None)
+    call_name = normal(name)
+    if call_name in _CALLS_OF_MPI:
+        return (*_CALLS_OF_MPI[call_name], None)
     named_meaning = meaning(name)
-    blocks = role in _ROLES_OF_COLLECTIVES and not normalized.startswith("mpii")
-    if blocks and named_meaning and named_meaning[0] == "reduction":
+    is_blocking = role in _ROLES_OF_COLLECTIVES and not call_name.startswith("mpii")
+    if is_blocking and named_meaning and named_meaning[0] == "reduction":
         return (*named_meaning, None)
     return "wait", None, None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.readers.otf2.regions import COLLECTIVES, on_streams, region_table
+from tracelens.readers.otf2.regions import COLLECTIVES, kernel_table, region_table
 from tracelens.readers.otf2.unpack import CODES
 from tracelens.schema.vocabulary import MOST_RANKS
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _NS: Final = 1_000_000_000
 _MOST_NS: Final = 1 << 62
-EPOCH_NS: Final = (946_684_800_000_000_000, 4_102_444_800_000_000_000)  # the years 2000 to 2100
+DATES_NS: Final = range(
+    946_684_800_000_000_000, 4_102_444_800_000_000_000
+)  # the years 2000 to 2100
 _NUMBER: Final = re.compile(r"(\d{1,7})\D*$")
 _SEND, _RECV, _ISEND, _ISENT, _IRECV_REQUEST, _IRECV, _COLLECTIVE, _REQUESTED, _COMPLETED = range(
     len(CODES)
@@ -37,14 +39,14 @@ Groups = dict[int, tuple[str, list[int]]]  # name and ranks of communicators by 
 
 def process_ranks(facts: dict[str, Any]) -> dict[int, int]:
     """Return the rank of each location group: as MPI numbers them, else as their names end."""
-    group_of = {location[0]: location[3] for location in facts["locations"]}
-    members = enumerate(facts["ranks"][:MOST_RANKS])
-    ranks = {group_of[location]: rank for rank, location in members if location in group_of}
-    processes = [group for group in facts["groups"] if group[2] == "PROCESS"]
+    group_of = {location: group for location, _, _, group, _ in facts["locations"]}
+    mpi_locations = enumerate(facts["ranks"][:MOST_RANKS])
+    ranks = {group_of[location]: rank for rank, location in mpi_locations if location in group_of}
     if not ranks:
-        matches = {group[0]: _NUMBER.search(str(group[1])) for group in processes}
+        names = {group: str(name) for group, name, sort, *_ in facts["groups"] if sort == "PROCESS"}
+        matches = {group: _NUMBER.search(name) for group, name in names.items()}
         numbers = {group: int(match[1]) for group, match in matches.items() if match}
-        if len(processes) > 1 and len({*numbers.values()}) == len(processes):
+        if len(names) > 1 and len({*numbers.values()}) == len(names):
             ranks = numbers
     for number, _, _, _, maker in facts["groups"]:  # devices are of the process that made them
         if maker in ranks:
@@ -53,23 +55,24 @@ def process_ranks(facts: dict[str, Any]) -> dict[int, int]:
 
 
 def communicators(facts: dict[str, Any], ranks: dict[int, int]) -> Groups:
-    """Return name and ranks of each communicator; names that are not unique get their number."""
-    group_of = {location[0]: location[3] for location in facts["locations"]}
+    """Return label and ranks (-1 = unknown) of each communicator, by number; labels are unique."""
+    group_of = {location: group for location, _, _, group, _ in facts["locations"]}
     names = [str(name) for _, name, _ in facts["comms"]]
     groups = {}
     for number, name, members in facts["comms"]:
         is_unique = bool(name) and names.count(str(name)) == 1
         label = str(name) if is_unique else f"{name or 'communicator'} #{number}"
-        groups[number] = (label, [ranks.get(group_of.get(place, -1), -1) for place in members])
+        member_ranks = [ranks.get(group_of.get(location, -1), -1) for location in members]
+        groups[number] = (label, member_ranks)
     return groups
 
 
-def rows_of(archive: Archive, ranks: dict[int, int], groups: Groups) -> pl.DataFrame:
+def build_spans(archive: Archive, ranks: dict[int, int], groups: Groups) -> pl.DataFrame:
     """Return the rows of all locations; rank is null where it is not known of a location."""
     locations = _location_table(archive.facts, ranks)
     regions = region_table(archive.facts["regions"])
-    spans = _with_meaning(archive.spans, regions, locations)
-    operations = _with_ranks(archive.operations, groups)
+    spans = _add_meanings(archive.spans, regions, locations)
+    operations = _add_ranks(archive.operations, groups)
     calls, messages = _split_calls(operations, spans)
     spans = spans.join(calls, on="span", how="left", maintain_order="left")
     is_call = pl.col("op_of_call").is_not_null()
@@ -83,50 +86,50 @@ def rows_of(archive: Archive, ranks: dict[int, int], groups: Groups) -> pl.DataF
         thread=pl.format("{} messages", "thread"),
         stream=pl.lit(None, _INT),
     )
-    rows = _in_nanoseconds(pl.concat([spans, in_flight], how="diagonal"), archive.facts)
-    return _number_collectives(rows, groups).select(_ROW)
+    spans_of_run = _to_ns(pl.concat([spans, in_flight], how="diagonal"), archive.facts)
+    return _number_collectives(spans_of_run, groups).select(_ROW)
 
 
 def _location_table(facts: dict[str, Any], ranks: dict[int, int]) -> pl.DataFrame:
     """Return rank, thread or stream, and host of each location."""
-    hosts = {group[0]: str(group[3]) for group in facts["groups"]}
-    rows, threads = [], set()
-    streams: Counter[int] = Counter()  # by location group
-    for number, name, sort, group, _ in facts["locations"]:
+    host_by_group = {group: str(host) for group, _, _, host, _ in facts["groups"]}
+    rows, used_names = [], set()
+    stream_counts: Counter[int] = Counter()  # by location group
+    for number, name, location_type, group, _ in facts["locations"]:
         stream = None
-        if sort in _DEVICES:
-            stream = streams[group]
-            streams[group] += 1
+        if location_type in _DEVICES:
+            stream = stream_counts[group]
+            stream_counts[group] += 1
         thread = str(name)
-        if (group, thread) in threads:
+        if (group, thread) in used_names:
             thread = f"{thread} #{number}"
-        threads.add((group, thread))
-        rows.append((number, ranks.get(group), hosts.get(group) or None, thread, stream))
+        used_names.add((group, thread))
+        rows.append((number, ranks.get(group), host_by_group.get(group) or None, thread, stream))
     schema = {"location": pl.Int64, "rank": pl.Int32, "host": pl.String, "thread": pl.String}
     return pl.DataFrame(rows, schema=schema | {"stream": pl.Int64}, orient="row")
 
 
-def _with_meaning(
+def _add_meanings(
     spans: pl.DataFrame, regions: pl.DataFrame, locations: pl.DataFrame
 ) -> pl.DataFrame:
     """Add the meaning of regions, and where they ran."""
-    located = spans.join(locations, on="location", how="left", maintain_order="left")
+    spans = spans.join(locations, on="location", how="left", maintain_order="left")
     on_device = pl.col("stream").is_not_null()
     tables = [
-        located.filter(is_there).join(meanings, on="region", how="left", maintain_order="left")
-        for is_there, meanings in ((~on_device, regions), (on_device, on_streams(regions)))
+        spans.filter(is_there).join(meanings, on="region", how="left", maintain_order="left")
+        for is_there, meanings in ((~on_device, regions), (on_device, kernel_table(regions)))
     ]
-    rows = pl.concat(tables, how="diagonal")
-    return rows.with_columns(pl.col("kind").fill_null("user"), pl.col("name").fill_null("?"))
+    spans = pl.concat(tables, how="diagonal")
+    return spans.with_columns(pl.col("kind").fill_null("user"), pl.col("name").fill_null("?"))
 
 
-def _with_ranks(operations: pl.DataFrame, groups: Groups) -> pl.DataFrame:
+def _add_ranks(operations: pl.DataFrame, groups: Groups) -> pl.DataFrame:
     """Replace communicators by their names, and peers within them by ranks."""
-    names = pl.DataFrame(
+    communicator_names = pl.DataFrame(
         [(number, name) for number, (name, _) in groups.items()],
         schema={"comm": pl.Int64, "communicator": pl.String}, orient="row",
     )  # fmt: skip
-    peers = pl.DataFrame(
+    peer_ranks = pl.DataFrame(
         [
             (number, position, rank)
             for number, (_, members) in groups.items()
@@ -135,9 +138,8 @@ def _with_ranks(operations: pl.DataFrame, groups: Groups) -> pl.DataFrame:
         ],
         schema={"comm": pl.Int64, "root": pl.Int64, "peer": pl.Int32}, orient="row",
     )  # fmt: skip
-    return operations.join(names, on="comm", how="left", maintain_order="left").join(
-        peers, on=["comm", "root"], how="left", maintain_order="left"
-    )
+    operations = operations.join(communicator_names, on="comm", how="left", maintain_order="left")
+    return operations.join(peer_ranks, on=["comm", "root"], how="left", maintain_order="left")
 
 
 def _split_calls(
@@ -147,19 +149,15 @@ def _split_calls(
 
     A call of MPI_Sendrecv is the receive, as that is what it waits for; its send has a row of its own.
     """
-    words = {_SEND: "send", _RECV: "recv"}
-    messages = operations.filter(pl.col("code").is_in([_SEND, _RECV])).with_columns(
-        op=pl.col("code").replace_strict(words, default=None, return_dtype=pl.String)
-    )
-    op_of_span = spans.select("span", "end", op_of_span="op").with_columns(
-        pl.col("span").cast(_INT)
-    )
-    messages = messages.join(op_of_span, on="span", how="left", maintain_order="left")
+    op_by_code = {_SEND: "send", _RECV: "recv"}
+    op = pl.col("code").replace_strict(op_by_code, default=None, return_dtype=pl.String)
+    messages = operations.filter(pl.col("code").is_in([*op_by_code])).with_columns(op=op)
+    span_facts = spans.select(pl.col("span").cast(_INT), "end", op_of_span="op")
+    messages = messages.join(span_facts, on="span", how="left", maintain_order="left")
     is_of_call = (pl.col("op") == pl.col("op_of_span")).fill_null(value=False)
     calls = messages.filter(is_of_call).unique("span", keep="last", maintain_order=True)
-    other_messages = messages.join(
-        calls.select("span", "code", "time"), on=["span", "code", "time"], how="anti"
-    )
+    key = ["span", "code", "time"]
+    other_messages = messages.join(calls.select(key), on=key, how="anti")
     collectives = (
         operations.filter(pl.col("code") == _COLLECTIVE)
         .with_columns(
@@ -169,16 +167,16 @@ def _split_calls(
         .drop_nulls("span")
         .unique("span", keep="last", maintain_order=True)
     )
-    facts = ("communicator", "bytes", "peer")
+    fact_columns = ("communicator", "bytes", "peer")
     spans_of_calls = pl.concat(
         [
-            calls.select("span", *facts, op_of_call="op", key="tag"),
-            collectives.select("span", *facts, op_of_call="op", key=pl.lit(None, _INT)),
+            calls.select("span", *fact_columns, op_of_call="op", key="tag"),
+            collectives.select("span", *fact_columns, op_of_call="op", key=pl.lit(None, _INT)),
         ]
     )
     unique_calls = spans_of_calls.unique("span", keep="last").cast({"span": pl.UInt32})
     messages_alone = other_messages.select(
-        "location", "op", *facts, name=pl.format("MPI {}", "op"), key="tag", begin="time",
+        "location", "op", *fact_columns, name=pl.format("MPI {}", "op"), key="tag", begin="time",
         end=pl.coalesce("end", "time"),
     )  # fmt: skip
     return unique_calls, messages_alone
@@ -200,38 +198,39 @@ def _join_requests(
 ) -> pl.DataFrame:
     """Join begins and ends of requests; one of them, "begin" or "end", describes the operation."""
     key = ["location", "request", "turn"]
-    begins, ends = (_turns(operations, code) for code in (begin_code, end_code))
+    begins, ends = (_number_turns(operations, code) for code in (begin_code, end_code))
     described, other_events = (begins, ends) if described_by == "begin" else (ends, begins)
     other_time = "end" if described_by == "begin" else "begin"
     joined = described.rename({"time": described_by}).join(
         other_events.select(*key, pl.col("time").alias(other_time)),
         on=key, how="left", maintain_order="left",
     )  # fmt: skip
-    rows = joined.with_columns(op=op, begin=pl.coalesce("begin", "end"))
-    return rows.select(
+    requests = joined.with_columns(op=op, begin=pl.coalesce("begin", "end"))
+    return requests.select(
         "location", "communicator", "bytes", "peer", "op", "begin", "end", key="tag",
         name=pl.format("MPI {}", pl.col("op").fill_null("collective")),
     )  # fmt: skip
 
 
-def _turns(operations: pl.DataFrame, code: int) -> pl.DataFrame:
+def _number_turns(operations: pl.DataFrame, code: int) -> pl.DataFrame:
     """Return the operations of a sort; `turn` counts those of the same request."""
-    of_code = operations.filter(pl.col("code") == code).drop_nulls("request")
-    return of_code.with_columns(turn=pl.int_range(pl.len()).over("location", "request"))
+    operations_of_code = operations.filter(pl.col("code") == code).drop_nulls("request")
+    return operations_of_code.with_columns(turn=pl.int_range(pl.len()).over("location", "request"))
 
 
-def _in_nanoseconds(rows: pl.DataFrame, facts: dict[str, Any]) -> pl.DataFrame:
+def _to_ns(spans: pl.DataFrame, facts: dict[str, Any]) -> pl.DataFrame:
     """Turn ticks into nanoseconds: since 1970, where the archive says when it began."""
     ticks_per_second = max(int(facts["resolution"] or 0), 1)
     realtime_ns = facts["realtime"] or 0
-    origin_ns = realtime_ns if EPOCH_NS[0] <= realtime_ns < EPOCH_NS[1] else 0
-    return rows.with_columns(
+    origin_ns = realtime_ns if realtime_ns in DATES_NS else 0
+    return spans.with_columns(
         start_ns=_ticks_as_ns(pl.col("begin"), ticks_per_second) + origin_ns,
         end_ns=_ticks_as_ns(pl.col("end"), ticks_per_second) + origin_ns,
     )
 
 
 def _ticks_as_ns(ticks: pl.Expr, ticks_per_second: int) -> pl.Expr:
+    """Return ticks as ns, split into whole seconds and a rest to keep all digits; null if too large."""
     if ticks_per_second >= 1 << 62:
         return pl.lit(None, _INT)
     tick_ns = _NS / ticks_per_second
@@ -241,18 +240,18 @@ def _ticks_as_ns(ticks: pl.Expr, ticks_per_second: int) -> pl.Expr:
     return pl.when(approximate_ns.abs() < _MOST_NS).then(seconds * _NS + rest_ns)
 
 
-def _number_collectives(rows: pl.DataFrame, groups: Groups) -> pl.DataFrame:
+def _number_collectives(spans: pl.DataFrame, groups: Groups) -> pl.DataFrame:
     """Number collectives, which all members call in the same order, where they call equally many."""
-    sizes = {name: len({*members}) for name, members in groups.values()}
-    member = ["communicator", "rank"]
+    size_by_name = {name: len({*members}) for name, members in groups.values()}
+    member_columns = ["communicator", "rank"]
     is_collective = pl.col("op").is_in([*{*COLLECTIVES.values()}])
-    calls = rows.with_row_index("row").filter(is_collective, pl.col("communicator").is_not_null())
+    calls = spans.with_row_index("row").filter(is_collective, pl.col("communicator").is_not_null())
     calls = calls.sort("start_ns").with_columns(
-        turn=pl.int_range(pl.len()).over(member), call_count=pl.len().over(member)
+        turn=pl.int_range(pl.len()).over(member_columns), call_count=pl.len().over(member_columns)
     )
-    size = pl.col("communicator").replace_strict(sizes, default=0, return_dtype=_INT)
+    group_size = pl.col("communicator").replace_strict(size_by_name, default=0, return_dtype=_INT)
     is_even = pl.col("call_count").n_unique() == 1
-    is_even &= pl.col("rank").n_unique() == size.first()
+    is_even &= pl.col("rank").n_unique() == group_size.first()
     calls = calls.filter(is_even.over("communicator"))
     numbers = calls.select("row", seq=pl.col("turn").cast(_INT))
-    return rows.with_row_index("row").join(numbers, on="row", how="left", maintain_order="left")
+    return spans.with_row_index("row").join(numbers, on="row", how="left", maintain_order="left")

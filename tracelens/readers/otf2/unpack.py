@@ -51,18 +51,18 @@ class Events:
         """Begin with nothing."""
         self.offset = offset
         self.counts: Counter[str] = Counter()
-        self.spans = [array("q") for _ in SPANS]
-        self.operations = [array("q") for _ in OPERATIONS]
+        self.spans = {name: array("q") for name in SPANS}
+        self.operations = {name: array("q") for name in OPERATIONS}
         self.unpaired = 0
         self._open: dict[int, list[int]] = {}
 
     def callbacks(self, names: list[str]) -> dict[str, Any]:
         """Return the callback for each type of event."""
-        counters = {name: self._counter(name) for name in names}
-        recorded = {name: self._noter(name) for name in CODES if name in counters}
+        counters = {name: self._make_counter(name) for name in names}
+        recorded = {name: self._make_recorder(name) for name in CODES if name in counters}
         return counters | recorded | {"Enter": self._enter, "Leave": self._leave}
 
-    def _counter(self, name: str) -> Any:
+    def _make_counter(self, name: str) -> Any:
         def count(*_: Any) -> None:
             self.counts[name] += 1
 
@@ -72,37 +72,38 @@ class Events:
         return min(max(int(time) - self.offset, -_MASK), _MASK)
 
     def _enter(self, location: int, time: int, _user: Any, _more: Any, region: int) -> None:
-        row = len(self.spans[0])
-        for column, value in zip(
-            self.spans, (location, region, self._ticks(time), -1), strict=True
-        ):
-            column.append(value)
+        """Open a span at a location; its end is -1 until then."""
+        row = len(self.spans["begin"])
+        cells = {"location": location, "region": region, "begin": self._ticks(time), "end": -1}
+        for name, column in self.spans.items():
+            column.append(cells[name])
         self._open.setdefault(location, []).append(row)
         self.counts["Enter"] += 1
 
     def _leave(self, location: int, time: int, _user: Any, _more: Any, region: int) -> None:
+        """Close the innermost open span of a region, and with it those that it encloses."""
         self.counts["Leave"] += 1
-        rows, regions = self._open.get(location, []), self.spans[1]
-        if all(regions[row] != region for row in reversed(rows)):
+        open_rows, regions = self._open.get(location, []), self.spans["region"]
+        if all(regions[row] != region for row in reversed(open_rows)):
             self.unpaired += 1
             return
-        while regions[rows[-1]] != region:  # what it encloses ends no later
-            self.spans[3][rows.pop()] = self._ticks(time)
+        while regions[open_rows[-1]] != region:  # what it encloses ends no later
+            self.spans["end"][open_rows.pop()] = self._ticks(time)
             self.unpaired += 1
-        self.spans[3][rows.pop()] = self._ticks(time)
+        self.spans["end"][open_rows.pop()] = self._ticks(time)
 
-    def _noter(self, code: str) -> Any:
+    def _make_recorder(self, code: str) -> Any:
         """Return the callback that notes a message, a request or a collective."""
-        fields, number = CODES[code], [*CODES].index(code)
+        field_names, code_number = CODES[code], [*CODES].index(code)
 
         def note(location: int, time: int, _user: Any, _more: Any, *values: Any) -> None:
             self.counts[code] += 1
-            rows = self._open.get(location)
-            facts = dict(zip(fields, map(_number, values), strict=True))
+            open_rows = self._open.get(location)
+            facts = dict(zip(field_names, map(_number, values), strict=True))
             facts["bytes"] = max(facts.get("bytes", -1), facts.pop("sent", -1))
-            facts |= {"location": location, "code": number, "time": self._ticks(time)}
-            facts["span"] = rows[-1] if rows else -1
-            for name, column in zip(OPERATIONS, self.operations, strict=True):
+            facts |= {"location": location, "code": code_number, "time": self._ticks(time)}
+            facts["span"] = open_rows[-1] if open_rows else -1
+            for name, column in self.operations.items():
                 column.append(min(facts.get(name, -1), _MASK))
 
         return note
@@ -132,27 +133,28 @@ def read_events(reader: Any, anchor: str, max_events: int) -> tuple[Events, int]
     has_local_definitions = _succeeds(_otf2.Reader_OpenDefFiles, handle)
     _otf2.Reader_OpenEvtFiles(handle)
     for location in locations:
-        local = _otf2.Reader_GetDefReader(handle, location) if has_local_definitions else None
-        if local:  # how its numbers and its clock relate to those of all
+        # Local definitions say how a location's numbers and its clock relate to those of all.
+        if has_local_definitions and (local := _otf2.Reader_GetDefReader(handle, location)):
             _otf2.Reader_ReadAllLocalDefinitions(handle, local)
             _otf2.Reader_CloseDefReader(handle, local)
         _otf2.Reader_GetEvtReader(handle, location)
     if has_local_definitions:
         _otf2.Reader_CloseDefFiles(handle)
-    everything = _otf2.Reader_GetGlobalEvtReader(handle)
+    event_reader = _otf2.Reader_GetGlobalEvtReader(handle)
     events = Events(definitions.clock_properties.global_offset)
-    table = _otf2.GlobalEvtReaderCallbacks_New()
-    names = [match[1] for name in dir(_otf2) if (match := _SETTER.match(name))]
-    for name, call in events.callbacks(names).items():
-        getattr(_otf2, f"GlobalEvtReaderCallbacks_Set{name}Callback")(table, call)
-    _otf2.GlobalEvtReader_SetCallbacks(everything, table, None)
-    total, count = 0, BATCH
-    while count == BATCH:
-        count = _otf2.GlobalEvtReader_ReadEvents(everything, BATCH)
-        total += count
-        if total > max_events:
+    callback_table = _otf2.GlobalEvtReaderCallbacks_New()
+    event_types = [match[1] for event_type in dir(_otf2) if (match := _SETTER.match(event_type))]
+    for event_type, callback in events.callbacks(event_types).items():
+        set_callback = getattr(_otf2, f"GlobalEvtReaderCallbacks_Set{event_type}Callback")
+        set_callback(callback_table, callback)
+    _otf2.GlobalEvtReader_SetCallbacks(event_reader, callback_table, None)
+    event_count, batch_count = 0, BATCH
+    while batch_count == BATCH:
+        batch_count = _otf2.GlobalEvtReader_ReadEvents(event_reader, BATCH)
+        event_count += batch_count
+        if event_count > max_events:
             raise TooMany
-    return events, total
+    return events, event_count
 
 
 def _succeeds(call: Any, handle: Any) -> bool:
@@ -166,7 +168,7 @@ def _succeeds(call: Any, handle: Any) -> bool:
     return True
 
 
-def described(definitions: Any) -> dict[str, Any]:
+def describe_definitions(definitions: Any) -> dict[str, Any]:
     """Return the definitions that the rows need, as plain values."""
     clock = definitions.clock_properties
     return {
@@ -225,16 +227,17 @@ def _ranks(definitions: Any) -> list[int]:
     return []
 
 
-def limit_memory(memory: int, seconds: int) -> None:
-    """Limit this process to `memory` bytes and `seconds` of CPU, or to less if its parent has less."""
+def limit_memory(memory_bytes: int, cpu_seconds: int) -> None:
+    """Limit this process to some memory and CPU time, or to less if its parent has less."""
     try:
         import resource  # noqa: PLC0415 - not on every system
     except ImportError:
         return
-    for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds)):
-        soft, hard = resource.getrlimit(kind)
+    new_limits = {resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_CPU: cpu_seconds}
+    for resource_type, limit in new_limits.items():
+        soft, hard = resource.getrlimit(resource_type)
         limits = [value for value in (limit, soft, hard) if value != resource.RLIM_INFINITY]
-        resource.setrlimit(kind, (min(limits), hard))
+        resource.setrlimit(resource_type, (min(limits), hard))
 
 
 def main(anchor: str, memory: str, seconds: str, max_events: str) -> int:
@@ -244,16 +247,16 @@ def main(anchor: str, memory: str, seconds: str, max_events: str) -> int:
         import otf2  # noqa: PLC0415 - an extra
 
         with otf2.reader.open(anchor) as reader:
-            definitions = described(reader.definitions)
-            events, total = read_events(reader, anchor, int(max_events))
+            definitions = describe_definitions(reader.definitions)
+            events, event_count = read_events(reader, anchor, int(max_events))
             facts = {
                 "counts": dict(events.counts),
                 "unpaired": events.unpaired,
-                "total": total,
-                "spans": len(events.spans[0]),
-                "operations": len(events.operations[0]),
+                "total": event_count,
+                "spans": len(events.spans["begin"]),
+                "operations": len(events.operations["time"]),
             }
-            text = json.dumps(definitions | facts)
+            facts_line = json.dumps(definitions | facts)
     except TooMany:
         sys.stdout.write(
             f"it has more than {max_events} events ('--limit rows=...' raises the limit)"
@@ -264,11 +267,11 @@ def main(anchor: str, memory: str, seconds: str, max_events: str) -> int:
     except Exception as error:  # noqa: BLE001 - damaged files raise whatever they like
         sys.stdout.write(f"{type(error).__name__}: {error}"[:500])
         return 1
-    out = sys.stdout.buffer
-    out.write(text.encode("utf-8", "replace") + b"\n")
-    for column in (*events.spans, *events.operations):
-        out.write(memoryview(column))
-    out.flush()
+    output = sys.stdout.buffer
+    output.write(facts_line.encode("utf-8", "replace") + b"\n")
+    for column in (*events.spans.values(), *events.operations.values()):
+        output.write(memoryview(column))
+    output.flush()
     return 0
 
 

@@ -52,29 +52,29 @@ class OtlpReader(FilesReader[SpanFile]):
 
     def gaps(self, run: FileSet[SpanFile]) -> Iterator[Gap]:
         """Yield what spans are not called, or do not say."""
-        sorts = sum((file.sorts for file in run.contents.values()), Counter[str]())
+        count_by_kind = sum((file.sorts for file in run.contents.values()), Counter[str]())
         if not any(_has_operations(file.rows) for file in run.contents.values()):
             missing = "spans of communication do not say which call they are"
             yield Gap(
-                missing if sorts["reduction"] else "no span is called as communication is",
+                missing if count_by_kind["reduction"] else "no span is called as communication is",
                 "which rank others wait for",
                 "Set tracelens.op, tracelens.communicator and tracelens.seq on spans of collectives, "
                 "or record the run with 'tracelens record'.",
-                hides_waits=not sorts["reduction"],
+                hides_waits=not count_by_kind["reduction"],
             )
         yield Gap(
             "it is not recorded whether the program sampled its spans, or which of its ranks export any",
             "what happened where no span was exported",
             "Export all ranks and all spans (Megatron-LM: MEGATRON_OTEL_RANK_STRATEGY=all_ranks).",
         )
-        if not sorts["step"]:
+        if not count_by_kind["step"]:
             yield Gap(
                 "no span is called as a step is",
                 "where steps begin, but by the updates or collectives that come back",
                 "Put each step into a span called 'step N' (Megatron-LM: "
                 "MEGATRON_OTEL_SPAN_GROUPS=all).",
             )
-        if not sorts["forward"] + sorts["backprop"] + sorts["update"]:
+        if not count_by_kind["forward"] + count_by_kind["backprop"] + count_by_kind["update"]:
             yield Gap(
                 "no span is called as a phase of training is",
                 "which phase ranks compute in",

@@ -18,7 +18,7 @@ import orjson
 
 from tracelens.conversion.layout import Growth
 from tracelens.errors import MissingExtra, NotATrace
-from tracelens.readers.event_stream import begin_of_events, is_compressed, plain
+from tracelens.readers.event_stream import is_compressed, read_decompressed, read_first_bytes
 from tracelens.readers.json_lines import JsonLines
 from tracelens.readers.json_values import as_count, as_object, as_objects, as_text, unquoted
 from tracelens.readers.protobuf import LENGTH, fields, varint
@@ -71,13 +71,13 @@ class ScopeSpans(NamedTuple):
 
 def is_otlp(path: Path) -> bool:
     """Return True if a file begins with a request of spans, in JSON or in protobuf."""
-    first_bytes = begin_of_events(path)
+    first_bytes = read_first_bytes(path)
     if _JSON.match(first_bytes):
         names = (*_RESOURCE_KEYS[:2], *_SCOPE_KEYS)
         return any(f'"{name}"'.encode() in first_bytes for name in names)
     try:
         with open_regular(path) as file:
-            return _framing(next(plain(file, _BEGIN_BYTES), b"")) is not None
+            return _framing(next(read_decompressed(file, _BEGIN_BYTES), b"")) is not None
     except (OSError, EOFError, NotATrace, zlib.error):
         return False
 
@@ -90,7 +90,7 @@ def read_requests(path: Path, span_file: ReadFile) -> Iterator[ScopeSpans]:
         MissingExtra: it is protobuf, and the library for it is not installed.
         OSError: it cannot be read.
     """
-    is_json = _JSON.match(begin_of_events(path)) is not None
+    is_json = _JSON.match(read_first_bytes(path)) is not None
     return _read_json(path, span_file) if is_json else _read_messages(path, span_file)
 
 
@@ -108,25 +108,26 @@ def _json_scopes(document: dict[str, Any], span_file: ReadFile) -> Iterator[Scop
         span_file.left_out["lines without spans"] += 1
         return
     for entry in as_objects(document[key]):
-        attributes = _json_attributes(as_object(entry.get("resource")))
-        scopes = (scoped for key in _SCOPE_KEYS for scoped in as_objects(entry.get(key)))
-        for scoped in scopes:
-            scope = as_object(scoped.get("scope") or scoped.get("instrumentationLibrary"))
-            spans = map(_json_span, as_objects(scoped.get("spans")))
+        resource_attributes = _json_attributes(as_object(entry.get("resource")))
+        scopes = (scope_entry for key in _SCOPE_KEYS for scope_entry in as_objects(entry.get(key)))
+        for scope_entry in scopes:
+            scope = as_object(scope_entry.get("scope") or scope_entry.get("instrumentationLibrary"))
+            spans = map(_json_span, as_objects(scope_entry.get("spans")))
             name = as_text(scope.get("name"))
-            yield ScopeSpans(attributes, name, _json_attributes(scope), spans)
+            yield ScopeSpans(resource_attributes, name, _json_attributes(scope), spans)
 
 
 def _json_span(span: dict[str, Any]) -> Span:
-    trace = as_text(span.get("traceId") or span.get("trace_id"))
-    parent = as_text(span.get("parentSpanId") or span.get("parent_span_id"))
+    """Return a span of a request in JSON; keys are spelled in either of two ways."""
+    trace_id = as_text(span.get("traceId") or span.get("trace_id"))
+    parent_id = as_text(span.get("parentSpanId") or span.get("parent_span_id"))
     return Span(
         as_text(span.get("name")),
         as_whole(span.get("startTimeUnixNano") or span.get("start_time_unix_nano")),
         as_whole(span.get("endTimeUnixNano") or span.get("end_time_unix_nano")),
         _json_attributes(span),
-        (trace, as_text(span.get("spanId") or span.get("span_id"))),
-        (trace, parent) if parent else None,
+        (trace_id, as_text(span.get("spanId") or span.get("span_id"))),
+        (trace_id, parent_id) if parent_id else None,
         str(as_object(span.get("status")).get("code")) in {str(_ERROR), "STATUS_CODE_ERROR"},
         [
             SpanEvent(
@@ -198,20 +199,20 @@ def _decoder() -> tuple[Any, type[Exception]]:
 def _proto_scopes(message: bytes, span_file: ReadFile) -> Iterator[ScopeSpans]:
     """Yield the scopes of a request in protobuf."""
     resource_spans, decode_error = _decoder()
-    for number, wire_type, content in fields(message):
-        if (number, wire_type) != (1, LENGTH):
+    for field_number, wire_type, content in fields(message):
+        if (field_number, wire_type) != (1, LENGTH):
             continue
         try:
             resource = resource_spans.FromString(content)
         except decode_error:
             _count_lost(span_file, "it is no whole message of spans")
             continue
-        attributes = _proto_attributes(resource.resource.attributes)
-        for scoped in resource.scope_spans:
-            name = as_text(scoped.scope.name)
-            scope_attributes = _proto_attributes(scoped.scope.attributes)
-            spans = map(_proto_span, scoped.spans)
-            yield ScopeSpans(attributes, name, scope_attributes, spans)
+        resource_attributes = _proto_attributes(resource.resource.attributes)
+        for scope_entry in resource.scope_spans:
+            name = as_text(scope_entry.scope.name)
+            scope_attributes = _proto_attributes(scope_entry.scope.attributes)
+            spans = map(_proto_span, scope_entry.spans)
+            yield ScopeSpans(resource_attributes, name, scope_attributes, spans)
 
 
 def _proto_span(span: Any) -> Span:
@@ -250,23 +251,25 @@ def _messages(path: Path, span_file: ReadFile) -> Iterator[bytes]:
     """
     growth = Growth(path.stat().st_size)
     with open_regular(path) as file:
-        content = _join_chunks(plain(file, _BEGIN_BYTES), growth, span_file)
+        content = _join_chunks(read_decompressed(file, _BEGIN_BYTES), growth, span_file)
     framing = _framing(content[:_BEGIN_BYTES])
     if framing is None:
         raise NotATrace("it does not begin with spans of OpenTelemetry")
     position = 0
     while position < len(content):
-        size: int | None = len(content)
+        message_bytes: int | None = len(content)
         if framing == "lengths":
-            size, position = int.from_bytes(content[position : position + 4], "big"), position + 4
+            message_bytes = int.from_bytes(content[position : position + 4], "big")
+            position += 4
         elif framing == "varints":
-            size, position = varint(content, position)
-        message = content[position : position + (size or 0)]
-        position += size or 1
+            message_bytes, position = varint(content, position)
+        message = content[position : position + (message_bytes or 0)]
+        position += message_bytes or 1
         if is_compressed(message):
-            message = _join_chunks(plain(BytesIO(message), _BEGIN_BYTES), growth, span_file)
+            chunks = read_decompressed(BytesIO(message), _BEGIN_BYTES)
+            message = _join_chunks(chunks, growth, span_file)
         yield message
-        if framing != "message" and (size is None or position > len(content)):
+        if framing != "message" and (message_bytes is None or position > len(content)):
             span_file.cut, span_file.damage = True, span_file.damage or "it ends within a message"
 
 
@@ -289,20 +292,24 @@ def _join_chunks(chunks: Iterator[bytes], growth: Growth, span_file: ReadFile) -
 
 
 def _framing(content: bytes) -> str | None:
-    """Return how the lengths of messages are written; None if a file's first bytes hold no spans."""
+    """Return the way in which messages are delimited; None if a file's first bytes hold no spans.
+
+    "lengths": four bytes before each, "varints": a varint before each, "message": the file is one.
+    """
     if _begins_with_spans(content):
         return "message"
     if _begins_request(content[4 : 4 + int.from_bytes(content[:4], "big")]):
         return "lengths"
-    size, begin = varint(content, 0)
-    return "varints" if size and _begins_with_spans(content[begin : begin + size]) else None
+    message_bytes, begin = varint(content, 0)
+    has_spans = message_bytes and _begins_with_spans(content[begin : begin + message_bytes])
+    return "varints" if has_spans else None
 
 
 def _begins_request(message: bytes) -> bool:
     """Return True if a message, compressed or not, begins with spans in protobuf or JSON."""
     if is_compressed(message):
         try:
-            message = next(plain(BytesIO(message), _BEGIN_BYTES), b"")
+            message = next(read_decompressed(BytesIO(message), _BEGIN_BYTES), b"")
         except (EOFError, zlib.error):
             return False
     return _JSON.match(message) is not None or _begins_with_spans(message)
@@ -310,8 +317,8 @@ def _begins_request(message: bytes) -> bool:
 
 def _begins_with_spans(content: bytes) -> bool:
     """Return True if fields of a request lead to a span with its two ids, unlike metrics and logs."""
-    for number, wire_type, resource in fields(content):
-        if (number, wire_type) != (1, LENGTH):
+    for field_number, wire_type, resource in fields(content):
+        if (field_number, wire_type) != (1, LENGTH):
             return False
         has_span = _has_span(resource)
         if has_span is not None:
@@ -321,13 +328,13 @@ def _begins_with_spans(content: bytes) -> bool:
 
 def _has_span(resource: bytes) -> bool | None:
     """Return True if the first entry of a resource is a span; None if it has no entry."""
-    for number, wire_type, scope in fields(resource):
-        if wire_type != LENGTH or number not in {1, 2, 3, 1000}:
+    for field_number, wire_type, scope in fields(resource):
+        if wire_type != LENGTH or field_number not in {1, 2, 3, 1000}:
             return False
-        for scope_number, scope_type, entry in fields(scope) if number == 2 else ():
-            if scope_type != LENGTH or scope_number not in {1, 2, 3}:
+        for scope_field, scope_type, entry in fields(scope) if field_number == 2 else ():
+            if scope_type != LENGTH or scope_field not in {1, 2, 3}:
                 return False
-            if scope_number == 2:
-                ids = [(n, kind, len(value)) for n, kind, value in fields(entry)][:2]
-                return ids == _BYTES_OF_IDS
+            if scope_field == 2:
+                ids = [(field, kind, len(value)) for field, kind, value in fields(entry)]
+                return ids[:2] == _BYTES_OF_IDS
     return None

@@ -112,7 +112,7 @@ class SpanRows(RowBuffer):
 
     def add_scope(self, scope_spans: ScopeSpans) -> None:
         """Add the spans of a scope."""
-        process = _process(scope_spans.resource)
+        process = _to_process(scope_spans.resource)
         self.processes.setdefault(process, len(self.processes))
         self.file.pids.add((process.host, process.pid))
         if process.is_export:
@@ -121,6 +121,7 @@ class SpanRows(RowBuffer):
             self._add_span(span, process, scope_spans.scope_attributes)
 
     def _add_span(self, span: Span, process: Process, scope_attributes: Mapping[str, Any]) -> None:
+        """Add a span as a row, if its name and its times are usable, and its events."""
         start_ns, end_ns, attributes = span.start_ns, span.end_ns, span.attributes
         is_timed = start_ns is not None and end_ns is not None and start_ns <= end_ns < 2 * MOST_NS
         if not span.name or not is_timed:
@@ -190,68 +191,59 @@ class SpanRows(RowBuffer):
 
     def complete(self) -> SpanFile:
         """Return the file with its rows in words of `spans.build`, without columns that are empty."""
-        span_file, rows = self.file, self._with_processes(self.frame())
-        outer = self._rows_around_steps()
-        if outer:
-            span_file.left_out["spans around steps"] += len(outer)
-            rows = rows.with_row_index("row").filter(~pl.col("row").is_in(outer)).drop("row")
-        if (
-            not span_file.foreign
-        ):  # as they were before the export: a date has no more digits to spare
-            times = ("start_ns", "end_ns", "device_start_ns")
-            rows = rows.with_columns(pl.col(times) - span_file.offset_ns)
+        span_file, spans = self.file, self._add_processes(self.frame())
+        outer_rows = self._find_rows_around_steps()
+        if outer_rows:
+            span_file.left_out["spans around steps"] += len(outer_rows)
+            spans = spans.with_row_index("row").filter(~pl.col("row").is_in(outer_rows)).drop("row")
+        if not span_file.foreign:  # our export added the offset, so that times are dates
+            time_columns = ("start_ns", "end_ns", "device_start_ns")
+            spans = spans.with_columns(pl.col(time_columns) - span_file.offset_ns)
         span_file.says_ranks = any(process.rank is not None for process in self.processes)
-        unranked = rows["rank"].null_count() if span_file.says_ranks else 0
-        if unranked:
-            span_file.left_out["spans of processes without a rank"] += unranked
-            rows = rows.drop_nulls("rank")
-        span_file.rows = rows.select(
-            name for name in rows.columns if rows[name].null_count() < max(1, rows.height)
+        unranked_count = spans["rank"].null_count() if span_file.says_ranks else 0
+        if unranked_count:
+            span_file.left_out["spans of processes without a rank"] += unranked_count
+            spans = spans.drop_nulls("rank")
+        span_file.rows = spans.select(
+            name for name in spans.columns if spans[name].null_count() < max(1, spans.height)
         )
         return span_file
 
-    def _with_processes(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def _add_processes(self, spans: pl.DataFrame) -> pl.DataFrame:
         """Add the columns of processes; if a rank has several, threads are named after theirs."""
-        processes = pl.DataFrame(
-            [process[:-1] for process in self.processes],
-            schema=_PROCESS_ROW,
-            orient="row",
-            strict=False,
-        )
+        rows = [process[:-1] for process in self.processes]  # without `is_export`
+        processes = pl.DataFrame(rows, schema=_PROCESS_ROW, orient="row", strict=False)
         has_several = pl.col("pid").n_unique().over("role", "rank") > 1
-        pid = pl.col("pid").cast(pl.String).fill_null("None")
-        processes = processes.with_columns(process_label=pl.when(has_several).then(pid))
-        thread_of_process = pl.format(
-            "{} of {}", pl.col("thread").fill_null("main"), "process_label"
-        )
+        pid_text = pl.col("pid").cast(pl.String).fill_null("None")
+        processes = processes.with_columns(process_label=pl.when(has_several).then(pid_text))
+        thread = pl.col("thread").fill_null("main")
+        thread_of_process = pl.format("{} of {}", thread, "process_label")
+        numbers = [
+            pl.col(name).cast(EVENT_COLUMNS[name], strict=False)
+            for name in ("step", "micro_step", *_NUMBERS)
+        ]
         return (
-            pl.concat([rows, processes[rows["process"]]], how="horizontal")
-            .with_columns(
-                *(
-                    pl.col(name).cast(EVENT_COLUMNS[name], strict=False)
-                    for name in ("step", "micro_step", *_NUMBERS)
-                ),
-                thread=pl.coalesce(thread_of_process, "thread"),
-            )
+            pl.concat([spans, processes[spans["process"]]], how="horizontal")
+            .with_columns(*numbers, thread=pl.coalesce(thread_of_process, "thread"))
             .with_columns(shard=pl.coalesce("shard", "own_shard"))
             .with_columns(pl.col(*_WORDS, "role", "host", "clock").cast(pl.Categorical()))
             .drop("process", "own_shard", "process_label")
         )
 
-    def _rows_around_steps(self) -> list[int]:
-        """Return spans of a program that have steps inside: they are no work of their own."""
-        outer: set[int] = set()
+    def _find_rows_around_steps(self) -> list[int]:
+        """Return the rows of spans that have steps inside: they are no work of their own."""
+        outer_rows: set[int] = set()
         kinds = self.cells["kind"]
-        for row, parent in self.parent_of_row.items():
-            span_id = parent if kinds[row] == "step" else None
+        for row, parent_id in self.parent_of_row.items():
+            span_id = parent_id if kinds[row] == "step" else None
             for _ in range(MAX_SPANS_AROUND_STEP):
                 row_around = self.row_of_span.get(span_id)
-                if row_around is None or row_around in outer:
+                if row_around is None or row_around in outer_rows:
                     break
                 if kinds[row_around] == "user":
-                    outer.add(row_around)
+                    outer_rows.add(row_around)
                 span_id = self.parent_of_row[row_around]
-        return [*outer]
+        return [*outer_rows]
 
 
 def _take_facts(scope_spans: ScopeSpans, process: Process, span_file: SpanFile) -> None:
@@ -271,7 +263,8 @@ def _take_facts(scope_spans: ScopeSpans, process: Process, span_file: SpanFile) 
         span_file.sentences = [*filter(None, map(as_text, sentences))]
 
 
-def _process(resource: Mapping[str, Any]) -> Process:
+def _to_process(resource: Mapping[str, Any]) -> Process:
+    """Return the process that a resource describes; what it does not say is None."""
     rank, world = _number(resource, _RANK_KEYS), _number(resource, _WORLD_KEYS)
     if rank is None:
         match = _INSTANCE.search(as_text(resource.get("service.instance.id")))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.conversion.layout import Growth
 from tracelens.errors import NotATrace
-from tracelens.readers.protobuf import classes, varint, whole
+from tracelens.readers.protobuf import LENGTH, classes, varint, whole
 from tracelens.schema.gate import beginning, contents
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def messages() -> dict[str, Any]:
     return classes("perfetto", _MESSAGES)
 
 
-def parsed(content: bytes) -> Any:
+def parse_packet(content: bytes) -> Any:
     """Return a packet.
 
     Raises:
@@ -128,36 +128,37 @@ def is_perfetto(path: Path) -> bool:
             content = zlib.decompressobj(wbits=31).decompress(content, _BEGIN_BYTES)
         except zlib.error:
             return False
-    position = packets = 0
+    position = packet_count = 0
     while position < len(content):
-        length, begin_of_packet = varint(content, position + 1)
-        if content[position] != _TAG or length is None:
+        packet_bytes, begin_of_packet = varint(content, position + 1)
+        if content[position] != _TAG or packet_bytes is None:
             return False
-        position = begin_of_packet + length
-        if not _may_be_packet(content[begin_of_packet:position], whole=position <= len(content)):
+        position = begin_of_packet + packet_bytes
+        if not _may_be_packet(content[begin_of_packet:position], is_whole=position <= len(content)):
             return False
-        packets += 1
-    return packets > 0
+        packet_count += 1
+    return packet_count > 0
 
 
-def _may_be_packet(content: bytes, *, whole: bool) -> bool:
+def _may_be_packet(content: bytes, *, is_whole: bool) -> bool:
     """Return True if bytes are fields and some are fields of packets; text hardly ever is."""
     position, has_packet_field = 0, not content
     while position < len(content):
         tag, position = varint(content, position)
         if tag is None:
-            return not whole and has_packet_field
-        has_packet_field = has_packet_field or tag >> 3 in _FIELDS
-        if tag & 7 == 2:
-            length, position = varint(content, position)
-            position += length or 0
-        elif tag & 7 == 0:
+            return not is_whole and has_packet_field
+        field_number, wire_type = tag >> 3, tag & 7
+        has_packet_field = has_packet_field or field_number in _FIELDS
+        if wire_type == LENGTH:
+            field_bytes, position = varint(content, position)
+            position += field_bytes or 0
+        elif wire_type == 0:
             _, position = varint(content, position)
-        elif tag & 7 in _FIXED:
-            position += _FIXED[tag & 7]
+        elif wire_type in _FIXED:
+            position += _FIXED[wire_type]
         else:
             return False
-    return has_packet_field and (position == len(content) or not whole)
+    return has_packet_field and (position == len(content) or not is_whole)
 
 
 @dataclass(eq=False)
@@ -178,24 +179,25 @@ class Packets:
         content = contents(self.path)
         growth = Growth(len(content))
         if content.startswith(_GZIP):
-            content = self._unpacked(content, growth, wbits=31)
+            content = self._decompress(content, growth, wbits=31)
         yield from self._packets_in(content, growth)
 
     def _packets_in(self, content: bytes, growth: Growth, *, nested: bool = False) -> Iterator[Any]:
+        """Yield the packets in a content; `nested`: a packet held it, compressed."""
         position = 0
         while position < len(content):
-            length, begin_of_packet = varint(content, position + 1)
+            packet_bytes, begin_of_packet = varint(content, position + 1)
             if (
                 content[position] != _TAG
-                or length is None
-                or begin_of_packet + length > len(content)
+                or packet_bytes is None
+                or begin_of_packet + packet_bytes > len(content)
             ):
                 self.cut = True
                 self.damage = self.damage or "no packet begins there, or it ends within one"
                 return
-            position = begin_of_packet + length
+            position = begin_of_packet + packet_bytes
             try:
-                packet = parsed(content[begin_of_packet:position])
+                packet = parse_packet(content[begin_of_packet:position])
             except NotATrace as error:
                 self.lost += 1
                 self.damage = self.damage or str(error)
@@ -204,24 +206,24 @@ class Packets:
                 self.lost += 1
                 self.damage = self.damage or "a compressed packet holds another one"
             elif packet.compressed:
-                yield from self._packets_in(
-                    self._unpacked(packet.compressed, growth), growth, nested=True
-                )
+                inner_content = self._decompress(packet.compressed, growth)
+                yield from self._packets_in(inner_content, growth, nested=True)
             else:
                 yield packet
 
-    def _unpacked(self, packed: bytes, growth: Growth, wbits: int = zlib.MAX_WBITS) -> bytes:
-        unpack = zlib.decompressobj(wbits=wbits)
+    def _decompress(self, compressed: bytes, growth: Growth, wbits: int = zlib.MAX_WBITS) -> bytes:
+        """Return what zlib compressed, up to where it breaks off."""
+        decompressor = zlib.decompressobj(wbits=wbits)
         chunks = []
         try:
-            while packed and not unpack.eof:
-                chunk = unpack.decompress(packed, _BEGIN_BYTES << 8)
+            while compressed and not decompressor.eof:
+                chunk = decompressor.decompress(compressed, _BEGIN_BYTES << 8)
                 growth.add_bytes(len(chunk))
                 chunks.append(chunk)
-                packed = unpack.unconsumed_tail
+                compressed = decompressor.unconsumed_tail
         except zlib.error as error:
             self.damage = self.damage or f"it cannot be decompressed to its end ({error})"
-        if not unpack.eof:
+        if not decompressor.eof:
             self.cut = True
             self.damage = self.damage or "it cannot be decompressed to its end"
         return b"".join(chunks)

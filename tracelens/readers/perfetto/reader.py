@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from tracelens.readers.words import Meaning
-
 __all__ = ["PerfettoReader", "slices_of"]
 
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
@@ -73,12 +71,15 @@ class _Sequence:
 
 @dataclass(eq=False)
 class _Clock:
-    """A clock: its last reading, its unit, whether readings are differences, how far it is behind."""
+    """A clock: its last reading, its unit, and what to add to get times of the trace's clock.
+
+    `incremental`: each reading is the difference to the one before.
+    """
 
     last: int
     unit_ns: int
     incremental: bool
-    ahead_ns: int
+    offset_to_trace_ns: int
 
 
 class _Slice(NamedTuple):
@@ -116,11 +117,12 @@ class _Reading:
         self.tracks: dict[int, Any] = {}
         self.sequences: dict[int, _Sequence] = defaultdict(_Sequence)
         self.open: dict[int, list[_Slice]] = defaultdict(list)
-        self.ahead_ns: dict[int, int] = {}  # of the trace's clock, by clock
+        self.offset_to_trace_ns: dict[int, int] = {}  # by clock
         self.primary = _BOOT
-        self.real_ns: int | None = None  # ahead of the trace's clock
+        self.real_offset_ns: int | None = None  # from the trace's clock to the real one
 
     def take(self, packet: Any, slices: Slices) -> None:
+        """Take from a packet what its sequence refers to, its clocks, its track and its event."""
         sequence = self.sequences[packet.sequence]
         if packet.incremental_state_cleared or packet.sequence_flags & _CLEARED:
             sequence.names.clear()
@@ -131,53 +133,50 @@ class _Reading:
             sequence.track = packet.defaults.track_event.track_uuid
             sequence.clock = packet.defaults.timestamp_clock_id
         if packet.HasField("interned"):
-            sequence.names |= {entry.iid: _text(entry.name) for entry in packet.interned.names}
-            sequence.categories |= {
-                entry.iid: _text(entry.name) for entry in packet.interned.categories
-            }
+            names, categories = packet.interned.names, packet.interned.categories
+            sequence.names |= {entry.iid: _text(entry.name) for entry in names}
+            sequence.categories |= {entry.iid: _text(entry.name) for entry in categories}
         if packet.HasField("clock_snapshot"):
-            self._tie(packet.clock_snapshot, sequence)
+            self._tie_clocks(packet.clock_snapshot, sequence)
         if packet.HasField("track"):
             self.tracks[packet.track.uuid] = packet.track
         if packet.HasField("track_event"):
-            self._event(packet, sequence, slices)
+            self._take_event(packet, sequence, slices)
 
-    def _tie(self, snapshot: Any, sequence: _Sequence) -> None:
-        """Learn how far clocks are behind the trace's: those of a snapshot were read together."""
+    def _tie_clocks(self, snapshot: Any, sequence: _Sequence) -> None:
+        """Learn the offsets of clocks to the trace's: those of a snapshot were read at one time."""
         self.primary = snapshot.primary or self.primary
-        reading_ns = {
+        readings_ns = {
             clock.clock_id: clock.timestamp * (clock.unit_multiplier_ns or 1)
             for clock in snapshot.clocks
         }
-        trace_ns = reading_ns.get(self.primary)
+        trace_ns = readings_ns.get(self.primary)
         for clock in snapshot.clocks:
-            ahead_ns = 0 if trace_ns is None else trace_ns - reading_ns[clock.clock_id]
+            offset_ns = 0 if trace_ns is None else trace_ns - readings_ns[clock.clock_id]
             if clock.clock_id in _OF_A_SEQUENCE:
-                unit = clock.unit_multiplier_ns or 1
+                unit_ns = clock.unit_multiplier_ns or 1
                 sequence.clocks[clock.clock_id] = _Clock(
-                    clock.timestamp, unit, clock.is_incremental, ahead_ns
+                    clock.timestamp, unit_ns, clock.is_incremental, offset_ns
                 )
             else:
-                self.ahead_ns[clock.clock_id] = ahead_ns
-        if (
-            trace_ns is not None
-            and _REAL in reading_ns
-            and abs(reading_ns[_REAL] - trace_ns) < MOST_NS
-        ):
-            self.real_ns = reading_ns[_REAL] - trace_ns
+                self.offset_to_trace_ns[clock.clock_id] = offset_ns
+        real_ns = readings_ns.get(_REAL)
+        if trace_ns is not None and real_ns is not None and abs(real_ns - trace_ns) < MOST_NS:
+            self.real_offset_ns = real_ns - trace_ns
 
-    def _time(self, packet: Any, sequence: _Sequence) -> int:
-        """Return when a packet was written, by the trace's clock."""
-        number = packet.timestamp_clock_id or sequence.clock
-        clock = sequence.clocks.get(number)
+    def _event_time(self, packet: Any, sequence: _Sequence) -> int:
+        """Return when a packet was written, in ns of the trace's clock."""
+        clock_id = packet.timestamp_clock_id or sequence.clock
+        clock = sequence.clocks.get(clock_id)
         if clock is None:
-            return int(packet.timestamp) + self.ahead_ns.get(number, 0)
+            return int(packet.timestamp) + self.offset_to_trace_ns.get(clock_id, 0)
         clock.last = clock.last + packet.timestamp if clock.incremental else packet.timestamp
-        return clock.last * clock.unit_ns + clock.ahead_ns
+        return clock.last * clock.unit_ns + clock.offset_to_trace_ns
 
-    def _event(self, packet: Any, sequence: _Sequence, slices: Slices) -> None:
+    def _take_event(self, packet: Any, sequence: _Sequence, slices: Slices) -> None:
+        """Begin or end a slice by an event of a track, or leave the event out, and count it."""
         event = packet.track_event
-        time_ns = self._time(packet, sequence)
+        time_ns = self._event_time(packet, sequence)
         if event.timestamp_absolute_us:
             time_ns = event.timestamp_absolute_us * _US
         legacy = event.legacy_event if event.HasField("legacy_event") else None
@@ -189,17 +188,17 @@ class _Reading:
             self.open[track].append(_Slice(time_ns, *_name_and_categories(event, sequence)))
         elif phase == _END and self.open[track]:
             open_slice = self.open[track].pop()
-            self._add(open_slice, time_ns, track, slices)
+            self._add_slice(open_slice, time_ns, track, slices)
         elif legacy is not None and legacy.phase == _COMPLETE:
             open_slice = _Slice(time_ns, *_name_and_categories(event, sequence))
-            self._add(open_slice, time_ns + legacy.duration_us * _US, track, slices)
+            self._add_slice(open_slice, time_ns + legacy.duration_us * _US, track, slices)
         elif phase in {_BEGIN, _END}:
             slices.unusable += 1
         else:
-            sort = {_INSTANT: "instants", _COUNTER: "values of counters"}.get(phase)
-            slices.left_out[sort or "events of other types"] += 1
+            left_out_as = {_INSTANT: "instants", _COUNTER: "values of counters"}.get(phase)
+            slices.left_out[left_out_as or "events of other types"] += 1
 
-    def _add(self, open_slice: _Slice, end_ns: int, track: int, slices: Slices) -> None:
+    def _add_slice(self, open_slice: _Slice, end_ns: int, track: int, slices: Slices) -> None:
         if not open_slice.name or not open_slice.start_ns <= end_ns < MOST_NS:
             slices.unusable += 1
             return
@@ -208,63 +207,62 @@ class _Reading:
 
     def complete(self, slices: Slices) -> Slices:
         """Set the rows: each track is a thread of its process, whose name may say a rank."""
-        still_open = sum(map(len, self.open.values()))
-        if still_open:
-            slices.left_out["slices that do not end"] = still_open
+        open_count = sum(map(len, self.open.values()))
+        if open_count:
+            slices.left_out["slices that do not end"] = open_count
         processes = {
             track_packet.process.pid: _text(track_packet.process.process_name or track_packet.name)
             for track_packet in self.tracks.values()
             if track_packet.HasField("process")
         }
-        tracks = {number: self._track(number, processes) for number in self.spans.threads}
+        tracks = {number: self._find_track(number, processes) for number in self.spans.threads}
         slices.processes = {track.pid or 0: track.process for track in tracks.values()}
-        rows = self.spans.frame(
-            lambda key: SpanMeaning(*_kind(*key), key[1]), lambda number: tracks[number].name
-        )
-        numbers = [step_number(name) for _, name in self.spans.keys]
-        step = pl.Series(numbers, dtype=pl.Int32).gather(
-            pl.Series(self.spans.key_of_row, dtype=pl.UInt32)
-        )
+        rows = self.spans.frame(_translate, lambda number: tracks[number].name)
+        step_of_keys = [step_number(name) for _, name in self.spans.keys]
+        key_of_row = pl.Series(self.spans.key_of_row, dtype=pl.UInt32)
+        step = pl.Series(step_of_keys, dtype=pl.Int32).gather(key_of_row)
         rows = rows.with_columns(
             step=pl.when(pl.col("kind") == "step").then(step),
             process=process_column(self.spans, [track.pid or 0 for track in tracks.values()]),
         )
-        slices.clock, slices.ahead_ns = self.primary, self.real_ns or 0
-        rows = rows.with_columns(pl.col("start_ns", "end_ns") + slices.ahead_ns)
-        slices.rows = rows
+        slices.clock, slices.ahead_ns = self.primary, self.real_offset_ns or 0
+        slices.rows = rows.with_columns(pl.col("start_ns", "end_ns") + slices.ahead_ns)
         return slices
 
-    def _track(self, number: int, processes: Mapping[int, str]) -> _Track:
+    def _find_track(self, uuid: int, processes: Mapping[int, str]) -> _Track:
         """Return a track's name and process: its own, or of the first above it that has one."""
-        name, track_number = "", number
+        name, ancestor_uuid = "", uuid
         for _ in range(_HIGHEST_PARENT):
-            track = self.tracks.get(track_number)
-            if track is None:
+            ancestor = self.tracks.get(ancestor_uuid)
+            if ancestor is None:
                 break
-            label = _text(track.name or track.static_name)
-            if track.HasField("thread"):
-                name = name or _text(track.thread.thread_name) or f"thread {track.thread.tid}"
-                pid = track.thread.pid
+            label = _text(ancestor.name or ancestor.static_name)
+            if ancestor.HasField("thread"):
+                name = name or _text(ancestor.thread.thread_name) or f"thread {ancestor.thread.tid}"
+                pid = ancestor.thread.pid
                 return _Track(name, pid, processes.get(pid, ""))
-            if track.HasField("process"):
-                pid = track.process.pid
+            if ancestor.HasField("process"):
+                pid = ancestor.process.pid
                 return _Track(name or label or "process", pid, processes[pid])
-            name, track_number = name or label, track.parent_uuid
-        return _Track(name or f"track {number}", None, "")
+            name, ancestor_uuid = name or label, ancestor.parent_uuid
+        return _Track(name or f"track {uuid}", None, "")
 
 
 def _name_and_categories(event: Any, sequence: _Sequence) -> tuple[str, str]:
-    legacy = event.legacy_event.name_iid if event.HasField("legacy_event") else 0
-    number = event.name_iid or legacy
-    name = _text(event.name) or sequence.names.get(number, "")
+    legacy_iid = event.legacy_event.name_iid if event.HasField("legacy_event") else 0
+    name_iid = event.name_iid or legacy_iid
+    name = _text(event.name) or sequence.names.get(name_iid, "")
     categories = [_text(category) for category in event.categories]
     categories += [sequence.categories.get(category, "") for category in event.category_iids]
     return name, ",".join(filter(None, categories))[:_LONGEST_NAME]
 
 
-def _kind(category: str, name: str) -> Meaning:
-    """Return the kind of a slice by its name, else by its category."""
-    return ("step", None) if step_number(name) is not None else meaning_of_name(name, category)
+def _translate(category_and_name: tuple[str, str]) -> SpanMeaning:
+    """Return the meaning of a slice by its name, else by its category."""
+    category, name = category_and_name
+    if step_number(name) is not None:
+        return SpanMeaning("step", None, name)
+    return SpanMeaning(*meaning_of_name(name, category), name)
 
 
 def _text(content: bytes) -> str:

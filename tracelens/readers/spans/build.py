@@ -31,12 +31,12 @@ import polars as pl
 from tracelens.model.trace import EVENT_COLUMNS, Note, Trace
 from tracelens.readers.spans import inferred
 from tracelens.readers.spans.rows import (
+    describe_processes,
+    drop_repeated_spans,
+    drop_unusable_spans,
     fitted,
     number_processes,
-    process_table,
-    usable_rows,
     wall_clocks,
-    without_repeats,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Origin:
 
 
 def build(rows: pl.DataFrame, origin: Origin) -> Trace:
-    """Return the trace of some rows, before alignment.
+    """Return the trace of some rows, one per span, before alignment.
 
     Raises:
         UnusableInput: no row is usable, or a rank has rows of several hosts.
@@ -77,14 +77,14 @@ def build(rows: pl.DataFrame, origin: Origin) -> Trace:
         rows = rows.with_columns(role=pl.lit("worker", pl.Categorical()))
     if "op" not in rows.columns:
         rows = rows.with_columns(op=pl.lit(None, pl.Categorical()))
-    rows, lost = usable_rows(rows, origin.unusable, origin.name)
+    rows, rejected = drop_unusable_spans(rows, origin.unusable, origin.name)
     rows = number_processes(rows)
-    rows, repeat_notes = without_repeats(rows, once=origin.once)
+    rows, repeat_notes = drop_repeated_spans(rows, once=origin.once)
     rows, threads, thread_notes = inferred.lay_out_threads(rows)
     rows, call_notes = inferred.match_collectives(inferred.number_steps(rows))
     rows = inferred.number_messages(rows)
-    processes = process_table(
-        rows, threads, lost, origin.name, origin.file, one_clock=origin.one_clock
+    processes = describe_processes(
+        rows, threads, rejected, origin.name, origin.file, one_clock=origin.one_clock
     )
     return Trace(
         events=fitted(rows, EVENT_COLUMNS).sort("process", "start_ns", "depth").lazy(),
@@ -92,7 +92,7 @@ def build(rows: pl.DataFrame, origin: Origin) -> Trace:
         communicators=inferred.communicator_table(rows, origin.members),
         threads=threads,
         clocks=wall_clocks(processes, dates=origin.dates),
-        notes=(*origin.notes, *repeat_notes, *thread_notes, *call_notes, *lost.notes),
-        dropped=lost.counts,
+        notes=(*origin.notes, *repeat_notes, *thread_notes, *call_notes, *rejected.notes),
+        dropped=rejected.counts,
         recognition=origin.recognition,
     )

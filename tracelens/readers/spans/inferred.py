@@ -58,127 +58,142 @@ _ORDERED: Final = (
 )
 
 
-def lay_out_threads(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, list[Note]]:
-    """Number threads, find those in flight, and add `depth`; return rows, threads and notes."""
-    has_threads = "thread" in frame.columns
-    frame, names = _number_threads(find_streams(frame))
-    kinds = frame["kind"].unique().cast(pl.String)
-    crossing = [
+def lay_out_threads(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, list[Note]]:
+    """Number threads, find those in flight, and add `depth`.
+
+    Communication that crosses other work moves to an extra thread.
+    Returns the spans, the thread table with one row per process and thread, and notes.
+    """
+    has_threads = "thread" in spans.columns
+    spans, thread_names = _number_threads(find_streams(spans))
+    present_kinds = spans["kind"].unique().cast(pl.String)
+    crossing_kinds = [
         kind
         for kind in _COMMUNICATION
-        if kind in kinds and _crosses_work(frame, kind, has_threads=has_threads)
+        if kind in present_kinds and _crosses_work(spans, kind, has_threads=has_threads)
     ]
-    is_moved = pl.col("kind").cast(pl.String).is_in(crossing) & (pl.col("role") == "worker")
-    track = pl.col("thread").max().over("process") + 1
-    frame = frame.with_columns(thread=pl.when(is_moved).then(track).otherwise("thread"))
-    threads = _thread_table(frame, names)
-    notes = [
-        *_overlap_notes(crossing, has_threads=has_threads),
-        *_thread_notes(frame, threads),
-    ]
-    frame = frame.with_columns(pl.col("thread").cast(pl.UInt16))
-    return frame.with_columns(depth=_depths(frame)), threads, notes
+    is_crossing = pl.col("kind").cast(pl.String).is_in(crossing_kinds)
+    is_crossing &= pl.col("role") == "worker"
+    extra_thread = pl.col("thread").max().over("process") + 1
+    spans = spans.with_columns(thread=pl.when(is_crossing).then(extra_thread).otherwise("thread"))
+    threads = _describe_threads(spans, thread_names)
+    notes = _note_overlap(crossing_kinds, has_threads=has_threads) + _note_threads(spans, threads)
+    spans = spans.with_columns(pl.col("thread").cast(pl.UInt16))
+    return spans.with_columns(depth=_count_depths(spans)), threads, notes
 
 
-def _number_threads(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Turn threads into small numbers: their own where they have such, else in order of time.
+def _number_threads(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Turn thread labels into small numbers: the labels if all are such, else in order of time.
 
-    Returns:
-        The rows, and a table `process`, `thread`, `thread_name`, empty without threads.
+    Returns the spans, and a table `process`, `thread`, `thread_name`, empty without threads.
     """
-    if "thread" not in frame.columns:
-        schema = {"process": pl.Int32, "thread": pl.Int64, "thread_name": pl.String}
-        return frame.with_columns(thread=pl.lit(0, pl.Int64)), pl.DataFrame(schema=schema)
-    threads = frame.group_by("process", label=pl.col("thread"), maintain_order=True).agg(
+    if "thread" not in spans.columns:
+        name_schema = {"process": pl.Int32, "thread": pl.Int64, "thread_name": pl.String}
+        return spans.with_columns(thread=pl.lit(0, pl.Int64)), pl.DataFrame(schema=name_schema)
+    threads = spans.group_by("process", label=pl.col("thread"), maintain_order=True).agg(
         first_ns=pl.col("start_ns").min()
     )
-    number = pl.col("label").cast(pl.String).cast(pl.Int64, strict=False)
-    are_small = number.is_between(0, _MOST_THREADS - 1).fill_null(value=False).all()
-    threads = threads.sort("process", "first_ns").select(
-        "process",
-        "label",
-        thread=pl.when(are_small).then(number).otherwise(pl.int_range(pl.len()).over("process")),
-    )
-    rows = frame.rename({"thread": "label"}).join(
+    label_number = pl.col("label").cast(pl.String).cast(pl.Int64, strict=False)
+    are_small_numbers = label_number.is_between(0, _MOST_THREADS - 1).fill_null(value=False).all()
+    turn = pl.int_range(pl.len()).over("process")
+    number = pl.when(are_small_numbers).then(label_number).otherwise(turn)
+    threads = threads.sort("process", "first_ns").select("process", "label", thread=number)
+    numbered_spans = spans.rename({"thread": "label"}).join(
         threads, on=["process", "label"], how="left", nulls_equal=True, maintain_order="left"
     )
-    names = threads.select("process", "thread", thread_name=pl.col("label").cast(pl.String))
-    return rows.drop("label"), names
+    thread_names = threads.select("process", "thread", thread_name=pl.col("label").cast(pl.String))
+    return numbered_spans.drop("label"), thread_names
 
 
-def _crosses_work(frame: pl.DataFrame, kind: str, *, has_threads: bool) -> bool:
-    """Return True if operations of a kind cross other work of their worker's thread.
+def _crosses_work(spans: pl.DataFrame, kind: str, *, has_threads: bool) -> bool:
+    """Return True if operations of `kind` overlap earlier or later `_WORK` of their worker's thread.
 
     Without threads, being within other work is enough.
     """
-    is_operation, start, end = pl.col("is_operation"), pl.col("start_ns"), pl.col("end_ns")
-    work_end = pl.when(~is_operation).then(end).cum_max().forward_fill().over(_THREAD)
-    next_work = pl.when(~is_operation).then(start).shift(-1).backward_fill().over(_THREAD)
-    # The lesser of an end and of none is that end.
-    overlap = pl.when(work_end.is_not_null()).then(pl.min_horizontal(work_end, end) - start)
-    overlap_before = pl.when(work_end < end).then(overlap) if has_threads else overlap
-    share = pl.max_horizontal(overlap_before, end - next_work) / (end - start).clip(lower_bound=1)
-    crossing = (
-        frame.lazy()
+    is_operation, start_ns, end_ns = pl.col("is_operation"), pl.col("start_ns"), pl.col("end_ns")
+    is_work = ~is_operation
+    work_end_ns = pl.when(is_work).then(end_ns).cum_max().forward_fill().over(_THREAD)
+    next_work_ns = pl.when(is_work).then(start_ns).shift(-1).backward_fill().over(_THREAD)
+    # `min_horizontal` ignores the null end of an open span.
+    common_end_ns = pl.min_horizontal(work_end_ns, end_ns)
+    overlap_ns = pl.when(work_end_ns.is_not_null()).then(common_end_ns - start_ns)
+    if has_threads:
+        overlap_ns = pl.when(work_end_ns < end_ns).then(overlap_ns)
+    duration_ns = (end_ns - start_ns).clip(lower_bound=1)
+    overlap_share = pl.max_horizontal(overlap_ns, end_ns - next_work_ns) / duration_ns
+    share_query = (
+        spans.lazy()
         .filter(pl.col("role") == "worker", pl.col("kind").cast(pl.String).is_in([kind, *_WORK]))
-        .select(*_THREAD, start, end.fill_null(_FOREVER), is_operation=pl.col("kind") == kind)
+        .select(*_THREAD, start_ns, end_ns.fill_null(_FOREVER), is_operation=pl.col("kind") == kind)
         .sort(*_THREAD, "start_ns", "end_ns", descending=[False, False, False, True])
-        .with_columns(crosses=share.fill_null(0) > MIN_SHARE_TO_CROSS)
+        .with_columns(crosses=overlap_share.fill_null(0) > MIN_SHARE_TO_CROSS)
         .filter("is_operation")
         .select(pl.col("crosses").mean())
     )
-    share_crossing = crossing.collect().item()
-    return bool(share_crossing is not None and share_crossing > MIN_SHARE_OF_CROSSING)
+    crossing_share = share_query.collect().item()
+    return bool(crossing_share is not None and crossing_share > MIN_SHARE_OF_CROSSING)
 
 
-def _thread_table(frame: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
-    """Describe all threads; a worker's streams and those that only communicate are in flight."""
+def _describe_threads(spans: pl.DataFrame, thread_names: pl.DataFrame) -> pl.DataFrame:
+    """Return the thread table: one row per process and thread, with its name and `in_flight`.
+
+    A worker's streams, and its threads that only communicate, are in flight.
+    """
     communicates = pl.col("kind").cast(pl.String).is_in(_COMMUNICATION)
     communicates &= pl.col("role") == "worker"
-    levels = frame.group_by(_THREAD).agg(level=level_of_thread(communicates)).sort(_THREAD)
-    threads = levels.join(names, on=_THREAD, how="left", maintain_order="left").with_columns(
+    thread_levels = spans.group_by(_THREAD).agg(level=level_of_thread(communicates)).sort(_THREAD)
+    threads = thread_levels.join(thread_names, on=_THREAD, how="left", maintain_order="left")
+    threads = threads.with_columns(
         in_flight=pl.col("level") > pl.col("level").min().over("process"),
         name=pl.coalesce("thread_name", pl.format("thread {}", "thread")),
     )
     return fitted(threads, THREAD_COLUMNS)
 
 
-def _depths(frame: pl.DataFrame) -> pl.Series:
-    """Count nesting process by process: sorting many short arrays is quicker than one long one."""
-    thread = frame["thread"].cast(pl.Int64).to_numpy()
-    start_ns, end_ns = frame["start_ns"].to_numpy(), frame["end_ns"].fill_null(_FOREVER).to_numpy()
-    nesting = np.zeros(frame.height, np.int64)
-    bounds = np.flatnonzero(np.diff(frame["process"].to_numpy(), prepend=-1, append=-1))
-    for first, last in pairwise(bounds):
-        process = slice(first, last)
-        nesting[process] = depths(thread[process], start_ns[process], end_ns[process])
-    return pl.Series("depth", np.minimum(nesting, _MOST_THREADS).astype(np.uint16))
+def _count_depths(spans: pl.DataFrame) -> pl.Series:
+    """Return the number of spans that enclose each span on its thread; `spans` are sorted by process.
+
+    Counted process by process: sorting many short arrays is quicker than sorting one long one.
+    """
+    threads = spans["thread"].cast(pl.Int64).to_numpy()
+    start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].fill_null(_FOREVER).to_numpy()
+    depth = np.zeros(spans.height, np.int64)
+    process_bounds = np.flatnonzero(np.diff(spans["process"].to_numpy(), prepend=-1, append=-1))
+    for first, last in pairwise(process_bounds):
+        rows = slice(first, last)
+        depth[rows] = depths(threads[rows], start_ns[rows], end_ns[rows])
+    return pl.Series("depth", np.minimum(depth, _MOST_THREADS).astype(np.uint16))
 
 
-def _overlap_notes(crossing: list[str], *, has_threads: bool) -> list[Note]:
-    if not crossing:
+def _note_overlap(crossing_kinds: list[str], *, has_threads: bool) -> list[Note]:
+    """Note which kinds of communication overlap other work; no note if there are none."""
+    if not crossing_kinds:
         return []
     owner = "thread" if has_threads else "rank"
     advice = "give it a thread of its own" if has_threads else "add 'thread'"
     sentence = (
-        f"Communication ({', '.join(crossing)}) overlaps other work of its {owner}, so it is taken to "
-        f"run beside the code; {advice} to say where it ran."
+        f"Communication ({', '.join(crossing_kinds)}) overlaps other work of its {owner}, so it is "
+        f"taken to run beside the code; {advice} to say where it ran."
     )
     return [Note(file="", sentence=sentence, kind="table")]
 
 
-def _thread_notes(frame: pl.DataFrame, threads: pl.DataFrame) -> list[Note]:
-    """Note the kinds of each thread or stream of a worker, if there are several."""
-    kinds = (
-        frame.filter(pl.col("role") == "worker")
+def _note_threads(spans: pl.DataFrame, threads: pl.DataFrame) -> list[Note]:
+    """Note the kinds of span on each thread or stream of workers; no note if each has one thread.
+
+    `threads_and_kinds`: one row per thread and kind; `named_threads`: one row per name of a thread.
+    """
+    threads_and_kinds = (
+        spans.filter(pl.col("role") == "worker")
         .group_by("process", "thread", pl.col("kind").cast(pl.String))
         .agg(rows=pl.len(), first_ns=pl.col("start_ns").min())
         .join(threads.with_columns(pl.col("thread").cast(pl.Int64)), on=["process", "thread"])
     )
-    if kinds.select(pl.col("thread").n_unique().over("process").max()).item() in {None, 1}:
+    thread_counts = threads_and_kinds.select(pl.col("thread").n_unique().over("process"))
+    if thread_counts["thread"].max() in {None, 1}:
         return []
-    names = (
-        kinds.group_by("name", "kind")
+    named_threads = (
+        threads_and_kinds.group_by("name", "kind")
         .agg(pl.col("rows").sum(), pl.col("in_flight").all(), pl.col("first_ns").min())
         .sort("rows", "kind", descending=[True, False])
         .group_by("name", maintain_order=True)
@@ -188,67 +203,64 @@ def _thread_notes(frame: pl.DataFrame, threads: pl.DataFrame) -> list[Note]:
     )
     listed = ", ".join(
         f"{quoted(name)} ({', '.join(kinds)}{'; beside the code' if in_flight else ''})"
-        for name, kinds, in_flight in names.head(MAX_ENTRIES_LISTED).rows()
+        for name, kinds, in_flight in named_threads.head(MAX_ENTRIES_LISTED).rows()
     )
-    hidden = names.height - MAX_ENTRIES_LISTED
-    more = f" and {hidden} more" if hidden > 0 else ""
-    sentence = f"Recognised as threads and streams of ranks: {listed}{more}."
+    unlisted_count = named_threads.height - MAX_ENTRIES_LISTED
+    unlisted = f" and {unlisted_count} more" if unlisted_count > 0 else ""
+    sentence = f"Recognised as threads and streams of ranks: {listed}{unlisted}."
     return [Note(file="", sentence=sentence, kind="table")]
 
 
-def number_steps(frame: pl.DataFrame) -> pl.DataFrame:
-    """Fill `step` by rows for steps if no row has one; rows are in order of process and time."""
-    if "step" in frame.columns and frame["step"].count():
-        return frame.with_columns(pl.col("step").fill_null(-1))
+def number_steps(spans: pl.DataFrame) -> pl.DataFrame:
+    """Fill `step`: if no span has one, number the spans of kind `step` from 0 in each process.
+
+    Other spans get -1. `spans` are in order of process and time.
+    """
+    if "step" in spans.columns and spans["step"].count():
+        return spans.with_columns(pl.col("step").fill_null(-1))
     is_step = pl.col("kind") == "step"
-    number = is_step.cum_sum().over("process").cast(pl.Int32) - 1
-    return frame.with_columns(step=pl.when(is_step).then(number).otherwise(pl.lit(-1, pl.Int32)))
+    step_index = is_step.cum_sum().over("process").cast(pl.Int32) - 1
+    no_step = pl.lit(-1, pl.Int32)
+    return spans.with_columns(step=pl.when(is_step).then(step_index).otherwise(no_step))
 
 
-def match_collectives(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Complete `communicator`, `seq` and `status` of the workers' collectives.
+def match_collectives(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
+    """Complete `communicator`, `seq` and `status` of the workers' collectives; return spans and notes.
 
     Estimated times without a number have no order that would match them.
     """
-    is_call = (
-        (pl.col("kind") == "reduction")
-        & pl.col("op").cast(pl.String).is_in(COLLECTIVES)
-        & (pl.col("role") == "worker")
-    )
-    frame = _complete_communicators(frame, is_call)
+    is_call = (pl.col("kind") == "reduction") & (pl.col("role") == "worker")
+    is_call &= pl.col("op").cast(pl.String).is_in(COLLECTIVES)
+    spans = _complete_communicators(spans, is_call)
     is_call &= pl.col("seq").is_not_null() | (pl.col("status") != "estimated")
-    calls = frame.with_row_index("row").filter(is_call)
+    calls = spans.with_row_index("row").filter(is_call)
     tables = []
-    groups_of_problem: dict[str, list[str]] = {}
-    for (group,), calls_of_group in calls.group_by("communicator", maintain_order=True):
-        numbers, problem = _number_calls(calls_of_group)
+    communicators_by_problem: dict[str, list[str]] = {}
+    for (communicator,), group in calls.group_by("communicator", maintain_order=True):
+        numbers, problem = _number_calls(group)
         tables.append(numbers)
-        groups_of_problem.setdefault(problem, []).append(quoted(str(group)))
-    notes = [
-        _collective_note(problem, groups)
-        for problem, groups in groups_of_problem.items()
-        if problem
-    ]
+        communicators_by_problem.setdefault(problem, []).append(quoted(str(communicator)))
+    communicators_by_problem.pop("", None)  # these match
+    notes = [_note_collectives(*entry) for entry in communicators_by_problem.items()]
     if not tables:
-        return frame, notes
-    joined = frame.with_row_index("row").join(
-        pl.concat(tables), on="row", how="left", maintain_order="left"
-    )
+        return spans, notes
+    spans = spans.with_row_index("row")
+    spans = spans.join(pl.concat(tables), on="row", how="left", maintain_order="left")
     is_estimated = pl.col("estimated") & (pl.col("status") == "closed")
     status = pl.when(is_estimated).then(pl.lit("estimated"))
-    return joined.with_columns(
+    return spans.with_columns(
         seq=pl.when(is_call).then("number").otherwise("seq"),
         status=status.otherwise(pl.col("status").cast(pl.String)),
     ).drop("row", "number", "estimated"), notes
 
 
-def number_messages(frame: pl.DataFrame) -> pl.DataFrame:
-    """Count the messages without a number between two ranks, which overtake each other nowhere.
+def number_messages(spans: pl.DataFrame) -> pl.DataFrame:
+    """Fill `seq` of messages between two ranks by their order, as they do not overtake each other.
 
-    Only where both record equally many; others stay without one, and are not matched.
+    Only where a pair has no numbers, and as many sends as receives; others stay null, unmatched.
     """
-    if "peer" not in frame.columns or "seq" not in frame.columns:
-        return frame
+    if "peer" not in spans.columns or "seq" not in spans.columns:
+        return spans
     op = pl.col("op").cast(pl.String)
     is_message = (
         op.is_in(POINT_TO_POINT)
@@ -256,17 +268,17 @@ def number_messages(frame: pl.DataFrame) -> pl.DataFrame:
         & (pl.col("role") == "worker")
         & (pl.col("peer") >= 0)
     )
-    if not frame.select((is_message & pl.col("seq").is_null()).any()).item():
-        return frame
-    pair = ["communicator", *(name for name in ("key",) if name in frame.columns), "from", "to"]
-    sends = op == "send"
-    messages = (
-        frame.with_row_index("row")
-        .filter(is_message)
+    if not spans.select((is_message & pl.col("seq").is_null()).any()).item():
+        return spans
+    pair = ["communicator", *(["key"] if "key" in spans.columns else []), "from", "to"]
+    is_send = op == "send"
+    spans = spans.with_row_index("row")
+    message_numbers = (
+        spans.filter(is_message)
         .with_columns(
-            pl.when(sends).then("rank").otherwise("peer").cast(pl.Int64).alias("from"),
-            pl.when(sends).then("peer").otherwise("rank").cast(pl.Int64).alias("to"),
-            sends=sends,
+            pl.when(is_send).then("rank").otherwise("peer").cast(pl.Int64).alias("from"),
+            pl.when(is_send).then("peer").otherwise("rank").cast(pl.Int64).alias("to"),
+            sends=is_send,
         )
         .with_columns(
             number=pl.int_range(pl.len()).over(*pair, "sends", order_by="start_ns").cast(pl.Int64),
@@ -276,102 +288,111 @@ def number_messages(frame: pl.DataFrame) -> pl.DataFrame:
         .filter("is_even", "has_no_numbers")
         .select("row", "number")
     )
-    numbered = frame.with_row_index("row").join(
-        messages, on="row", how="left", maintain_order="left"
-    )
-    return numbered.with_columns(seq=pl.coalesce("seq", "number")).drop("row", "number")
+    spans = spans.join(message_numbers, on="row", how="left", maintain_order="left")
+    return spans.with_columns(seq=pl.coalesce("seq", "number")).drop("row", "number")
 
 
-def communicator_table(frame: pl.DataFrame, members: Mapping[str, Sequence[int]]) -> pl.DataFrame:
-    """Return the communicators that collectives name, with the ranks that call them.
+def communicator_table(spans: pl.DataFrame, members: Mapping[str, Sequence[int]]) -> pl.DataFrame:
+    """Return one row per communicator that collectives name: its name and ranks.
 
-    And with `members`, by communicator, even those without a row.
+    The ranks are those that call it, and those that `members` lists for its name.
     """
     member_table = pl.DataFrame(
         {"name": list(members), "ranks": [list(ranks) for ranks in members.values()]},
         schema={"name": pl.String(), "ranks": pl.List(pl.Int32())},
     )
     callers = (
-        frame.filter((pl.col("role") == "worker") & pl.col("communicator").is_not_null())
+        spans.filter((pl.col("role") == "worker") & pl.col("communicator").is_not_null())
         .group_by("communicator")
         .agg(callers=pl.col("rank").unique().cast(pl.Int32))
         .with_columns(name=pl.col("communicator").cast(pl.String))
     )
-    all_ranks = pl.col("callers").list.set_union(pl.col("ranks").fill_null([])).list.sort()
-    table = callers.join(member_table, on="name", how="left").with_columns(ranks=all_ranks)
+    known_ranks = pl.col("callers").list.set_union(pl.col("ranks").fill_null([])).list.sort()
+    table = callers.join(member_table, on="name", how="left").with_columns(ranks=known_ranks)
     return fitted(table.sort("name"), COMMUNICATOR_COLUMNS)
 
 
-def _complete_communicators(frame: pl.DataFrame, is_call: pl.Expr) -> pl.DataFrame:
-    """Assign to collectives without a communicator that of all ranks."""
-    optional = {"communicator": pl.Categorical(), "seq": pl.Int64()}
-    frame = frame.with_columns(
+def _complete_communicators(spans: pl.DataFrame, is_call: pl.Expr) -> pl.DataFrame:
+    """Put calls without a communicator into that of all ranks, `world`; add missing columns."""
+    optional_columns = {"communicator": pl.Categorical(), "seq": pl.Int64()}
+    spans = spans.with_columns(
         pl.lit(None, dtype).alias(name)
-        for name, dtype in optional.items()
-        if name not in frame.columns
+        for name, dtype in optional_columns.items()
+        if name not in spans.columns
     )
-    world = pl.when(is_call).then(pl.lit(WORLD, pl.Categorical()))
-    return frame.with_columns(communicator=pl.coalesce("communicator", world))
+    world_of_calls = pl.when(is_call).then(pl.lit(WORLD, pl.Categorical()))
+    return spans.with_columns(communicator=pl.coalesce("communicator", world_of_calls))
 
 
 def _number_calls(calls: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Return `row`, `number` and `estimated` of the calls of one communicator, and a problem or ""."""
-    numbered = calls.filter(pl.col("seq").is_not_null())
-    if numbered.is_empty():
-        uneven = _uneven(calls)
-        if uneven:
-            return _numbers(calls, pl.lit(None)), _UNEVEN.format(uneven=uneven)
-        turn = pl.int_range(pl.len()).over("process", "name", "step")
-        ordered = _dense(calls.with_columns(turn=turn), "step", "name", "turn")
-        return ordered.with_columns(estimated=pl.lit(value=True)), _ORDERED
-    if not _repeats(numbered, "seq"):
-        is_large = numbered.select((pl.col("seq") >= _MOST_CALLS).any()).item()
-        return _dense(calls, "seq") if is_large else _numbers(calls, pl.col("seq")), ""
-    if not _repeats(numbered, "step", "seq"):
-        return _dense(calls, "step", "seq"), ""
-    return _numbers(calls, pl.lit(None)), _TWICE
+    """Number the calls of one communicator so that calls of different ranks match.
+
+    Returns a table `row`, `number` (null: not matched) and `estimated`; and the problem in words,
+    or "".
+    """
+    calls_with_seq = calls.filter(pl.col("seq").is_not_null())
+    if calls_with_seq.is_empty():
+        uneven_call = _describe_uneven_call(calls)
+        if uneven_call:
+            return _number_table(calls, pl.lit(None)), _UNEVEN.format(uneven=uneven_call)
+        turn_in_step = pl.int_range(pl.len()).over("process", "name", "step")
+        numbers = _number_by_key(calls.with_columns(turn=turn_in_step), "step", "name", "turn")
+        return numbers.with_columns(estimated=pl.lit(value=True)), _ORDERED
+    if not _has_repeated_key(calls_with_seq, "seq"):
+        is_large = calls_with_seq.select((pl.col("seq") >= _MOST_CALLS).any()).item()
+        return _number_by_key(calls, "seq") if is_large else _number_table(calls, pl.col("seq")), ""
+    if not _has_repeated_key(calls_with_seq, "step", "seq"):
+        return _number_by_key(calls, "step", "seq"), ""
+    return _number_table(calls, pl.lit(None)), _TWICE
 
 
-def _repeats(calls: pl.DataFrame, *key: str) -> bool:
-    return bool(calls.select(pl.struct("process", *key).is_duplicated().any()).item())
+def _has_repeated_key(calls: pl.DataFrame, *key_columns: str) -> bool:
+    """Return True if a process makes two calls that are equal in `key_columns`."""
+    return bool(calls.select(pl.struct("process", *key_columns).is_duplicated().any()).item())
 
 
-def _uneven(calls: pl.DataFrame) -> str:
-    """Name the first call that ranks make different numbers of; empty without one."""
-    ranks = calls["process"].n_unique()
-    counts = (
+def _describe_uneven_call(calls: pl.DataFrame) -> str:
+    """Describe the first call that processes make different numbers of in a step; "" without one."""
+    process_count = calls["process"].n_unique()
+    uneven_counts = (
         calls.group_by("name", "step", "process", maintain_order=True)
         .len()
         .group_by("name", "step", maintain_order=True)
         .agg(least=pl.col("len").min(), most=pl.col("len").max(), ranks=pl.len())
-        .filter((pl.col("least") < pl.col("most")) | (pl.col("ranks") < ranks))
+        .filter((pl.col("least") < pl.col("most")) | (pl.col("ranks") < process_count))
     )
-    if counts.is_empty():
+    if uneven_counts.is_empty():
         return ""
-    uneven_call = counts.row(0, named=True)
-    smallest = 0 if uneven_call["ranks"] < ranks else uneven_call["least"]
-    where = f" in step {uneven_call['step']}" if uneven_call["step"] >= 0 else ""
-    return f"{smallest} to {uneven_call['most']} of {quoted(uneven_call['name'])}{where}"
+    first_uneven = uneven_counts.row(0, named=True)
+    least_count = 0 if first_uneven["ranks"] < process_count else first_uneven["least"]
+    step_text = f" in step {first_uneven['step']}" if first_uneven["step"] >= 0 else ""
+    return f"{least_count} to {first_uneven['most']} of {quoted(first_uneven['name'])}{step_text}"
 
 
-def _dense(calls: pl.DataFrame, *key: str) -> pl.DataFrame:
-    """Assign one number to calls with equal keys, in the order of the first rank that makes them."""
-    order = (
+def _number_by_key(calls: pl.DataFrame, *key_columns: str) -> pl.DataFrame:
+    """Return `row` and `number` of calls: equal keys share a number, in the order of the first rank.
+
+    Calls without `seq` get no number if it is a key column.
+    """
+    first_calls = (
         calls.sort("process", "start_ns")
-        .unique(key, keep="first", maintain_order=True)
+        .unique(key_columns, keep="first", maintain_order=True)
         .sort("step", "process", "start_ns", maintain_order=True)
         .with_row_index("number")
     )
-    joined = calls.join(order.select(*key, "number"), on=key, how="left", nulls_equal=True)
-    has_key = pl.col("seq").is_not_null() if "seq" in key else pl.lit(value=True)
-    return _numbers(joined, pl.when(has_key).then("number"))
+    numbered_calls = calls.join(
+        first_calls.select(*key_columns, "number"), on=key_columns, how="left", nulls_equal=True
+    )
+    has_key = pl.col("seq").is_not_null() if "seq" in key_columns else pl.lit(value=True)
+    return _number_table(numbered_calls, pl.when(has_key).then("number"))
 
 
-def _numbers(calls: pl.DataFrame, number: pl.Expr) -> pl.DataFrame:
+def _number_table(calls: pl.DataFrame, number: pl.Expr) -> pl.DataFrame:
+    """Return `row`, `number` and `estimated` (False) of calls."""
     return calls.select("row", number=number.cast(pl.Int64), estimated=pl.lit(value=False))
 
 
-def _collective_note(problem: str, groups: list[str]) -> Note:
-    more = " and more" if len(groups) > MAX_ENTRIES_LISTED else ""
-    listed = ", ".join(groups[:MAX_ENTRIES_LISTED]) + more
-    return Note(file="", sentence=f"Collectives of {listed}: {problem}", kind="table")
+def _note_collectives(problem: str, communicators: list[str]) -> Note:
+    more = " and more" if len(communicators) > MAX_ENTRIES_LISTED else ""
+    listed_communicators = ", ".join(communicators[:MAX_ENTRIES_LISTED]) + more
+    return Note(file="", sentence=f"Collectives of {listed_communicators}: {problem}", kind="table")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _JUDGED: Final = ("start_ns", "duration_ns", "type", "status")
 _REASON: Final = "why it is left out"
 _PROCESS: Final = ("role", "rank")
-_EPOCH_NS: Final = (946_684_800_000_000_000, 4_102_444_800_000_000_000)  # the years 2000 to 2100
+_DATES_NS: Final = range(946_684_800 * 10**9, 4_102_444_800 * 10**9)  # the years 2000 to 2100
 _WINDOW_NS: Final = 1_000
 _OPTIONAL: Final = ("host", "clock", "world", "shard", "pid", "file")
 _ONE_CLOCK: Final = "table"
@@ -39,159 +39,172 @@ class Rejected:
     notes: tuple[Note, ...] = ()
 
 
-def fitted(frame: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+def fitted(table: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """Return exactly `columns`, in order and typed; what the frame does not have is null."""
-    return frame.select(
-        pl.col(name).cast(dtype) if name in frame.columns else pl.lit(None, dtype).alias(name)
+    return table.select(
+        pl.col(name).cast(dtype) if name in table.columns else pl.lit(None, dtype).alias(name)
         for name, dtype in columns.items()
     )
 
 
-def usable_rows(
-    frame: pl.DataFrame, unusable: Mapping[str, int], name: str
+def drop_unusable_spans(
+    spans: pl.DataFrame, earlier_counts: Mapping[str, int], source_name: str
 ) -> tuple[pl.DataFrame, Rejected]:
-    """Drop rows that break a rule; `unusable` were dropped before, by reason.
+    """Drop spans that break a rule; return the others, and what was dropped.
+
+    `earlier_counts` are spans that the reader of `source_name` dropped before, by reason.
 
     Raises:
         UnusableInput: nothing is left.
     """
-    frame = _with_types(_shift_times(frame)).with_columns(
+    spans = _fill_types_and_status(_shift_times(spans)).with_columns(
         duration_ns=pl.col("end_ns") - pl.col("start_ns")
     )
-    judged = frame.with_columns(reason_left_out(_JUDGED, _PROCESS).alias(_REASON))
-    usable = judged.filter(pl.col(_REASON).is_null()).drop(_REASON, "duration_ns")
-    usable = usable.with_columns(**held_to_range(usable.schema))
-    if usable.is_empty():
-        raise UnusableInput(f"In {name} no row is usable: not one has an end after its begin.")
-    counts = add_counts(unusable, count_reasons(judged[_REASON]))
-    counts = {reason: count for reason, count in counts.items() if count}
-    rejected = judged.filter(pl.col(_REASON).is_not_null()).with_columns(
-        pl.col("role").cast(pl.String)
-    )
-    lost = rejected.group_by(_PROCESS).agg(dropped=pl.len().cast(pl.Int64))
-    return usable, Rejected(counts, lost, _rejection_notes(counts, name))
+    judged_spans = spans.with_columns(reason_left_out(_JUDGED, _PROCESS).alias(_REASON))
+    usable_spans = judged_spans.filter(pl.col(_REASON).is_null()).drop(_REASON, "duration_ns")
+    usable_spans = usable_spans.with_columns(**held_to_range(usable_spans.schema))
+    if usable_spans.is_empty():
+        problem = "not one has an end after its begin"
+        raise UnusableInput(f"In {source_name} no row is usable: {problem}.")
+    count_by_reason = add_counts(earlier_counts, count_reasons(judged_spans[_REASON]))
+    count_by_reason = {reason: count for reason, count in count_by_reason.items() if count}
+    role = pl.col("role").cast(pl.String)
+    rejected_spans = judged_spans.filter(pl.col(_REASON).is_not_null()).with_columns(role)
+    dropped_by_process = rejected_spans.group_by(_PROCESS).agg(dropped=pl.len().cast(pl.Int64))
+    notes = _rejection_notes(count_by_reason, source_name)
+    return usable_spans, Rejected(count_by_reason, dropped_by_process, notes)
 
 
-def without_repeats(frame: pl.DataFrame, *, once: bool) -> tuple[pl.DataFrame, list[Note]]:
-    """Sort rows, and drop those that repeat another in every column; with `once` none does."""
-    times = ("process", "start_ns", "end_ns")
-    frame = frame.sort(times, descending=[False, False, True])
+def drop_repeated_spans(spans: pl.DataFrame, *, once: bool) -> tuple[pl.DataFrame, list[Note]]:
+    """Sort spans by process and time, and drop those that repeat another in every column.
+
+    `once`: none does, so they are only sorted. Returns the spans, and a note if some were dropped.
+    """
+    order_columns = ("process", "start_ns", "end_ns")
+    spans = spans.sort(order_columns, descending=[False, False, True])
     if once:
-        return frame, []
-    is_same_time = pl.all_horizontal(
-        pl.col(column).eq_missing(pl.col(column).shift(1)) for column in times
-    )
-    if not frame.select(is_same_time.any()).item():
-        return frame, []
-    distinct = frame.unique(maintain_order=True)
-    repeat_count = frame.height - distinct.height
+        return spans, []
+    cells = [pl.col(name) for name in order_columns]
+    is_same_time = pl.all_horizontal(cell.eq_missing(cell.shift(1)) for cell in cells)
+    if not spans.select(is_same_time.any()).item():
+        return spans, []
+    distinct_spans = spans.unique(maintain_order=True)
+    repeat_count = spans.height - distinct_spans.height
     if not repeat_count:
-        return frame, []
+        return spans, []
     sentence = f"{repeat_count:,} rows repeat another in every column: they count once."
-    return distinct, [Note(file="", sentence=sentence, kind="dropped")]
+    return distinct_spans, [Note(file="", sentence=sentence, kind="dropped")]
 
 
-def _with_types(frame: pl.DataFrame) -> pl.DataFrame:
-    """Fill `type` and `status`: a row without an end was still open when recording ended."""
+def _fill_types_and_status(spans: pl.DataFrame) -> pl.DataFrame:
+    """Fill `type` and `status`; a span without an end was still open when recording ended.
+
+    Events of another type than `span` are instants: they end where they start.
+    """
     event_type, status = (
-        pl.col(name).cast(pl.String) if name in frame.columns else pl.lit(None, pl.String)
+        pl.col(name).cast(pl.String) if name in spans.columns else pl.lit(None, pl.String)
         for name in ("type", "status")
     )
     event_type = pl.when(event_type.is_in(EVENT_TYPES)).then(event_type).otherwise(pl.lit("span"))
-    is_closed = status.is_in([word for word in STATUSES if word != "open"])
+    has_closing_status = status.is_in([word for word in STATUSES if word != "open"])
     status = (
         pl.when(pl.col("end_ns").is_null())
         .then(pl.lit("open"))
-        .when(is_closed)
+        .when(has_closing_status)
         .then(status)
         .otherwise(pl.lit("closed"))
     )
-    end = pl.when(event_type != "span").then("start_ns").otherwise("end_ns")
-    frame = frame.with_columns(end_ns=end, type=event_type.cast(EVENT_COLUMNS["type"]))
-    return frame.with_columns(status=status.cast(EVENT_COLUMNS["status"]))
+    end_ns = pl.when(event_type != "span").then("start_ns").otherwise("end_ns")
+    spans = spans.with_columns(end_ns=end_ns, type=event_type.cast(EVENT_COLUMNS["type"]))
+    return spans.with_columns(status=status.cast(EVENT_COLUMNS["status"]))
 
 
-def _shift_times(frame: pl.DataFrame) -> pl.DataFrame:
-    """Move times that begin before zero, as where zero is some event in the run."""
-    first_ns = frame["start_ns"].min()
+def _shift_times(spans: pl.DataFrame) -> pl.DataFrame:
+    """Shift all times so that the first is 0 if it is negative: zero was some event of the run."""
+    first_ns = spans["start_ns"].min()
     if not isinstance(first_ns, int) or not -LONGEST_NS < first_ns < 0:
-        return frame
-    times = [name for name in ("start_ns", "end_ns", "device_start_ns") if name in frame.columns]
-    return frame.with_columns(pl.col(times) - first_ns)
+        return spans
+    columns = ("start_ns", "end_ns", "device_start_ns")
+    time_columns = [name for name in columns if name in spans.columns]
+    return spans.with_columns(pl.col(time_columns) - first_ns)
 
 
-def _rejection_notes(counts: dict[str, int], name: str) -> tuple[Note, ...]:
-    if not counts:
+def _rejection_notes(count_by_reason: dict[str, int], source_name: str) -> tuple[Note, ...]:
+    if not count_by_reason:
         return ()
-    listed = ", ".join(f"{count:,} for {reason}" for reason, count in counts.items())
-    return (Note(file="", sentence=f"Of {name}, rows were left out: {listed}.", kind="dropped"),)
+    listed = ", ".join(f"{count:,} for {reason}" for reason, count in count_by_reason.items())
+    sentence = f"Of {source_name}, rows were left out: {listed}."
+    return (Note(file="", sentence=sentence, kind="dropped"),)
 
 
-def number_processes(frame: pl.DataFrame) -> pl.DataFrame:
+def number_processes(spans: pl.DataFrame) -> pl.DataFrame:
     """Number the processes: workers by rank, then servers."""
-    processes = frame.select(_PROCESS).unique().sort(pl.col("role") == "ps", "rank")
-    numbers = processes.with_row_index("process").cast({"process": pl.Int32})
-    return frame.join(numbers, on=_PROCESS, how="left", maintain_order="left")
+    processes = spans.select(_PROCESS).unique().sort(pl.col("role") == "ps", "rank")
+    numbered_processes = processes.with_row_index("process").cast({"process": pl.Int32})
+    return spans.join(numbered_processes, on=_PROCESS, how="left", maintain_order="left")
 
 
-def process_table(
-    frame: pl.DataFrame,
+def describe_processes(
+    spans: pl.DataFrame,
     threads: pl.DataFrame,
-    lost: Rejected,
-    name: str,
-    file: str,
+    rejected: Rejected,
+    source_name: str,
+    file_name: str,
     *,
     one_clock: bool,
 ) -> pl.DataFrame:
-    """Return the process table; processes share a clock by column, by option, or by host.
+    """Return the process table; processes share a clock by column, by `one_clock`, or by host.
 
-    A process with an open row, unless that is an operation in flight, did not end by itself.
+    A process with an open span on a thread that is not in flight did not end by itself.
 
     Raises:
-        UnusableInput: rows of one rank come from several hosts.
+        UnusableInput: spans of one rank come from several hosts.
     """
-    in_flight = threads.filter("in_flight").select("process", "thread")
-    open_rows = frame.filter(pl.col("status") == "open")
-    unended = open_rows.join(in_flight, on=["process", "thread"], how="anti")["process"].unique()
-    processes = _group_processes(frame)
-    _refuse_local_ranks(processes, name)
-    role = pl.when(pl.col("role") == "ps").then(pl.lit("ps")).otherwise(pl.lit("rank"))
-    label = pl.format("{} {}", role, "rank")
-    clock = pl.lit(_ONE_CLOCK) if one_clock else pl.coalesce("clock", "host", label)
-    described = processes.join(
-        lost.rows, on=_PROCESS, how="left", maintain_order="left"
-    ).with_columns(
-        clock_domain=clock,
-        host=pl.coalesce("host", label),
+    in_flight_threads = threads.filter("in_flight").select("process", "thread")
+    open_spans = spans.filter(pl.col("status") == "open")
+    open_spans = open_spans.join(in_flight_threads, on=["process", "thread"], how="anti")
+    unended_processes = open_spans["process"].unique()
+    processes = _group_processes(spans)
+    _refuse_local_ranks(processes, source_name)
+    role_word = pl.when(pl.col("role") == "ps").then(pl.lit("ps")).otherwise(pl.lit("rank"))
+    process_label = pl.format("{} {}", role_word, "rank")
+    clock_domain = pl.lit(_ONE_CLOCK) if one_clock else pl.coalesce("clock", "host", process_label)
+    processes = processes.join(rejected.rows, on=_PROCESS, how="left", maintain_order="left")
+    processes = processes.with_columns(
+        clock_domain=clock_domain,
+        host=pl.coalesce("host", process_label),
         world=pl.coalesce(pl.col("world").max(), pl.len()),
         shard=pl.when(pl.col("role") == "ps").then("shard"),
         main=pl.lit(value=True),
-        complete=~pl.col("process").is_in(unended.implode()),
+        complete=~pl.col("process").is_in(unended_processes.implode()),
         dropped=pl.col("dropped").fill_null(0),
-        file=pl.coalesce("file", pl.lit(file)),
+        file=pl.coalesce("file", pl.lit(file_name)),
     )
-    return fitted(described, PROCESS_COLUMNS)
+    return fitted(processes, PROCESS_COLUMNS)
 
 
 def wall_clocks(processes: pl.DataFrame, *, dates: bool) -> pl.DataFrame:
-    """Return clock readings that tie processes by their times, if these are moments since 1970."""
+    """Return clock readings at the first and last event of each process, if times are ns since 1970.
+
+    The reader knows that they are (`dates`), or they look so; else the table is empty.
+    """
     first_ns = processes["first_ns"].min()
-    is_date = isinstance(first_ns, int) and _EPOCH_NS[0] <= first_ns < _EPOCH_NS[1]
-    if not (dates or is_date):
+    looks_like_date = isinstance(first_ns, int) and first_ns in _DATES_NS
+    if not (dates or looks_like_date):
         return pl.DataFrame(schema=CLOCK_COLUMNS)
-    moments = processes.select("process", pl.concat_list("first_ns", "last_ns").alias("wall_ns"))
-    readings = moments.explode("wall_ns").with_columns(
-        method=pl.lit("local"), monotonic_ns="wall_ns", window_ns=pl.lit(_WINDOW_NS)
-    )
+    wall_ns = pl.concat_list("first_ns", "last_ns").alias("wall_ns")
+    readings = processes.select("process", wall_ns).explode("wall_ns")
+    method, window_ns = pl.lit("local"), pl.lit(_WINDOW_NS)
+    readings = readings.with_columns(method=method, monotonic_ns="wall_ns", window_ns=window_ns)
     return fitted(readings, CLOCK_COLUMNS)
 
 
-def _group_processes(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return one row a process; what the table does not have is null."""
-    absent = [column for column in _OPTIONAL if column not in frame.columns]
+def _group_processes(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per process; `events` counts its spans, columns of `_OPTIONAL` may be null."""
+    absent_columns = [column for column in _OPTIONAL if column not in spans.columns]
     return (
-        frame.lazy()
-        .with_columns(pl.lit(None, pl.Int32).alias(column) for column in absent)
+        spans.lazy()
+        .with_columns(pl.lit(None, pl.Int32).alias(column) for column in absent_columns)
         .with_columns(pl.col("role", "host", "clock", "file").cast(pl.String))
         .group_by("process", *_PROCESS)
         .agg(
@@ -206,14 +219,15 @@ def _group_processes(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _refuse_local_ranks(processes: pl.DataFrame, name: str) -> None:
-    of_several_hosts = processes.filter(pl.col("hosts").list.len() > 1)
-    if of_several_hosts.is_empty():
+def _refuse_local_ranks(processes: pl.DataFrame, source_name: str) -> None:
+    """Raise UnusableInput if the spans of one process come from several `hosts`."""
+    spread_processes = processes.filter(pl.col("hosts").list.len() > 1)
+    if spread_processes.is_empty():
         return
-    row = of_several_hosts.row(0, named=True)
-    first_host, second_host = row["hosts"][:2]
+    spread_process = spread_processes.row(0, named=True)
+    first_host, second_host = spread_process["hosts"][:2]
     raise UnusableInput(
-        f"In {name} rank {row['rank']} has rows of the hosts {quoted(first_host)} and "
+        f"In {source_name} rank {spread_process['rank']} has rows of the hosts {quoted(first_host)} and "
         f"{quoted(second_host)}: 'rank' must be the global rank, different for every process of the "
         "job."
     )

@@ -34,45 +34,43 @@ _OPTIONAL: Final[dict[str, pl.DataType]] = {
 _FLAG: Final = "on_device"
 
 
-def find_streams(frame: pl.DataFrame) -> pl.DataFrame:
-    """Flag the rows that ran on a device; give them device times and a thread named after their stream.
+def find_streams(spans: pl.DataFrame) -> pl.DataFrame:
+    """Flag the spans that ran on a device; give them device times and a thread named after their stream.
 
     Args:
-        frame: The usable rows with their `process`; `thread`, `stream` and device times may be missing.
+        spans: With their `process`; `thread`, `stream` and device times may be missing.
 
     Returns:
-        The rows with the flag `on_device`, and otherwise unchanged where it is nowhere set.
+        The spans with the flag `on_device`, and otherwise unchanged where it is nowhere set.
     """
-    given_columns = {*_OPTIONAL} & {*frame.columns}
-    absent = [
-        pl.lit(None, dtype).alias(name)
-        for name, dtype in _OPTIONAL.items()
-        if name not in given_columns
-    ]
-    flagged = frame.with_columns(absent).with_columns(_ran_on_device(given_columns).alias(_FLAG))
-    if not flagged[_FLAG].any():
-        return frame.with_columns(pl.lit(value=False).alias(_FLAG))
-    on_device, length = pl.when(_FLAG), pl.col("end_ns") - pl.col("start_ns")
-    start = pl.when(length.is_not_null()).then("start_ns")
-    thread = pl.col("thread").cast(pl.String)
-    name = pl.coalesce(
-        pl.format("stream {}", "stream"), pl.format("stream {}", thread), pl.lit(_DEVICE)
+    present_columns = {*_OPTIONAL} & {*spans.columns}
+    absent_names = [name for name in _OPTIONAL if name not in present_columns]
+    absent_columns = [pl.lit(None, _OPTIONAL[name]).alias(name) for name in absent_names]
+    flag = _ran_on_device(present_columns).alias(_FLAG)
+    flagged_spans = spans.with_columns(absent_columns).with_columns(flag)
+    if not flagged_spans[_FLAG].any():
+        return spans.with_columns(pl.lit(value=False).alias(_FLAG))
+    when_on_device, duration_ns = pl.when(_FLAG), pl.col("end_ns") - pl.col("start_ns")
+    start_ns = pl.when(duration_ns.is_not_null()).then("start_ns")
+    thread_label = pl.col("thread").cast(pl.String)
+    stream_name = pl.coalesce(
+        pl.format("stream {}", "stream"), pl.format("stream {}", thread_label), pl.lit(_DEVICE)
     )
-    return flagged.with_columns(
-        thread=on_device.then(name).otherwise(thread).cast(_OPTIONAL["thread"]),
-        stream=on_device.then(None).otherwise("stream"),
-        device_start_ns=on_device.then(start).otherwise("device_start_ns"),
-        device_duration_ns=on_device.then(length).otherwise("device_duration_ns"),
+    return flagged_spans.with_columns(
+        thread=when_on_device.then(stream_name).otherwise(thread_label).cast(_OPTIONAL["thread"]),
+        stream=when_on_device.then(None).otherwise("stream"),
+        device_start_ns=when_on_device.then(start_ns).otherwise("device_start_ns"),
+        device_duration_ns=when_on_device.then(duration_ns).otherwise("device_duration_ns"),
     )
 
 
-def _ran_on_device(given: AbstractSet[str]) -> pl.Expr:
-    """Return True for rows that ran on a device; `given` are the optional columns of the table."""
+def _ran_on_device(present_columns: AbstractSet[str]) -> pl.Expr:
+    """Return True for spans that ran on a device; `present_columns` are those of `_OPTIONAL`."""
     kind = pl.col("kind").cast(pl.String)
     on_stream = pl.col("stream").is_not_null()
-    if "thread" in given:
-        on_stream |= _is_stream(kind)
-    elif "stream" not in given:
+    if "thread" in present_columns:
+        on_stream |= _is_on_stream(kind)
+    elif "stream" not in present_columns:
         on_stream = kind == _DEVICE
     return (
         on_stream
@@ -83,13 +81,14 @@ def _ran_on_device(given: AbstractSet[str]) -> pl.Expr:
     )
 
 
-def _is_stream(kind: pl.Expr) -> pl.Expr:
+def _is_on_stream(kind: pl.Expr) -> pl.Expr:
     """Return True for rows whose thread is a device's stream."""
-    thread = ("process", "thread")
-    is_of_device = (kind == _DEVICE).mean().over(thread) >= MIN_SHARE_OF_DEVICE
-    has_phases = kind.is_in(_KINDS_OF_THREADS).any().over(thread)
-    name = pl.col("thread").cast(pl.String)
-    return name.str.contains(_NAME_OF_STREAM).fill_null(value=False) | (is_of_device & ~has_phases)
+    thread_columns = ("process", "thread")
+    is_mostly_device = (kind == _DEVICE).mean().over(thread_columns) >= MIN_SHARE_OF_DEVICE
+    has_phases = kind.is_in(_KINDS_OF_THREADS).any().over(thread_columns)
+    thread_label = pl.col("thread").cast(pl.String)
+    is_called_stream = thread_label.str.contains(_NAME_OF_STREAM).fill_null(value=False)
+    return is_called_stream | (is_mostly_device & ~has_phases)
 
 
 def level_of_thread(communicates: pl.Expr) -> pl.Expr:

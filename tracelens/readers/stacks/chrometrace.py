@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.readers.event_stream import EventStream, begin_of_events
+from tracelens.readers.event_stream import EventStream, read_first_bytes
 from tracelens.readers.json_values import MOST_US, as_number, as_object
 from tracelens.readers.stacks.runs import MAX_FRAMES, Frame, Run, Stacks, Thread
 
@@ -32,7 +32,7 @@ class _OpenFrames:
 
 def is_py_spy(path: Path) -> bool:
     """Return True if a file begins as py-spy's events do."""
-    return _MARK.search(begin_of_events(path)) is not None
+    return _MARK.search(read_first_bytes(path)) is not None
 
 
 def read_stacks(path: Path) -> Stacks:
@@ -50,18 +50,19 @@ def read_stacks(path: Path) -> Stacks:
 
     for event in stacks.read_events(EventStream(path), count_runs):
         _take_event(event, stacks, threads)
-    unended = sum(len(thread.frames) for thread in threads.values())
-    if unended:
-        stacks.left_out["frames that do not end"] = unended
+    open_count = sum(len(thread.frames) for thread in threads.values())
+    if open_count:
+        stacks.left_out["frames that do not end"] = open_count
     for (pid, tid), thread in threads.items():
         if thread.runs:
             stacks.runs[Thread(pid, f"thread {tid}")] = thread.runs
-    return stacks.with_rows()
+    return stacks.set_rows()
 
 
 def _take_event(
     event: dict[str, Any], stacks: Stacks, threads: dict[tuple[int, int], _OpenFrames]
 ) -> None:
+    """Open or close a frame of a thread; the time since its last event becomes a run."""
     phase, name = event.get("ph"), event.get("name")
     pid, tid, time_us = (as_number(event.get(key), MOST_US) for key in ("pid", "tid", "ts"))
     if phase not in ("B", "E"):
@@ -74,8 +75,8 @@ def _take_event(
     thread = threads[pid, tid]
     now_ns = time_us * 1_000
     if thread.frames and now_ns > thread.since_ns:
-        stack = stacks.number(tuple(thread.frames))
-        thread.runs.append(Run(thread.since_ns, now_ns, stack))
+        stack_number = stacks.number_stack(tuple(thread.frames))
+        thread.runs.append(Run(thread.since_ns, now_ns, stack_number))
     thread.since_ns = max(thread.since_ns, now_ns)
     if phase == "B" and len(thread.frames) < MAX_FRAMES:
         args = as_object(event.get("args"))

@@ -48,11 +48,11 @@ class StacksReader(FilesReader[Stacks]):
         )
         processes = trace.processes.select("process", "rank", "file")
         threads = trace.threads.select("process", "thread", thread_name="name")
-        of_processes = samples.join(processes, on=["file", "rank"], how="inner")
-        of_threads = of_processes.join(
+        samples_of_processes = samples.join(processes, on=["file", "rank"], how="inner")
+        samples_of_threads = samples_of_processes.join(
             threads, on=["process", "thread_name"], how="left", maintain_order="left"
         )
-        return trace.with_(samples=fitted(of_threads, SAMPLE_COLUMNS))
+        return trace.with_(samples=fitted(samples_of_threads, SAMPLE_COLUMNS))
 
     def gaps(self, run: FileSet[Stacks]) -> Iterator[Gap]:
         """Yield what samples do not say."""

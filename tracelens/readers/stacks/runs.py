@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -76,30 +76,30 @@ class Stacks(ReadFile):
     _numbers: dict[tuple[Frame, ...], int] = field(default_factory=dict)
     _text_bytes: int = 0
 
-    def number(self, frames: tuple[Frame, ...]) -> int:
+    def number_stack(self, frames: tuple[Frame, ...]) -> int:
         """Return the number of a stack, outermost frame first: a program comes back to a few.
 
         Raises:
             NotATrace: the texts of all stacks are larger than a file of samples may be.
         """
         stack_count = len(self._numbers)
-        number = self._numbers.setdefault(frames, stack_count)
-        if number == stack_count:
+        stack_number = self._numbers.setdefault(frames, stack_count)
+        if stack_number == stack_count:
             self._text_bytes += sum(len(frame.text) for frame in frames)
             refuse_beyond("samples", self._text_bytes, "the text of its stacks")
-        return number
+        return stack_number
 
-    def with_rows(self) -> Stacks:
+    def set_rows(self) -> Stacks:
         """Set `rows`: spans are phases, by the outermost function that names one, else functions."""
         spans = SpanBuffer[Key, Thread]()
-        keys = [*map(_key_of_stack, self._numbers)]
+        key_of_stack = [*map(_key_of_stack, self._numbers)]
         for thread, runs in self.runs.items():
-            for start_ns, end_ns, key in _merge_runs(runs, keys):
+            for start_ns, end_ns, key in _merge_runs(runs, key_of_stack):
                 spans.add(start_ns, end_ns, key, thread)
-        ranks = self._ranks()
+        rank_of_thread = self._ranks()
         threads_of_rank: dict[int, list[Thread]] = {}
         for thread in self.runs:
-            threads_of_rank.setdefault(ranks.get(thread, 0), []).append(thread)
+            threads_of_rank.setdefault(rank_of_thread.get(thread, 0), []).append(thread)
         for threads in threads_of_rank.values():  # samples do not separate steps: a rank has one
             start_ns = min(self.runs[thread][0].start_ns for thread in threads)
             end_ns = max(self.runs[thread][-1].end_ns for thread in threads)
@@ -107,11 +107,11 @@ class Stacks(ReadFile):
             spans.add(start_ns, end_ns, ("step", None, "all of the profile"), busiest)
         names = self._thread_names()
         self.rows = spans.frame(lambda key: SpanMeaning(*key), names.__getitem__)
-        if ranks:
+        if rank_of_thread:
             self.says_ranks = True
-            rank_of_thread = pl.Series([ranks[thread] for thread in spans.threads], dtype=pl.Int32)
+            ranks = pl.Series([rank_of_thread[thread] for thread in spans.threads], dtype=pl.Int32)
             thread_of_row = pl.Series(spans.thread_of_row, dtype=pl.UInt32)
-            self.rows = self.rows.with_columns(rank=rank_of_thread.gather(thread_of_row))
+            self.rows = self.rows.with_columns(rank=ranks.gather(thread_of_row))
         return self
 
     def _ranks(self) -> dict[Thread, int]:
@@ -130,17 +130,14 @@ class Stacks(ReadFile):
     def samples(self, rank: int) -> pl.DataFrame:
         """Return rows of `SAMPLE_COLUMNS` without process and thread; `rank` is that of the file."""
         ranks, names = self._ranks(), self._thread_names()
-        threads = [
-            (ranks.get(thread, rank), thread.pid or None, name) for thread, name in names.items()
-        ]
+        threads = [(ranks.get(key, rank), key.pid or None, name) for key, name in names.items()]
         thread_of_run = np.repeat(np.arange(len(threads)), [*map(len, self.runs.values())])
         rows = pl.DataFrame(threads, _THREAD_COLUMNS, orient="row")[thread_of_run]
-        runs = np.array([*chain.from_iterable(self.runs.values())], np.int64).reshape(-1, 3)
+        runs = np.array([*chain.from_iterable(self.runs.values())], np.int64)
+        start_ns, end_ns, stack = runs.reshape(-1, 3).T
         texts = [[frame.text for frame in frames] for frames in self._numbers]
         stacks = pl.Series(texts, dtype=pl.List(pl.String))
-        return rows.with_columns(
-            start_ns=runs[:, 0], end_ns=runs[:, 1], frames=stacks.gather(runs[:, 2])
-        )
+        return rows.with_columns(start_ns=start_ns, end_ns=end_ns, frames=stacks.gather(stack))
 
 
 def _merge_runs(runs: list[Run], keys: list[Key]) -> Iterator[tuple[int, int, Key]]:
@@ -150,15 +147,12 @@ def _merge_runs(runs: list[Run], keys: list[Key]) -> Iterator[tuple[int, int, Ke
         runs: Those of a thread, by begin.
         keys: The meaning of each stack, by its number.
     """
-    group = 0
-    groups = []
-    for index, run in enumerate(runs):
-        before = runs[index - 1] if index else run
-        group += keys[run.stack] != keys[before.stack] or run.start_ns != before.end_ns
-        groups.append(group)
-    for _, members in groupby(zip(groups, runs, strict=True), key=lambda pair: pair[0]):
-        merged = [run for _, run in members]
-        yield merged[0].start_ns, merged[-1].end_ns, keys[merged[0].stack]
+    start_ns = runs[0].start_ns if runs else 0
+    for run, next_run in zip_longest(runs, runs[1:]):
+        is_adjacent = next_run is not None and next_run.start_ns == run.end_ns
+        if not (is_adjacent and keys[next_run.stack] == keys[run.stack]):
+            yield start_ns, run.end_ns, keys[run.stack]
+            start_ns = next_run.start_ns if next_run else 0
 
 
 def _key_of_stack(frames: tuple[Frame, ...]) -> Key:

@@ -53,17 +53,18 @@ def read_stacks(path: Path) -> Stacks:
     if not isinstance(profiles, list) or not isinstance(shared, dict):
         raise NotATrace("it has no profiles and no frames, expected those of speedscope's format")
     entries = shared.get("frames")
-    frames = [_frame(entry) for entry in entries] if isinstance(entries, list) else []
+    frames = [_to_frame(entry) for entry in entries] if isinstance(entries, list) else []
     exporter = str(document.get("exporter"))
     stacks = Stacks(leaves_out_idle=exporter.startswith(_EXPORTER_WITHOUT_IDLE))
     for profile in profiles:
         _take_profile(profile, frames, stacks)
     if not stacks.runs and stacks.left_out["profiles that count no time"]:
         raise NotATrace("what its profiles count is no time, such as bytes or numbers of samples")
-    return stacks.with_rows()
+    return stacks.set_rows()
 
 
 def _take_profile(profile: object, frames: list[Frame], stacks: Stacks) -> None:
+    """Take the runs of a profile, which is that of one thread."""
     if not isinstance(profile, dict):
         stacks.unusable += 1
         return
@@ -74,9 +75,9 @@ def _take_profile(profile: object, frames: list[Frame], stacks: Stacks) -> None:
     name = str(profile.get("name") or "")
     process = _PROCESS.match(name)
     thread = Thread(int(process[1]) if process else 0, name)
-    read = _read_events if profile.get("type") == "evented" else _read_samples
+    read_runs = _read_events if profile.get("type") == "evented" else _read_samples
     runs = stacks.runs.setdefault(thread, [])
-    runs.extend(read(profile, frames, unit_ns, stacks))
+    runs.extend(read_runs(profile, frames, unit_ns, stacks))
     refuse_beyond("rows", sum(map(len, stacks.runs.values())))
     if not runs:
         del stacks.runs[thread]
@@ -91,17 +92,17 @@ def _read_samples(
         stacks.unusable += 1
         return
     stacks.unusable += abs(len(samples) - len(weights))
-    now_ns = float(_time_ns(profile.get("startValue"), unit_ns) or 0)
+    time_ns = float(_time_ns(profile.get("startValue"), unit_ns) or 0)
     for sample, weight in zip(samples, weights, strict=False):
-        length_ns = _time_ns(weight, unit_ns)
-        stack = _stack(sample, frames)
+        duration_ns = _time_ns(weight, unit_ns)
+        stack = _find_stack(sample, frames)
         stacks.sorts["samples"] += 1
-        if stack is None or length_ns is None or now_ns + length_ns >= MOST_NS:
+        if stack is None or duration_ns is None or time_ns + duration_ns >= MOST_NS:
             stacks.unusable += 1
             continue
-        start_ns, now_ns = round(now_ns), now_ns + length_ns
-        if stack and round(now_ns) > start_ns:
-            yield Run(start_ns, round(now_ns), stacks.number(stack))
+        start_ns, time_ns = round(time_ns), time_ns + duration_ns
+        if stack and round(time_ns) > start_ns:
+            yield Run(start_ns, round(time_ns), stacks.number_stack(stack))
 
 
 def _read_events(
@@ -113,28 +114,32 @@ def _read_events(
         stacks.unusable += 1
         return
     open_frames: list[int] = []
-    since_ns = 0
+    run_start_ns = 0
     for entry in events:
         event = as_object(entry)
-        frame, time_ns = event.get("frame"), _time_ns(event.get("at"), unit_ns)
+        frame_index, time_ns = event.get("frame"), _time_ns(event.get("at"), unit_ns)
         stacks.sorts["begins and ends of frames"] += 1
-        if time_ns is None or not isinstance(frame, int) or not 0 <= frame < len(frames):
+        if (
+            time_ns is None
+            or not isinstance(frame_index, int)
+            or not 0 <= frame_index < len(frames)
+        ):
             stacks.unusable += 1
             continue
         now_ns = round(time_ns)
-        if open_frames and now_ns > since_ns:
-            stack = stacks.number(tuple(frames[index] for index in open_frames))
-            yield Run(since_ns, now_ns, stack)
-        since_ns = max(since_ns, now_ns)
+        if open_frames and now_ns > run_start_ns:
+            stack_number = stacks.number_stack(tuple(frames[index] for index in open_frames))
+            yield Run(run_start_ns, now_ns, stack_number)
+        run_start_ns = max(run_start_ns, now_ns)
         if event.get("type") == "O" and len(open_frames) < MAX_FRAMES:
-            open_frames.append(frame)
-        elif event.get("type") == "C" and open_frames and open_frames[-1] == frame:
+            open_frames.append(frame_index)
+        elif event.get("type") == "C" and open_frames and open_frames[-1] == frame_index:
             open_frames.pop()
         else:
             stacks.unusable += 1
 
 
-def _stack(sample: object, frames: list[Frame]) -> tuple[Frame, ...] | None:
+def _find_stack(sample: object, frames: list[Frame]) -> tuple[Frame, ...] | None:
     """Return the frames of a sample; None if it names one that does not exist."""
     if not isinstance(sample, list) or len(sample) > MAX_FRAMES:
         return None
@@ -143,7 +148,8 @@ def _stack(sample: object, frames: list[Frame]) -> tuple[Frame, ...] | None:
     return tuple(frames[index] for index in sample)
 
 
-def _frame(entry: object) -> Frame:
+def _to_frame(entry: object) -> Frame:
+    """Return a frame by its name, file and line; 0 if the line is not known."""
     fields = as_object(entry)
     name, file = fields.get("name"), fields.get("file")
     return Frame(

@@ -50,8 +50,8 @@ def scan_arrow(path: Path) -> pl.LazyFrame:
     """
 
     def batches(names: list[str]) -> Iterator[pa.RecordBatch]:
-        places = sorted(schema.get_field_index(name) for name in names)
-        options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
+        column_indices = sorted(schema.get_field_index(name) for name in names)
+        options = pa.ipc.IpcReadOptions(included_fields=column_indices, use_threads=False)
         with pa.ipc.open_file(mapped(path), options=options) as reader:
             for index in range(reader.num_record_batches):
                 yield reader.get_batch(index)
@@ -78,34 +78,36 @@ def scan_parquet(path: Path) -> pl.LazyFrame:
 
 
 def _scan(schema: pa.Schema, batches: _Batches) -> pl.LazyFrame:
+    """Return a lazy frame of `schema`, whose rows are those of `batches`, called with column names."""
     schema.to_string()  # a name that is no text is a ValueError here, and a panic in polars
     names = schema.names
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise NotATrace(f"it has several columns {quoted(twice[0])}, expected each name once")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise NotATrace(f"it has several columns {quoted(repeated[0])}, expected each name once")
 
     def rows(
-        chosen: list[str] | None, predicate: pl.Expr | None, count: int | None, _size: int | None
+        columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _size: int | None
     ) -> Iterator[pl.DataFrame]:
-        rows_left = count
-        for batch in batches(names if chosen is None else chosen):
-            frame = _frame(batch).select(names if chosen is None else chosen)
+        wanted_names, rows_left = names if columns is None else columns, n_rows
+        for batch in batches(wanted_names):
+            table = _to_frame(batch).select(wanted_names)
             if rows_left is not None:
-                frame = frame.head(rows_left)
-                rows_left -= frame.height
-            yield frame if predicate is None else frame.filter(predicate)
+                table = table.head(rows_left)
+                rows_left -= table.height
+            yield table if predicate is None else table.filter(predicate)
             if rows_left == 0:
                 return
 
-    empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
-    return register_io_source(rows, schema=dict(_frame(empty).schema))
+    empty_columns = [pa.nulls(0, field.type) for field in schema]
+    empty_batch = pa.RecordBatch.from_arrays(empty_columns, schema=schema)
+    return register_io_source(rows, schema=dict(_to_frame(empty_batch).schema))
 
 
-def _frame(batch: pa.RecordBatch) -> pl.DataFrame:
+def _to_frame(batch: pa.RecordBatch) -> pl.DataFrame:
     batch.validate(full=True)
     for column in batch.columns:
         _refuse_long(column)
-    columns = {field.name: _simple(batch.column(place)) for place, field in enumerate(batch.schema)}
+    columns = {field.name: _simple(batch.column(index)) for index, field in enumerate(batch.schema)}
     return cast("pl.DataFrame", pl.from_arrow(pa.table(columns)))
 
 
@@ -125,13 +127,13 @@ def _simple(column: pa.Array[Any]) -> pa.Array[Any]:
     """Return a column in a type that polars has; nulls where it has none."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    kind = column.type
-    if isinstance(kind, pa.DictionaryType):
-        if any(is_text(kind.value_type) for is_text in _TEXT):
+    dtype = column.type
+    if isinstance(dtype, pa.DictionaryType):
+        if any(is_text(dtype.value_type) for is_text in _TEXT):
             return column
-        return _simple(column.cast(kind.value_type))
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return column.cast(pa.timestamp(kind.unit, "UTC"))  # the same moments
-    if any(is_kind(kind) for is_kind in _SIMPLE):
+        return _simple(column.cast(dtype.value_type))
+    if pa.types.is_timestamp(dtype) and dtype.tz is not None:
+        return column.cast(pa.timestamp(dtype.unit, "UTC"))  # the same moments
+    if any(is_kind(dtype) for is_kind in _SIMPLE):
         return column
     return pa.nulls(len(column))

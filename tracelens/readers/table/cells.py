@@ -51,37 +51,40 @@ class Cells:
     notes: tuple[Note, ...]
 
 
-def gather(table: pl.LazyFrame, plan: Plan, name: str) -> Cells:
-    """Read the columns of `plan`.
+def gather(table: pl.LazyFrame, plan: Plan, table_name: str) -> Cells:
+    """Read the columns of `plan`, one row per usable row of the table.
 
     Raises:
         EmptyTrace: there is no row.
         UnusableInput: no row is usable, or a time's unit is unknown.
     """
     schema = table.collect_schema()
-    dates = [s.column for o, s in plan.sources.items() if o in TIMES and _is_iso(table, schema, s)]
-    sources, notes = _with_units(table, schema, plan.sources, dates, name)
+    date_columns = [
+        source.column
+        for our_name, source in plan.sources.items()
+        if our_name in TIMES and _is_iso(table, schema, source)
+    ]
+    sources, notes = _decide_units(table, schema, plan.sources, date_columns, table_name)
     columns = [
-        describe(our_name, source, schema[source.column], iso=source.column in dates)
+        describe(our_name, source, schema[source.column], iso=source.column in date_columns)
         for our_name, source in sources.items()
     ]
-    frame = table.select(
+    rows = table.select(
         *(column.value.alias(column.our_name) for column in columns),
         *(_unread_text(column, schema[column.their_name]) for column in columns),
     ).collect(engine="streaming")
-    if frame.is_empty():
-        raise EmptyTrace(f"{name} has columns but not one row: expected one row a span.")
+    if rows.is_empty():
+        raise EmptyTrace(f"{table_name} has columns but not one row: expected one row a span.")
     for column in columns:
-        frame, column_notes = _read_texts(frame, column)
+        rows, column_notes = _read_texts(rows, column)
         notes += column_notes
-    usable, unusable = _drop_unusable(frame)
-    if usable.is_empty():
-        reason = next(
-            (n.sentence for n in notes if n.kind == "unreadable"), "required cells are empty."
-        )
-        raise UnusableInput(f"In {name} no row is usable: {reason}")
-    wall = any(column.moment for column in columns if column.our_name == "start")
-    return Cells(usable, wall, unusable, tuple(notes))
+    usable_rows, unusable_counts = _drop_unusable(rows)
+    if usable_rows.is_empty():
+        reasons = [note.sentence for note in notes if note.kind == "unreadable"]
+        reason = reasons[0] if reasons else "required cells are empty."
+        raise UnusableInput(f"In {table_name} no row is usable: {reason}")
+    has_dates = any(column.moment for column in columns if column.our_name == "start")
+    return Cells(usable_rows, has_dates, unusable_counts, tuple(notes))
 
 
 def _is_iso(table: pl.LazyFrame, schema: pl.Schema, source: Source) -> bool:
@@ -89,40 +92,41 @@ def _is_iso(table: pl.LazyFrame, schema: pl.Schema, source: Source) -> bool:
     if schema[source.column] != pl.String:
         return False
     cell = pl.col(source.column)
-    first = table.filter(cell.is_not_null() & ~is_absent(cell)).select(cell).head(1).collect()
-    return first.height == 1 and is_moment(first.item())
+    first_cell = table.filter(cell.is_not_null() & ~is_absent(cell)).select(cell).head(1).collect()
+    return first_cell.height == 1 and is_moment(first_cell.item())
 
 
-def _with_units(
+def _decide_units(
     table: pl.LazyFrame,
     schema: pl.Schema,
     sources: Mapping[str, Source],
-    dates: list[str],
-    name: str,
+    date_columns: list[str],
+    table_name: str,
 ) -> tuple[dict[str, Source], list[Note]]:
-    """Decide the unit of times whose column does not name one: whole numbers are nanoseconds."""
-    times = {our_name: source for our_name, source in sources.items() if our_name in TIMES}
+    """Take times whose column names no unit as nanoseconds, and note it; refuse if that is doubtful."""
+    time_sources = {our_name: source for our_name, source in sources.items() if our_name in TIMES}
     unitless = {
         our_name: source
-        for our_name, source in times.items()
+        for our_name, source in time_sources.items()
         if source.unit_ns is None
         and (schema[source.column].is_numeric() or is_text(schema[source.column]))
-        and source.column not in dates
+        and source.column not in date_columns
     }
     if not unitless:
         return dict(sources), []
-    with_units = [source.column for source in times.values() if source.unit_ns not in {None, 1}]
+    with_unit = [source.column for source in time_sources.values() if (source.unit_ns or 1) != 1]
     for our_name, source in unitless.items():
-        if with_units or _has_fractions(table, schema, source.column):
-            why = f"while {quoted(with_units[0])} does" if with_units else "and holds fractions"
+        if with_unit or _has_fractions(table, schema, source.column):
+            doubt = f"while {quoted(with_unit[0])} does" if with_unit else "and holds fractions"
             raise UnusableInput(
-                f"In {name} the column {quoted(source.column)} names no unit of time, {why}: say it "
-                f"with {map_option(source.column, f'{our_name}_s')} (or _ms, _us, _ns)."
+                f"In {table_name} the column {quoted(source.column)} names no unit of time, "
+                f"{doubt}: say it with {map_option(source.column, f'{our_name}_s')} "
+                "(or _ms, _us, _ns)."
             )
     listed = ", ".join(quoted(source.column) for source in unitless.values())
     sentence = f"No unit is named for the times in {listed}: they are taken as nanoseconds."
-    in_ns = {our_name: replace(source, unit_ns=1) for our_name, source in unitless.items()}
-    return dict(sources) | in_ns, [Note(file="", sentence=sentence, kind="table")]
+    sources_in_ns = {our_name: replace(source, unit_ns=1) for our_name, source in unitless.items()}
+    return dict(sources) | sources_in_ns, [Note(file="", sentence=sentence, kind="table")]
 
 
 def _has_fractions(table: pl.LazyFrame, schema: pl.Schema, column: str) -> bool:
@@ -141,70 +145,73 @@ def _unread_text(column: Column, dtype: pl.DataType) -> pl.Expr:
     return pl.when(is_unread).then(text).alias(_UNREAD.format(column.our_name))
 
 
-def _read_texts(frame: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list[Note]]:
+def _read_texts(rows: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list[Note]]:
     """Read the unread cells as text, and note those that are unusable even then.
 
     Required cells that are unusable stay in the column of unread texts.
     """
-    unread = _UNREAD.format(column.our_name)
-    if frame[column.our_name].dtype == pl.Categorical():
-        frame = frame.with_columns(_trim_words(frame[column.our_name]))
-    if not frame[unread].count():
-        return frame.drop(unread), []
-    text = pl.col(unread).str.strip_chars()
+    unread_name = _UNREAD.format(column.our_name)
+    if rows[column.our_name].dtype == pl.Categorical():
+        rows = rows.with_columns(_trim_words(rows[column.our_name]))
+    if not rows[unread_name].count():
+        return rows.drop(unread_name), []
+    text = pl.col(unread_name).str.strip_chars()
     is_empty = (is_absent(text) | column.is_nothing(text)).fill_null(value=False)
     cells = (
-        frame.lazy()
-        .select(unread)
+        rows.lazy()
+        .select(unread_name)
         .with_row_index("row")
-        .filter(pl.col(unread).is_not_null())
+        .filter(pl.col(unread_name).is_not_null())
         .with_columns(is_empty=is_empty)
         .with_columns(value=pl.when(~pl.col("is_empty")).then(column.parse_text(text)))
         .with_columns(unusable=pl.col("value").is_null() & ~pl.col("is_empty"))
         .collect()
     )
-    values = frame[column.our_name].scatter(cells["row"], cells["value"])
-    unusable = cells.filter("unusable")
-    texts = pl.repeat(None, frame.height, dtype=pl.String, eager=True)
-    texts = texts.scatter(unusable["row"], unusable[unread])
-    frame = frame.with_columns(values, texts.alias(unread))
-    if unusable.is_empty():
-        return frame.drop(unread), []
+    values = rows[column.our_name].scatter(cells["row"], cells["value"])
+    unusable_cells = cells.filter("unusable")
+    texts = pl.repeat(None, rows.height, dtype=pl.String, eager=True)
+    texts = texts.scatter(unusable_cells["row"], unusable_cells[unread_name])
+    rows = rows.with_columns(values, texts.alias(unread_name))
+    if unusable_cells.is_empty():
+        return rows.drop(unread_name), []
     treatment = "such rows are left out" if column.our_name in NEEDED else "taken as not applicable"
-    cells_hold = "1 cell holds" if unusable.height == 1 else f"{unusable.height:,} cells hold"
+    count = unusable_cells.height
+    cells_hold = "1 cell holds" if count == 1 else f"{count:,} cells hold"
     sentence = (
         f"In column {quoted(column.their_name)} {cells_hold} something else than {column.expected}, "
-        f"first {quoted(unusable[unread][0])} in row {unusable['row'][0] + 1}: {treatment}."
+        f"first {quoted(unusable_cells[unread_name][0])} in row {unusable_cells['row'][0] + 1}: "
+        f"{treatment}."
     )
-    return frame, [Note(file="", sentence=sentence, kind="unreadable")]
+    return rows, [Note(file="", sentence=sentence, kind="unreadable")]
 
 
 def _trim_words(column: pl.Series) -> pl.Series:
     """Drop words that mean "not applicable", and blanks around others."""
     spellings = distinct_words(column)
-    plain = pl.Series(spellings, dtype=pl.String)
-    absent = plain.to_frame("word").select(is_absent(pl.col("word")) | (pl.col("word") == "-1"))
+    words = pl.Series(spellings, dtype=pl.String)
+    are_absent = words.to_frame("word").select(is_absent(pl.col("word")) | (pl.col("word") == "-1"))
     trimmed = {
         spelling: None if is_nothing else spelling.strip()
-        for spelling, is_nothing in zip(spellings, absent.to_series(), strict=True)
+        for spelling, is_nothing in zip(spellings, are_absent.to_series(), strict=True)
     }
-    is_same = all(spelling == result for spelling, result in trimmed.items())
-    return column if is_same else mapped(column, trimmed)
+    is_unchanged = all(spelling == result for spelling, result in trimmed.items())
+    return column if is_unchanged else mapped(column, trimmed)
 
 
-def _drop_unusable(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Keep rows with rank, begin and a sound end, and compute `start_ns` and `end_ns`."""
-    end = pl.col("end") if "end" in frame.columns else pl.col("start") + pl.col("duration")
+def _drop_unusable(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Return rows with rank, `start_ns` and a sound `end_ns`, and the counts of others by reason."""
+    end_ns = pl.col("end") if "end" in rows.columns else pl.col("start") + pl.col("duration")
     reasons = [
         pl.when(pl.col(_UNREAD.format(name)).is_not_null()).then(pl.lit(unreadable(name)))
         for name in NEEDED
-        if _UNREAD.format(name) in frame.columns
+        if _UNREAD.format(name) in rows.columns
     ]
     reasons += [
         pl.when(pl.col(name).is_null()).then(pl.lit(missing_reason(name)))
         for name in ("rank", "start")
     ]
-    judged = frame.with_columns(pl.coalesce(reasons).alias(_REASON), start_ns="start", end_ns=end)
-    usable = judged.filter(pl.col(_REASON).is_null())
-    spent = [column for column in usable.columns if column.endswith("!") or column in TIMES]
-    return usable.drop(_REASON, *spent), count_reasons(judged[_REASON])
+    reason = pl.coalesce(reasons).alias(_REASON)
+    judged_rows = rows.with_columns(reason, start_ns="start", end_ns=end_ns)
+    used_columns = [name for name in rows.columns if name.endswith("!") or name in TIMES]
+    usable_rows = judged_rows.filter(pl.col(_REASON).is_null()).drop(_REASON, *used_columns)
+    return usable_rows, count_reasons(judged_rows[_REASON])

@@ -53,14 +53,15 @@ def distinct_words(column: pl.Series) -> list[str]:
 
 def mapped(column: pl.Series, translations: Mapping[str, str | None]) -> pl.Series:
     """Replace every word of a categorical column by another, or by null."""
-    different = column.drop_nulls().unique()
-    targets = [translations.get(word) for word in different.cast(pl.String)]
-    codes = different.to_physical().to_numpy()
-    index_of_code = np.full(int(codes.max(initial=0)) + 2, len(targets), np.int64)  # else: no word
-    index_of_code[codes] = np.arange(len(targets))
+    distinct = column.drop_nulls().unique()
+    target_words = [translations.get(word) for word in distinct.cast(pl.String)]
+    codes = distinct.to_physical().to_numpy()
+    no_word = len(target_words)
+    index_of_code = np.full(int(codes.max(initial=0)) + 2, no_word, np.int64)
+    index_of_code[codes] = np.arange(len(target_words))
     code_of_row = column.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
-    words = pl.Series(column.name, [*targets, None], dtype=pl.Categorical)
-    return words.gather(index_of_code[code_of_row])
+    words_by_index = pl.Series(column.name, [*target_words, None], dtype=pl.Categorical)
+    return words_by_index.gather(index_of_code[code_of_row])
 
 
 def is_text(dtype: pl.DataType) -> bool:
@@ -149,14 +150,16 @@ class Column:
 def describe(our_name: str, source: Source, dtype: pl.DataType, *, iso: bool) -> Column:
     """Return the readings of one column of a type; `iso`: its text is dates."""
     if our_name in TIMES:
-        return _time(our_name, source, dtype, iso=iso)
+        return _time_column(our_name, source, dtype, iso=iso)
     if our_name in _WORDS:
         return _word_column(our_name, source, dtype)
-    return _value(source, dtype) if our_name == "value" else _count(our_name, source, dtype)
+    if our_name == "value":
+        return _value_column(source, dtype)
+    return _count_column(our_name, source, dtype)
 
 
-def _time(our_name: str, source: Source, dtype: pl.DataType, *, iso: bool) -> Column:
-    """A begin may be -1; an end or a length that is -1 does not apply."""
+def _time_column(our_name: str, source: Source, dtype: pl.DataType, *, iso: bool) -> Column:
+    """Describe a column of times; a begin may be -1, an end or a duration of -1 does not apply."""
     cell, unit_ns = pl.col(source.column), source.unit_ns or 1
     value = moment(cell) if iso else nanoseconds(cell, dtype, unit_ns)
     are_dates = iso or isinstance(dtype, pl.Datetime)
@@ -180,6 +183,7 @@ def _time(our_name: str, source: Source, dtype: pl.DataType, *, iso: bool) -> Co
 
 
 def _word_column(our_name: str, source: Source, dtype: pl.DataType) -> Column:
+    """Describe a column of words; no text is left to be read a second time."""
     cell = pl.col(source.column)
     if dtype.is_float():  # whole numbers, as they are where a gap made them floats
         cell = cell.cast(pl.Int64, strict=False)
@@ -189,24 +193,24 @@ def _word_column(our_name: str, source: Source, dtype: pl.DataType) -> Column:
     return Column(our_name, source.column, "a word", value, lambda _: pl.lit(None, _WORD))
 
 
-def _value(source: Source, dtype: pl.DataType) -> Column:
+def _value_column(source: Source, dtype: pl.DataType) -> Column:
+    """Describe a column of numbers of any kind; NaN does not apply."""
     number = pl.col(source.column).cast(_FLOAT, strict=False)
     value = number if dtype.is_numeric() or is_text(dtype) else pl.lit(None, _FLOAT)
-    return Column(
-        "value",
-        source.column,
-        "a number",
-        value.fill_nan(None),
-        lambda text: text.cast(_FLOAT, strict=False).fill_nan(None),
-    )
+
+    def parse_text(text: pl.Expr) -> pl.Expr:
+        return text.cast(_FLOAT, strict=False).fill_nan(None)
+
+    return Column("value", source.column, "a number", value.fill_nan(None), parse_text)
 
 
-def _count(our_name: str, source: Source, dtype: pl.DataType) -> Column:
-    result_dtype, limit = EVENT_COLUMNS.get(our_name, _COUNT), _LIMITS.get(our_name)
+def _count_column(our_name: str, source: Source, dtype: pl.DataType) -> Column:
+    """Describe a column of whole numbers from 0, below the limit that some have."""
+    our_dtype, limit = EVENT_COLUMNS.get(our_name, _COUNT), _LIMITS.get(our_name)
 
     def in_range(number: pl.Expr) -> pl.Expr:
         fits = (number >= 0) & (number < limit) if limit else number >= 0
-        return pl.when(fits).then(number.cast(result_dtype, strict=False))
+        return pl.when(fits).then(number.cast(our_dtype, strict=False))
 
     def parse_text(text: pl.Expr) -> pl.Expr:
         number = whole_number(text.cast(_FLOAT, strict=False), _FLOAT)

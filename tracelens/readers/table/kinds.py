@@ -32,72 +32,67 @@ MAX_WORDS_LISTED: Final = 12  # words in a sentence: more are counted [policy]
 _WORD: Final = pl.Categorical()
 
 
-def translate(frame: pl.DataFrame, renaming: Renaming) -> tuple[pl.DataFrame, list[Note]]:
-    """Fill kind, op and name of every row; return notes on unknown words."""
-    absent = [pl.lit(None, _WORD).alias(name) for name in _SOURCES if name not in frame.columns]
-    frame = frame.with_columns(absent)
-    distinct = frame.group_by(_SOURCES, maintain_order=True).agg(count=pl.len())
-    translated = _translate_words(distinct, renaming)
-    meanings = pl.concat(
-        [distinct.select(_SOURCES), translated.select(*_MEANT.values())], how="horizontal"
-    )
-    joined = frame.join(meanings, on=_SOURCES, how="left", nulls_equal=True, maintain_order="left")
-    rows = joined.drop(_SOURCES).rename({meant: name for name, meant in _MEANT.items()})
-    return rows, _notes_on_unknown(translated) + _notes_on_nameless(translated)
+def translate(rows: pl.DataFrame, renaming: Renaming) -> tuple[pl.DataFrame, list[Note]]:
+    """Fill kind, op and name of every row; each combination of words is translated once."""
+    missing_names = [name for name in _SOURCES if name not in rows.columns]
+    rows = rows.with_columns(pl.lit(None, _WORD).alias(name) for name in missing_names)
+    combinations = rows.group_by(_SOURCES, maintain_order=True).agg(count=pl.len())
+    translated = _translate_words(combinations, renaming)
+    meanings = translated.select(*_SOURCES, *_MEANT.values())
+    joined = rows.join(meanings, on=_SOURCES, how="left", nulls_equal=True, maintain_order="left")
+    named_rows = joined.drop(_SOURCES).rename({meant: name for name, meant in _MEANT.items()})
+    return named_rows, _notes_on_unknown(translated) + _notes_on_nameless(translated)
 
 
-def _translate_words(distinct: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
+def _translate_words(combinations: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
     """Return the meaning of each combination of words, and the unknown words in it."""
-    meanings = {name: _known_words(distinct, name, renaming) for name in _SOURCES}
-    kinds = {
-        name: _translate_column(name, {w: kind for w, (kind, _) in meanings[name].items()})
+    meanings = {name: _known_words(combinations, name, renaming) for name in _SOURCES}
+    kind_by_column = {
+        name: _translate_column(name, {word: kind for word, (kind, _) in meanings[name].items()})
         for name in _SOURCES
     }
-    by_name = pl.when(pl.col("kind").is_null()).then(kinds["name"])
-    kernels = [word for word in distinct_words(distinct["name"]) if kernel_meaning(word)]
-    communicates = pl.col("name").cast(pl.String).is_in(kernels) & (kinds["kind"] == "device")
-    reduces = pl.when(communicates).then(pl.lit("reduction", _WORD))
-    kind = pl.coalesce(reduces, kinds["kind"], kinds["op"], by_name)
-    return distinct.with_columns(
+    kind_by_name = pl.when(pl.col("kind").is_null()).then(kind_by_column["name"])
+    communication_names = filter(kernel_meaning, distinct_words(combinations["name"]))
+    is_kernel = kind_by_column["kind"] == "device"
+    is_communication = is_kernel & pl.col("name").cast(pl.String).is_in([*communication_names])
+    kernel_kind = pl.when(is_communication).then(pl.lit("reduction", _WORD))
+    kind = pl.coalesce(kernel_kind, kind_by_column["kind"], kind_by_column["op"], kind_by_name)
+    return combinations.with_columns(
         kind_meant=kind.fill_null(pl.lit("user", _WORD)),
-        op_meant=_operation(meanings, kind),
+        op_meant=_choose_operation(meanings, kind),
         name_meant=pl.coalesce("name", "op", "kind", pl.lit("user", _WORD)),
         unknown=pl.when(kind.is_null()).then(pl.coalesce("kind", "name", pl.lit("", _WORD))),
     )
 
 
-def translate_roles(frame: pl.DataFrame, renaming: Renaming, table: str) -> pl.DataFrame:
+def translate_roles(rows: pl.DataFrame, renaming: Renaming, table: str) -> pl.DataFrame:
     """Fill the role of every row: as given, else servers are the ranks that only serve.
 
     Raises:
         UnusableInput: a role is neither worker nor ps.
     """
-    serving = pl.col("op").cast(pl.String).is_in(_SERVING) & (pl.col("kind") == "ps")
-    guessed = pl.when(serving.all().over("rank")).then(pl.lit("ps")).otherwise(pl.lit("worker"))
-    if "role" not in frame.columns:
-        return frame.with_columns(role=guessed.cast(_WORD))
-    roles = {
-        role_word: renaming.roles.get(normal(role_word)) or role(role_word)
-        for role_word in distinct_words(frame["role"])
-    }
-    unknown_word = min(
-        (role_word for role_word, meaning in roles.items() if meaning is None), default=None
-    )
-    if unknown_word is not None:
+    is_serving = pl.col("op").cast(pl.String).is_in(_SERVING) & (pl.col("kind") == "ps")
+    only_serves = is_serving.all().over("rank")
+    guessed_role = pl.when(only_serves).then(pl.lit("ps")).otherwise(pl.lit("worker")).cast(_WORD)
+    if "role" not in rows.columns:
+        return rows.with_columns(role=guessed_role)
+    words = distinct_words(rows["role"])
+    role_by_word = {word: renaming.roles.get(normal(word)) or role(word) for word in words}
+    unknown_words = [word for word, known_role in role_by_word.items() if known_role is None]
+    if unknown_words:
+        unknown_word = min(unknown_words)
         raise UnusableInput(
             f"In {table} the role {quoted(unknown_word)} is not known: expected worker or ps; say which "
             f"it is with {map_option('role:' + unknown_word, 'worker')} (or =ps)."
         )
-    given = mapped(frame["role"], roles)
-    return frame.with_columns(role=pl.coalesce(given, guessed.cast(_WORD)))
+    given_role = mapped(rows["role"], role_by_word)
+    return rows.with_columns(role=pl.coalesce(given_role, guessed_role))
 
 
-def _known_words(frame: pl.DataFrame, column: str, renaming: Renaming) -> dict[str, Meaning]:
-    meanings = {
-        spelling: renaming.kinds.get(normal(spelling)) or meaning(spelling)
-        for spelling in distinct_words(frame[column])
-    }
-    return {spelling: known for spelling, known in meanings.items() if known}
+def _known_words(rows: pl.DataFrame, column: str, renaming: Renaming) -> dict[str, Meaning]:
+    words = distinct_words(rows[column])
+    meanings = {word: renaming.kinds.get(normal(word)) or meaning(word) for word in words}
+    return {word: known for word, known in meanings.items() if known}
 
 
 def _translate_column(column: str, known: Mapping[str, str | None]) -> pl.Expr:
@@ -108,33 +103,31 @@ def _translate_column(column: str, known: Mapping[str, str | None]) -> pl.Expr:
     return pl.col(column).cast(pl.String).replace_strict(translations, default=None).cast(_WORD)
 
 
-def _operation(known: Mapping[str, Mapping[str, Meaning]], kind: pl.Expr) -> pl.Expr:
+def _choose_operation(meanings: Mapping[str, Mapping[str, Meaning]], kind: pl.Expr) -> pl.Expr:
     """Return the operation by the first word of the row's kind, else the given operation."""
-    fitting = []
+    fitting_ops = []
     for name in ("op", "kind", "name"):
-        op = _translate_column(name, {word: op for word, (_, op) in known[name].items()})
-        of = _translate_column(name, {word: kind for word, (kind, op) in known[name].items() if op})
-        fitting.append(pl.when(of == kind).then(op))
-    return pl.coalesce(*fitting, "op")
+        op_of_word = {word: op for word, (_, op) in meanings[name].items()}
+        kind_of_word = {word: own for word, (own, op) in meanings[name].items() if op}
+        is_of_kind = _translate_column(name, kind_of_word) == kind
+        fitting_ops.append(pl.when(is_of_kind).then(_translate_column(name, op_of_word)))
+    return pl.coalesce(*fitting_ops, "op")
 
 
-def _notes_on_unknown(translated: pl.DataFrame) -> list[Note]:
+def _notes_on_unknown(combinations: pl.DataFrame) -> list[Note]:
+    """Note the words of no known kind; `combinations` has one row per kind, operation and name."""
     counts = (
-        translated.drop_nulls("unknown")
+        combinations.drop_nulls("unknown")
         .group_by(pl.col("unknown").cast(pl.String))
         .agg(pl.col("count").sum())
         .sort("count", "unknown", descending=[True, False])
     )
     if counts.is_empty():
         return []
-    total, listed_counts = int(counts["count"].sum()), counts.head(MAX_WORDS_LISTED)
-    listed = [
-        f"{quoted(word)} ({n:,})" if word else f"none ({n:,})"
-        for word, n in listed_counts.iter_rows()
-    ]
-    more_words = (
-        f" and {counts.height - MAX_WORDS_LISTED} more" if counts.height > MAX_WORDS_LISTED else ""
-    )
+    total, top_counts = int(counts["count"].sum()), counts.head(MAX_WORDS_LISTED).rows()
+    listed = [f"{quoted(word) if word else 'none'} ({count:,})" for word, count in top_counts]
+    more_count = counts.height - len(top_counts)
+    more_words = f" and {more_count} more" if more_count else ""
     sentence = (
         f"{total:,} spans are of a kind that TraceLens does not know: {', '.join(listed)}{more_words}; "
         "they are kept as 'user'. Say what one means with --map kind:WORD=KIND."
@@ -142,10 +135,10 @@ def _notes_on_unknown(translated: pl.DataFrame) -> list[Note]:
     return [Note(file="", sentence=sentence, kind="table")]
 
 
-def _notes_on_nameless(translated: pl.DataFrame) -> list[Note]:
+def _notes_on_nameless(combinations: pl.DataFrame) -> list[Note]:
     """Note reductions without an operation, which cannot be matched."""
     without_op = (pl.col("kind_meant") == "reduction") & pl.col("op_meant").is_null()
-    count = int(translated.filter(without_op)["count"].sum())
+    count = int(combinations.filter(without_op)["count"].sum())
     if not count:
         return []
     sentence = (

@@ -114,9 +114,9 @@ class Renaming:
         for their_name, our_name in theirs_to_ours.items():
             column, colon, table_word = their_name.partition(":")
             if colon and column in {"kind", "op"}:
-                known = meaning(our_name)
+                kind_meaning = meaning(our_name)
                 kinds[normal(table_word)] = _require(
-                    known, their_name, our_name, "kind or operation", _KINDS
+                    kind_meaning, their_name, our_name, "kind or operation", _KINDS
                 )
             elif colon and column == "role":
                 roles[normal(table_word)] = _require(
@@ -149,14 +149,12 @@ def plan(columns: Iterable[str], renaming: Renaming, table: str) -> Plan:
         InvalidArgument: the user named a column that the table does not have.
     """
     names = [name for name in columns if not name.startswith("__")]
-    missing = [their_name for their_name in renaming.columns if their_name not in names]
-    if missing:
-        raise InvalidArgument(
-            f"{table} has no column {quoted(missing[0])}; it has {_list_columns(names)}."
-        )
+    unknown_columns = [their_name for their_name in renaming.columns if their_name not in names]
+    if unknown_columns:
+        unknown = quoted(unknown_columns[0])
+        raise InvalidArgument(f"{table} has no column {unknown}; it has {_list_columns(names)}.")
     sources = {
-        our_name: Source(their_name, unit)
-        for their_name, (our_name, unit) in renaming.columns.items()
+        ours: Source(theirs, unit_ns) for theirs, (ours, unit_ns) in renaming.columns.items()
     }
     for our_name, candidates in _candidates(names, renaming).items():
         if our_name not in sources:
@@ -165,27 +163,28 @@ def plan(columns: Iterable[str], renaming: Renaming, table: str) -> Plan:
         sources.pop("duration", None)
     if EVENT_TYPE in names and EVENT_TYPE not in {source.column for source in sources.values()}:
         sources[EVENT_TYPE] = Source(EVENT_TYPE)
-    absent = [our_name for our_name in REQUIRED if our_name not in sources]
-    if "duration" in sources and "end" in absent:
-        absent.remove("end")
-    if absent:
-        needed = " and ".join(f"'{our_name}'" for our_name in absent)
+    missing_names = [our_name for our_name in REQUIRED if our_name not in sources]
+    if "duration" in sources and "end" in missing_names:
+        missing_names.remove("end")
+    if missing_names:
+        needed = " and ".join(f"'{our_name}'" for our_name in missing_names)
         raise UnusableInput(
             f"{table[0].upper()}{table[1:]} has {_list_columns(names)}: expected one row a span with "
             f"rank, start_ns and end_ns (or duration_ns), and none of them is {needed}; if one is, say "
-            f"so with --map COLUMN={absent[0]}."
+            f"so with --map COLUMN={missing_names[0]}."
         )
-    used = {source.column for source in sources.values()}
-    return Plan(sources, tuple(name for name in names if name not in used))
+    used_columns = {source.column for source in sources.values()}
+    return Plan(sources, tuple(name for name in names if name not in used_columns))
 
 
 def _candidates(names: list[str], renaming: Renaming) -> dict[str, list[Source]]:
     """Return for each of our columns the table's columns that may be it, the closest first."""
     candidates: dict[str, list[Source]] = {}
     for name in names:
-        known = column_meaning(name) if name not in renaming.columns else None
-        if known:
-            candidates.setdefault(known[0], []).append(Source(name, known[1]))
+        name_meaning = column_meaning(name) if name not in renaming.columns else None
+        if name_meaning:
+            our_name, unit_ns = name_meaning
+            candidates.setdefault(our_name, []).append(Source(name, unit_ns))
     for our_name, sources in candidates.items():
         sources.sort(key=partial(_source_distance, our_name))
     return candidates
@@ -208,11 +207,11 @@ def _split_words(name: str) -> list[str]:
 
 
 def column_meaning(name: str) -> tuple[str, int | None] | None:
-    """Return our column and the unit that a column's name means; None if it means nothing."""
+    """Return our column and the unit, in ns, that a column's name means; None if it means nothing."""
     name_words = _split_words(name)
-    joined, without_unit = "".join(name_words), "".join(name_words[:-1])
-    if joined in _OURS:
-        return _OURS[joined], None
+    joined_words, without_unit = "".join(name_words), "".join(name_words[:-1])
+    if joined_words in _OURS:
+        return _OURS[joined_words], None
     if name_words and name_words[-1] in UNITS and _OURS.get(without_unit) in TIMES:
         return _OURS[without_unit], UNITS[name_words[-1]]
     return None
@@ -223,9 +222,9 @@ def _distance(our_name: str, name: str) -> int:
     if name in {our_name, f"{our_name}_ns"}:
         return 0
     words = _split_words(name)
-    joined = "".join(words[:-1] if words[-1] in UNITS else words)
+    joined_words = "".join(words[:-1] if words[-1] in UNITS else words)
     synonyms = [normal(word) for word in (our_name, *(TIMES | OTHERS)[our_name].split())]
-    return 1 + (synonyms.index(joined) if joined in synonyms else len(synonyms))
+    return 1 + (synonyms.index(joined_words) if joined_words in synonyms else len(synonyms))
 
 
 def _source_distance(our_name: str, source: Source) -> int:
@@ -235,6 +234,6 @@ def _source_distance(our_name: str, source: Source) -> int:
 def _list_columns(names: list[str]) -> str:
     if not names:
         return "no column"
-    hidden = len(names) - MAX_COLUMNS_LISTED
-    more = f" and {hidden} more" if hidden > 0 else ""
+    unlisted_count = len(names) - MAX_COLUMNS_LISTED
+    more = f" and {unlisted_count} more" if unlisted_count > 0 else ""
     return f"the columns {', '.join(map(quoted, names[:MAX_COLUMNS_LISTED]))}{more}"

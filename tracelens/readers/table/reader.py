@@ -89,7 +89,7 @@ def scan(path: Path) -> pl.LazyFrame:
         if first_bytes.startswith(_ARROW):
             return scan_arrow(path)
         if path.suffix.casefold() in _TEXT:
-            return _with_header(_csv(path))
+            return _with_header(_scan_csv(path))
     except (*_DAMAGE, NotATrace) as error:
         raise NotATrace(f"'{path}' cannot be read as a table: {_reason(error)}.") from error
     raise NotATrace(
@@ -106,27 +106,24 @@ def _refuse_huge(path: Path, first_bytes: bytes) -> None:
         OSError, ValueError, struct.error, pyarrow.ArrowException: it is damaged.
     """
     with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-    rows, columns = 0, 0
+        file_bytes = os.fstat(file.fileno()).st_size
+    row_count, column_count = 0, 0
     if first_bytes.startswith(_PARQUET):
-        held = _footer(path)
-        rows, columns = held.num_rows, held.num_columns
-        groups = map(held.row_group, range(held.num_row_groups))
-        Growth(size).add_bytes(sum(max(0, group.total_byte_size) for group in groups))
+        metadata = _footer(path)
+        row_count, column_count = metadata.num_rows, metadata.num_columns
+        row_groups = map(metadata.row_group, range(metadata.num_row_groups))
+        Growth(file_bytes).add_bytes(sum(max(0, group.total_byte_size) for group in row_groups))
     elif first_bytes.startswith(_ARROW):
         content = mapped(path)
         view = memoryview(content)
-        Growth(size).add_all(view)
-        rows = sum(
-            layout_of(message.header(view)).rows
-            for message in messages(view)
-            if message.kind == BATCH
-        )
-        columns = len(pa.ipc.read_schema(content.slice(len(LEAD))))
+        Growth(file_bytes).add_all(view)
+        batches = [message for message in messages(view) if message.kind == BATCH]
+        row_count = sum(layout_of(batch.header(view)).rows for batch in batches)
+        column_count = len(pa.ipc.read_schema(content.slice(len(LEAD))))
     else:
-        rows = _count_lines(path)
-    refuse_beyond("rows", rows)
-    refuse_beyond("columns", columns)
+        row_count = _count_lines(path)
+    refuse_beyond("rows", row_count)
+    refuse_beyond("columns", column_count)
 
 
 def _count_lines(path: Path) -> int:
@@ -135,19 +132,19 @@ def _count_lines(path: Path) -> int:
     Raises:
         NotATrace: a line is longer than any that is read.
     """
-    count = length = 0
-    quoted = False
+    line_count = line_bytes = 0
+    is_quoted = False
     with open_regular(path) as file:
         for block in iter(partial(file.read, _BLOCK_BYTES), b""):
-            length += len(block)
+            line_bytes += len(block)
             for part in block.split(b'"'):
-                if not quoted and b"\n" in part:
-                    count += part.count(b"\n")
-                    length = 0
-                quoted = not quoted
-            quoted = not quoted  # a block ends within a part
-            refuse_beyond("text", length, "a line")
-    return count
+                if not is_quoted and b"\n" in part:
+                    line_count += part.count(b"\n")
+                    line_bytes = 0
+                is_quoted = not is_quoted
+            is_quoted = not is_quoted  # a block ends within a part
+            refuse_beyond("text", line_bytes, "a line")
+    return line_count
 
 
 def from_object(table: Any) -> pl.LazyFrame:
@@ -159,7 +156,7 @@ def from_object(table: Any) -> pl.LazyFrame:
     if isinstance(table, pl.LazyFrame):
         return table
     try:
-        return _spelt(_frame(table)).lazy()
+        return _spell_objects(_frame(table)).lazy()
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InvalidArgument(
@@ -179,12 +176,12 @@ def _frame(table: Any) -> pl.DataFrame:
         return pl.DataFrame(cells, strict=False)
 
 
-def _spelt(frame: pl.DataFrame) -> pl.DataFrame:
+def _spell_objects(table: pl.DataFrame) -> pl.DataFrame:
     """Turn columns of mixed Python objects into text."""
-    mixed = [name for name, kind in frame.schema.items() if kind == pl.Object]
-    return frame.with_columns(
-        pl.Series(name, [None if cell is None else str(cell) for cell in frame[name]], pl.String)
-        for name in mixed
+    mixed_columns = [name for name, kind in table.schema.items() if kind == pl.Object]
+    return table.with_columns(
+        pl.Series(name, [None if cell is None else str(cell) for cell in table[name]], pl.String)
+        for name in mixed_columns
     )
 
 
@@ -194,14 +191,14 @@ def _with_header(frame: pl.LazyFrame) -> pl.LazyFrame:
     return frame
 
 
-def _csv(path: Path) -> pl.LazyFrame:
+def _scan_csv(path: Path) -> pl.LazyFrame:
     """Read every cell as text: what it means is decided by column, not by its first rows."""
     with open_regular(path) as file, io.BufferedReader(file) as lines:
-        head = lines.readline(limit("text")).decode("utf-8-sig", "strict")
-    if not head.strip():
+        header = lines.readline(limit("text")).decode("utf-8-sig", "strict")
+    if not header.strip():
         raise NotATrace(f"'{path}' has no header line: expected the names of the columns.")
-    delimiter = max(_DELIMITERS, key=head.count)
-    refuse_beyond("columns", head.count(delimiter) + 1)
+    delimiter = max(_DELIMITERS, key=header.count)
+    refuse_beyond("columns", header.count(delimiter) + 1)
     return pl.scan_csv(
         _source(path),
         separator=delimiter,
@@ -249,18 +246,18 @@ def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool
         UnusableInput: columns are missing, or no row is usable.
     """
     name = f"'{file}'" if file else "the table"
-    planned = plan(table.collect_schema().names(), renaming, name)
-    cells = gather(table, planned, name)
-    rows, word_notes = translate(cells.frame, renaming)
+    column_plan = plan(table.collect_schema().names(), renaming, name)
+    cells = gather(table, column_plan, name)
+    translated_rows, word_notes = translate(cells.frame, renaming)
     origin = Origin(
         name,
         file,
         one_clock=one_clock,
         dates=cells.wall,
         unusable=cells.unusable,
-        notes=(*_unused(planned), *cells.notes, *word_notes),
+        notes=(*_unused(column_plan), *cells.notes, *word_notes),
     )
-    return spans.build(translate_roles(rows, renaming, name), origin)
+    return spans.build(translate_roles(translated_rows, renaming, name), origin)
 
 
 def _unused(planned: Plan) -> list[Note]:
@@ -287,9 +284,9 @@ class TableReader:
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read a file, which one process does, and whose events all stay in memory."""
         table = scan(path)
-        with _damage_named(path):
+        with _name_damage(path):
             trace = build(table, self.renaming, path.name, one_clock=self.one_clock)
-            trace = _with_facts(trace, path)
+            trace = _add_conversion_facts(trace, path)
         if options.progress:
             options.progress(1, 1)
         return trace.with_(path=path)
@@ -299,7 +296,7 @@ class TableReader:
         return build(from_object(table), self.renaming, "", one_clock=self.one_clock)
 
 
-def _with_facts(trace: Trace, path: Path) -> Trace:
+def _add_conversion_facts(trace: Trace, path: Path) -> Trace:
     """Add the facts that a conversion left in a Parquet file: its notes, and how sure its clock is."""
     if not _begin(path).startswith(_PARQUET):
         return trace
@@ -307,20 +304,20 @@ def _with_facts(trace: Trace, path: Path) -> Trace:
         facts = as_object(loads((_footer(path).metadata or {}).get(CONVERSION_KEY, b"{}")))
     except (OSError, ValueError, pa.ArrowException):
         return trace
-    sentences = facts.get("notes") if isinstance(facts.get("notes"), list) else ()
-    notes = [Note("", " ".join(s.split()), "chosen") for s in sentences or () if isinstance(s, str)]
-    window_ns, summed_up = (
-        as_count(facts.get(name), LONGEST_NS) or 0 for name in ("window_ns", "summed_up")
-    )
+    items = facts.get("notes")
+    sentences = [text for text in items if isinstance(text, str)] if isinstance(items, list) else []
+    notes = [Note("", " ".join(sentence.split()), "chosen") for sentence in sentences]
+    window_ns = as_count(facts.get("window_ns"), LONGEST_NS) or 0
+    summed_up_count = as_count(facts.get("summed_up"), LONGEST_NS) or 0
     return trace.with_(
         clocks=pl.concat([trace.clocks, common_clock(window_ns)]),
         notes=(*trace.notes, *notes),
-        dropped=trace.dropped | ({SUMMED_UP: summed_up} if summed_up else {}),
+        dropped=trace.dropped | ({SUMMED_UP: summed_up_count} if summed_up_count else {}),
     )
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
+def _name_damage(path: Path) -> Iterator[None]:
     """Turn errors of polars, while the rows of a damaged file are read, into a sentence."""
     try:
         yield

@@ -284,7 +284,7 @@ def _complete_rows(files_of_calls: Mapping[str, Calls], all_calls: pl.DataFrame)
         all_calls.filter(pl.col("op").is_in(COLLECTIVES), is_timed)
         .group_by(call_key)
         .agg(pl.col("start_ns").min())
-        .sort("start_ns", "op")
+        .sort("start_ns", "op", "call")
         .with_columns(seq=pl.int_range(pl.len()).over("communicator"))
         .drop("start_ns")
     )
@@ -316,7 +316,7 @@ def _facts(all_calls: pl.DataFrame) -> Iterator[tuple[str, str]]:
         most=pl.col("bytes").max(),
     )
     for name, median, call_count, smallest_bytes, largest_bytes in (
-        by_operation.sort("calls", descending=True).head(_LISTED).rows()
+        by_operation.sort("calls", "name", descending=[True, False]).head(_LISTED).rows()
     ):
         if median is None or smallest_bytes is None:
             continue

@@ -141,9 +141,9 @@ class EventTable:
     def pid(self) -> int | None:
         """The process that most rows of the host are of."""
         host_rows = self.rows.filter(~pl.col("category").is_in(["kernel", "copy"]))
-        pids = host_rows["pid"].value_counts(sort=True).cast({"pid": pl.String})["pid"]
-        commonest = pids[0] if len(pids) else None
-        return _parse_below(commonest, 10 ** (_MOST_DIGITS - 1))
+        counts = host_rows["pid"].value_counts().cast({"pid": pl.String})
+        pids = counts.sort("count", "pid", descending=[True, False])["pid"]
+        return _parse_below(pids[0] if len(pids) else None, 10 ** (_MOST_DIGITS - 1))
 
     @property
     def is_other(self) -> bool:

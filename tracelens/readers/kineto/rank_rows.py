@@ -129,7 +129,8 @@ def _kind_of_word(name: str) -> str | None:
 
 def _name_threads(table: EventTable) -> pl.Expr:
     """Name the thread of each row: its name and number, and its process if two have the same."""
-    threads = table.rows.select("pid", "tid").unique().cast(pl.String).fill_null("-").rows()
+    places = table.rows.select("pid", "tid").unique(maintain_order=True)
+    threads = places.cast(pl.String).fill_null("-").rows()
     has_several_processes = len({pid for pid, _ in threads}) > 1
     name_by_key: dict[str, str] = {}
     for pid, tid in threads:

@@ -287,7 +287,7 @@ def _recognize(
         left_out.update(table.left_out)
         count_by_category.update(dict(table.rows["category"].value_counts().rows()))
     event_count = sum(table.events for table in tables)
-    counts = count_by_category.most_common()
+    counts = sorted(count_by_category.items(), key=lambda item: (-item[1], item[0]))
     listed = ", ".join(f"{count:,} {_plural(category)}" for category, count in counts)
     is_foreign = all(table.is_other for table in tables)
     return Recognition(

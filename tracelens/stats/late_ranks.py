@@ -1,0 +1,61 @@
+"""Whether one rank is late again and again, asked after each step, with few false alarms in a whole run.
+
+A test that is repeated after each step finds something by chance sooner or later. This one does not: it
+bets that a rank is the last one, by more than a small lag, more often than one of all ranks would be.
+The capital of the bets is an e-process (Ramdas et al. 2023): in a run without a late rank it reaches
+1 / alpha with a probability of alpha at most, however long one looks (Ville 1939). Bets begin after
+each step, with ever smaller stakes that sum to 1, so that a rank is found that becomes late at any time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Floats
+
+# probability: of a false alarm in a whole run, whatever its length [policy]
+MAX_FALSE_ALARMS_OF_RUN: Final = 0.003
+# of a step: a rank that is late by less is not late [chosen]
+MIN_LAG_OF_LATE_RANK: Final = 0.03
+# shares of the largest bet that can be lost; all are made at once [chosen]
+SHARES_OF_LARGEST_BET: Final = (0.2, 0.5, 0.8, 0.95)
+# exponent: the stake of bets that begin after step n is n ** -POWER_OF_STAKES [chosen]
+POWER_OF_STAKES: Final = 1.1
+_SUM_OF_POWERS: Final = 10.5845  # of n ** -1.1 over all n (Riemann's zeta function) [definition]
+
+
+class LateRankTest:
+    """Bets on each of `rank_count` ranks, at least 2; steps are given one after the other."""
+
+    def __init__(self, rank_count: int) -> None:
+        self._chance = 1.0 / rank_count
+        # What is won for each unit if the rank is the last one; else `chance` of it is lost.
+        bets = np.array(SHARES_OF_LARGEST_BET) / self._chance
+        self._gains = 1.0 + bets * (1.0 - self._chance)
+        self._losses = 1.0 - bets * self._chance
+        self._capital = np.zeros((rank_count, len(bets)))
+        self._step_count = 0
+
+    def add_step(self, lags: Floats) -> list[int]:
+        """Add a step; return the ranks that are late beyond chance by now.
+
+        Args:
+            lags: By how much each rank came later than its peers, as a share of the step, [rank]; NaN
+                for a rank of which that is not known.
+        """
+        self._step_count += 1
+        self._capital += self._step_count**-POWER_OF_STAKES / _SUM_OF_POWERS
+        last = int(np.nanargmax(lags)) if np.isfinite(lags).any() else -1
+        is_late = np.zeros(len(lags), np.bool_)
+        if last >= 0:
+            is_late[last] = lags[last] >= MIN_LAG_OF_LATE_RANK
+        self._capital *= np.where(is_late[:, None], self._gains, self._losses)
+        return np.flatnonzero(self.evidence >= 1.0 / MAX_FALSE_ALARMS_OF_RUN).tolist()
+
+    @property
+    def evidence(self) -> Floats:
+        """The capital of each rank's bets, shared among all ranks, [rank]: 1 / alpha is significant."""
+        return np.asarray(self._capital.mean(axis=1) * self._chance)

@@ -95,8 +95,8 @@ def find_attempts(trace: Trace) -> list[Attempt]:
 
 def _begins_attempt(life: Life, lives: Sequence[Life]) -> bool:
     """Return True if a process does not belong to the attempt of those that began before it."""
-    others = [one for one in lives if one.rank != life.rank]
-    lived_on = [one for one in others if one.end_ns > life.begin_ns]
+    others = [other for other in lives if other.rank != life.rank]
+    lived_on = [other for other in others if other.end_ns >= life.begin_ns]
     if len(others) < len(lives):  # its rank had a process in the attempt
         return 2 * len(lived_on) <= len(others)
     return not lived_on

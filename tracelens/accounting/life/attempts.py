@@ -78,18 +78,18 @@ def find_attempts(trace: Trace) -> list[Attempt]:
     if trace.recognition is not None or trace.clocks.is_empty():
         return []
     outlines = outlined(trace)
-    members: list[list[Life]] = []
-    for life in sorted(_list_lives(trace), key=lambda one: (one.begin_ns, one.rank)):
-        if not members or _begins_attempt(life, members[-1]):
-            members.append([life])
+    lives_of_attempts: list[list[Life]] = []
+    for life in sorted(_list_lives(trace), key=lambda life: (life.begin_ns, life.rank)):
+        if not lives_of_attempts or _begins_attempt(life, lives_of_attempts[-1]):
+            lives_of_attempts.append([life])
         else:
-            members[-1].append(life)
+            lives_of_attempts[-1].append(life)
     attempts = []
-    for lives in members:
-        known = [life.process for life in lives if life.process in outlines]
-        if known:
-            process = max(known, key=lambda one: outlines[one].of_steps)
-            attempts.append(Attempt(tuple(sorted(lives, key=lambda one: one.rank)), process))
+    for lives in lives_of_attempts:
+        outlined_processes = [life.process for life in lives if life.process in outlines]
+        if outlined_processes:
+            most_steps = max(outlined_processes, key=lambda process: outlines[process].of_steps)
+            attempts.append(Attempt(tuple(sorted(lives, key=lambda life: life.rank)), most_steps))
     return attempts
 
 
@@ -134,19 +134,22 @@ def _describe_life(
     exits: dict[tuple[str, int, int], Exited],
     running: set[str],
 ) -> Life | None:
-    """Return when a worker lived, by the best that is known of its begin and end; None if nothing is."""
+    """Return when a worker lived, by the best that is known of its begin and end; None if nothing is.
+
+    `row` is its row in `Trace.processes`, `exits` are by host, process id and incarnation, and `running`
+    are the files of processes that may still run.
+    """
     process, offset_ns = row["process"], wall_to_common_ns(trace, row["process"])
     is_main_thread = (pl.col("process") == process) & pl.col("thread").is_null()
     fatal_ns = trace.endings.filter(is_main_thread)["at_ns"].to_list()
     known_ns = [row["first_ns"], row["last_ns"], *fatal_ns]
     entry = exits.get((row["host"], row["pid"], row["incarnation"]))
     if offset_ns is not None:
-        walls_ns = [row["started_ns"], row["incarnation"], entry.at_ns if entry else None]
-        known_ns += [wall_ns + offset_ns for wall_ns in walls_ns if wall_ns]
+        wall_times_ns = [row["started_ns"], row["incarnation"], entry.at_ns if entry else None]
+        known_ns += [wall_ns + offset_ns for wall_ns in wall_times_ns if wall_ns]
     if row["complete"]:
-        readings_ns = trace.clocks.filter(
-            (pl.col("process") == process) & pl.col("wall_ns").is_not_null()
-        )["monotonic_ns"].to_numpy()
+        is_reading = (pl.col("process") == process) & pl.col("wall_ns").is_not_null()
+        readings_ns = trace.clocks.filter(is_reading)["monotonic_ns"].to_numpy()
         known_ns += _to_common(trace, process, readings_ns[-1:]).tolist()
     times_ns = [ns for ns in known_ns if ns is not None]
     if not times_ns:

@@ -66,12 +66,11 @@ def find_failures(trace: Trace, attempt: Attempt) -> list[Failure]:
     failures = [
         _describe_failure(trace, life) for life in attempt.lives if life.failed_ns is not None
     ]
-    failures.sort(key=lambda one: (one.at_ns, one.rank))
-    own_failures = [one for one in failures if not one.is_echo]
-    if not failures or not own_failures:
+    failures.sort(key=lambda failure: (failure.at_ns, failure.rank))
+    first = next((failure for failure in failures if not failure.is_echo), None)
+    if first is None:
         return _begin_with_killed(failures)
-    first = own_failures[0]
-    return [first, *(one for one in failures if one is not first)]
+    return [first, *(failure for failure in failures if failure is not first)]
 
 
 def _begin_with_killed(failures: Sequence[Failure]) -> list[Failure]:
@@ -79,12 +78,15 @@ def _begin_with_killed(failures: Sequence[Failure]) -> list[Failure]:
     if not failures:
         return []
     first = failures[0]
-    near = [one for one in failures if one.at_ns <= first.at_ns + MAX_APART_OF_ECHO_NS]
-    first = next((one for one in near if one.cause in {"SIGKILL", "unknown"}), first)
-    return [first, *(one for one in failures if one is not first)]
+    latest_ns = first.at_ns + MAX_APART_OF_ECHO_NS
+    near_failures = [failure for failure in failures if failure.at_ns <= latest_ns]
+    killed = (failure for failure in near_failures if failure.cause in {"SIGKILL", "unknown"})
+    first = next(killed, first)
+    return [first, *(failure for failure in failures if failure is not first)]
 
 
 def _describe_failure(trace: Trace, life: Life) -> Failure:
+    """Return how a failed process ended: as it noted itself, else by its exit code."""
     rows = trace.endings.filter((pl.col("process") == life.process) & pl.col("thread").is_null())
     noted: dict[str, Any] = next(rows.sort("at_ns").iter_rows(named=True), {})
     cause = noted.get("cause") or _name_exit(life)

@@ -389,9 +389,8 @@ def _to_table(
         columns_of_processes.append(
             (*owner, marks.step, marks.begin_ns, marks.end_ns, samples_of_step)
         )
-    columns = zip(
-        STEP_COLUMNS, map(np.concatenate, zip(*columns_of_processes, strict=True)), strict=True
-    )
+    arrays = map(np.concatenate, zip(*columns_of_processes, strict=True))
+    columns = zip(STEP_COLUMNS, arrays, strict=True)
     step_table = pl.DataFrame(dict(columns)).with_columns(pl.col("samples").fill_nan(None))
     return step_table.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
 

@@ -93,11 +93,9 @@ def _clear(directory: Path, state: str) -> None:
     """Remove reports of other states, and of parts but the latest few."""
     kept_folders = [folder for folder in directory.glob(f"{_PREFIX}*") if folder.name != state]
     folders_of_parts = [folder for folder in kept_folders if folder.name.startswith(f"{state}-")]
-    latest_folders = sorted(folders_of_parts, key=lambda folder: folder.stat().st_mtime_ns)[
-        -MOST_PARTS:
-    ]
+    folders_of_parts.sort(key=lambda folder: folder.stat().st_mtime_ns)
     for folder in kept_folders:
-        if folder not in latest_folders:
+        if folder not in folders_of_parts[-MOST_PARTS:]:
             shutil.rmtree(folder, ignore_errors=True)
 
 

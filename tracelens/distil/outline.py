@@ -271,9 +271,8 @@ def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
         columns.number(name)[rows] for name in ("device_start_ns", "device_duration_ns")
     )
     is_timed = (lengths_ns >= 0) & (end_ns != FOREVER)
-    return np.where(is_timed, device_ns, start_ns), np.where(
-        is_timed, device_ns + lengths_ns, end_ns
-    )
+    begin_ns = np.where(is_timed, device_ns, start_ns)
+    return begin_ns, np.where(is_timed, device_ns + lengths_ns, end_ns)
 
 
 def _count_on_device(columns: Columns) -> int:

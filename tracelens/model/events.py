@@ -273,15 +273,12 @@ def _differences(
     """Return the columns of a frame that changes have changed, with their new values."""
     changed_series = []
     for name in _CHANGEABLE:
-        if name in new_columns.numbers and new_columns.numbers[name] is not old_columns.numbers.get(
-            name
-        ):
+        numbers = new_columns.numbers.get(name)
+        if numbers is not None and numbers is not old_columns.numbers.get(name):
             dtype = frame.schema.get(name, pl.Int64())
-            changed_series.append(_series(name, new_columns.numbers[name], dtype))
-    if "status" in new_columns.words and new_columns.words["status"] is not old_columns.words.get(
-        "status"
-    ):
-        status = new_columns.words["status"]
+            changed_series.append(_series(name, numbers, dtype))
+    status = new_columns.words.get("status")
+    if status is not None and status is not old_columns.words.get("status"):
         words_and_null = pl.Series([*status.known, None], dtype=pl.String)
         changed_series.append(
             words_and_null[_indices(status.codes)].cast(frame.schema["status"]).alias("status")

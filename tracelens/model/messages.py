@@ -130,14 +130,11 @@ def find_waits(messages: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     sends_without_receives = sends.join(receives, on=("process", "wait_ns"), how="anti").filter(
         ~pl.col("stops")
     )
-    blocking_sends = pl.concat(
-        [sends.filter("stops"), sends_without_receives.drop_nulls("wait_ns")]
-    )
+    blocked_sends = pl.concat([sends.filter("stops"), sends_without_receives.drop_nulls("wait_ns")])
     is_unknown = ~pl.col("process").is_in(waits["process"].unique().implode())
-    awaited_receives = receives.filter(
-        pl.col("stops") | is_unknown | pl.col("wait_ns").is_not_null()
-    )
-    awaited_sends = blocking_sends.filter(pl.col("end_ns") > pl.col("other_ns"))
+    is_awaited = pl.col("stops") | is_unknown | pl.col("wait_ns").is_not_null()
+    awaited_receives = receives.filter(is_awaited)
+    awaited_sends = blocked_sends.filter(pl.col("end_ns") > pl.col("other_ns"))
     return (
         pl.concat([awaited_receives, awaited_sends])
         .with_columns(

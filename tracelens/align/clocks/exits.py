@@ -416,10 +416,8 @@ def _read_exits(grid: CallGrid, clock_of: dict[int, int], clock_count: int, stat
         clocks = present[counts == count]
         columns = np.array([np.flatnonzero(column_clocks == clock) for clock in clocks.tolist()])
         for call_range, block in full_calls.blocks():
-            is_over = (
-                block.took_part & (block.end_ns != FOREVER) & (distinct(block.status) == status)
-            )
-            is_over = is_over[:, columns]
+            has_status = distinct(block.status) == status
+            is_over = (block.took_part & (block.end_ns != FOREVER) & has_status)[:, columns]
             ends_ns = np.where(is_over, block.end_ns[:, columns], FOREVER)
             first_exit_ns, median_after_first_ns = _find_median_exits(ends_ns, is_over)
             # Differences from the first exit are small, so that their median is exact.

@@ -140,15 +140,16 @@ def measure_life(trace: Trace) -> LifeLedger | None:
 def _bound_life(trace: Trace, attempts: Sequence[Attempt]) -> tuple[list[int], int]:
     """Return when each attempt was launched, and the last exit: of a launcher, if one is known."""
     offset_ns = wall_to_common_ns(trace, attempts[0].process) or 0
-    launched_ns = [one.at_ns + offset_ns for one in trace.journal if isinstance(one, Launched)]
-    ended_ns = [one.at_ns + offset_ns for one in trace.journal if isinstance(one, Ended)]
+    entries = trace.journal
+    launched_ns = [entry.at_ns + offset_ns for entry in entries if isinstance(entry, Launched)]
+    ended_ns = [entry.at_ns + offset_ns for entry in entries if isinstance(entry, Ended)]
     begins_ns: list[int] = []
     reached_ns = min([*launched_ns, attempts[0].begin_ns])
     for attempt in attempts:
-        launches = [at for at in launched_ns if reached_ns <= at <= attempt.begin_ns]
-        begins_ns.append(max(launches[-1] if launches else attempt.begin_ns, reached_ns))
+        launches_ns = [ns for ns in launched_ns if reached_ns <= ns <= attempt.begin_ns]
+        begins_ns.append(max(launches_ns[-1] if launches_ns else attempt.begin_ns, reached_ns))
         reached_ns = attempt.end_ns
-    return begins_ns, max([at for at in ended_ns if at > reached_ns], default=reached_ns)
+    return begins_ns, max([ns for ns in ended_ns if ns > reached_ns], default=reached_ns)
 
 
 def _find_later_steps(courses: Sequence[_Course]) -> list[float]:
@@ -177,6 +178,7 @@ class _AttemptUses:
         later_step: float,
         all_steps_ns: Ints,
     ) -> None:
+        """`later_step` is the lowest of later attempts, `all_steps_ns` the steps of all attempts."""
         self._attempt = attempt
         self._course = course
         self._begin_ns = begin_ns
@@ -203,11 +205,11 @@ class _AttemptUses:
         return dict(self._uses)
 
     def _add_outside(self, use: str, begin_ns: int, end_ns: int, pauses: Sequence[str]) -> int:
-        """Add a window outside of steps, without pauses in it; return the time of `use` itself."""
-        covered = self._course.measure_pauses(np.array([begin_ns]), np.array([end_ns]), pauses)
-        for name, ns in covered.items():
+        """Add a window outside of steps; return how much of it is `use`: what no pause covers, ns."""
+        pauses_ns = self._course.measure_pauses(np.array([begin_ns]), np.array([end_ns]), pauses)
+        for name, ns in pauses_ns.items():
             self._uses[name] += int(ns[0])
-        own_ns = end_ns - begin_ns - sum(int(ns[0]) for ns in covered.values())
+        own_ns = end_ns - begin_ns - sum(int(ns[0]) for ns in pauses_ns.values())
         self._uses[use] += own_ns
         return own_ns
 
@@ -215,17 +217,17 @@ class _AttemptUses:
         """Add steps; each lasts until the next one begins."""
         begins_ns = np.maximum.accumulate(np.clip(self._course.begin_ns, first_ns, last_ns))
         ends_ns = np.append(begins_ns[1:], last_ns)
-        covered = self._course.measure_pauses(begins_ns, ends_ns, _PAUSES[:2])
-        net_ns = ends_ns - begins_ns - sum(covered.values(), np.zeros(len(begins_ns), np.int64))
-        for name, ns in covered.items():
+        pauses_ns = self._course.measure_pauses(begins_ns, ends_ns, _PAUSES[:2])
+        net_ns = ends_ns - begins_ns - sum(pauses_ns.values(), np.zeros(len(begins_ns), np.int64))
+        for name, ns in pauses_ns.items():
             self._uses[name] += int(ns.sum())
         usual_ns, limit_ns = self._find_usual(net_ns)
         delay_ns = np.where(net_ns > limit_ns, net_ns - usual_ns, 0)
-        hangs = delay_ns >= _min_hang_ns(usual_ns)
-        hangs[0] = False
+        is_hang = delay_ns >= _min_hang_ns(usual_ns)
+        is_hang[0] = False
         self._uses["first_step"] += int(delay_ns[0])
-        self._uses["hanging"] += int(delay_ns[hangs].sum())
-        self._uses["slow_steps"] += int(delay_ns[1:][~hangs[1:]].sum())
+        self._uses["hanging"] += int(delay_ns[is_hang].sum())
+        self._uses["slow_steps"] += int(delay_ns[1:][~is_hang[1:]].sum())
         is_repeated = self._course.step >= self._later_step
         usual_parts_ns = net_ns - delay_ns
         self._uses["repeated"] += int(usual_parts_ns[is_repeated].sum())
@@ -307,13 +309,13 @@ class _Course:
 
     def measure_pauses(self, begin_ns: Ints, end_ns: Ints, uses: Sequence[str]) -> dict[str, Ints]:
         """Return for how long each use covers windows, [window] ns; what two cover is the first's."""
-        covered: dict[str, Ints] = {}
-        before_ns = np.zeros(len(begin_ns), np.int64)
+        own_ns_by_use: dict[str, Ints] = {}
+        earlier_ns = np.zeros(len(begin_ns), np.int64)
         for use in uses:
             intervals = self.pauses[use]
             within_ns = intervals.passed_before(end_ns) - intervals.passed_before(begin_ns)
-            covered[use], before_ns = within_ns - before_ns, within_ns
-        return covered
+            own_ns_by_use[use], earlier_ns = within_ns - earlier_ns, within_ns
+        return own_ns_by_use
 
 
 def _to_table(rows: Sequence[tuple[int, str, int]], wall_ns: int) -> pl.DataFrame:

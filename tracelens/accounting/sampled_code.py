@@ -151,12 +151,14 @@ def find_in_steps(
     if not _is_sampled(trace, steps) or not len(other_steps):
         return None
     # Times per step, by rank and stack.
-    spent, usual = (
+    slow_times, usual_times = (
         _sum_by_rank(trace, phases, [phase], numbers) for numbers in (steps, other_steps)
     )
-    spent = {rank: times for rank, times in spent.items() if any(times) and rank in usual}
-    peers = [usual[rank] for rank in spent]
-    return _compare(trace, phases, spent, peers, steps=steps, extra_ns=extra_ns)
+    slow_times = {
+        rank: times for rank, times in slow_times.items() if any(times) and rank in usual_times
+    }
+    peers = [usual_times[rank] for rank in slow_times]
+    return _compare(trace, phases, slow_times, peers, steps=steps, extra_ns=extra_ns)
 
 
 def find_in_phase(

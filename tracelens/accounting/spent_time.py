@@ -153,18 +153,18 @@ def _find_spans_before_gaps(
 
     `wait_ns` is the time of such waits in each piece, ns. The name is empty without a span.
     """
-    gaps = work.busy.end[:-1], work.busy.start[1:]
+    gap_begins_ns, gap_ends_ns = work.busy.end[:-1], work.busy.start[1:]
     wait_before_ns = np.concatenate([[0], np.cumsum(wait_ns)])
     origin_ns = pieces.bounds[0]  # times of today need more digits than fractions have
-    waited_ns = np.diff(
-        np.interp(np.array(gaps) - origin_ns, pieces.bounds - origin_ns, wait_before_ns),
-        axis=0,
-    )[0]
-    pieces_at_gap = np.clip(
-        np.searchsorted(pieces.bounds, gaps[0], "right") - 1, 0, len(wait_ns) - 1
+    waited_at_begin_ns, waited_at_end_ns = (
+        np.interp(times_ns - origin_ns, pieces.bounds - origin_ns, wait_before_ns)
+        for times_ns in (gap_begins_ns, gap_ends_ns)
     )
+    piece_rows = np.searchsorted(pieces.bounds, gap_begins_ns, "right") - 1
+    name_at_gap = pieces.name[np.clip(piece_rows, 0, len(wait_ns) - 1)]
+    waited_ns = waited_at_end_ns - waited_at_begin_ns
     gap_ns_by_span: Counter[str] = Counter()
-    for name, ns in zip(*_sum_by_key(pieces.name[pieces_at_gap], waited_ns), strict=True):
+    for name, ns in zip(*_sum_by_key(name_at_gap, waited_ns), strict=True):
         gap_ns_by_span[words[name] if name >= 0 else ""] += int(ns)
     return gap_ns_by_span
 

@@ -93,29 +93,24 @@ def find_server(trace: Trace) -> int | None:
     if len(workers) < MIN_WORKERS_WITH_SERVER or trace.sent.is_empty():
         return None
     messages = trace.sent.filter(pl.col("rank").is_in(list(workers)))
-    pairs = [
-        {a, b} for a, b in messages.select("rank", "peer").unique().rows() if {a, b} <= workers
-    ]
+    pairs = [{rank, peer} for rank, peer in messages.select("rank", "peer").unique().rows()]
+    pairs = [pair for pair in pairs if pair <= workers]
     common_ranks = set.intersection(*pairs) if pairs else set()
     if len(common_ranks) != 1 or set.union(*pairs) != workers:
         return None
     (server,) = common_ranks
+    # One row per message of the server: what it sends is an answer, what it receives asks for one.
     sends = pl.col("op").cast(pl.String) == "send"
     done_ns = pl.when(sends).then("start_ns").otherwise("end_ns")
-    exchanges = messages.filter(pl.col("rank") == server).select(
-        "peer", done=done_ns, answers=sends
-    )
+    served = messages.filter(pl.col("rank") == server)
+    exchanges = served.select("peer", done=done_ns, answers=sends)
     exchanges = exchanges.drop_nulls().sort("done").with_columns(asks=~pl.col("answers").shift(1))
     has_asked = (~pl.col("answers")).cum_sum().over("peer") > 0  # the first task is given unasked
     answers = exchanges.with_columns(asker=pl.col("peer").shift(1)).filter("answers", has_asked)
-    direct_count = answers.select(
-        (pl.col("asks") & (pl.col("asker") == pl.col("peer"))).sum()
-    ).item()
-    return (
-        server
-        if answers.height and direct_count >= MIN_SHARE_OF_DIRECT_ANSWERS * answers.height
-        else None
-    )
+    is_direct = pl.col("asks") & (pl.col("asker") == pl.col("peer"))
+    direct_count = answers.filter(is_direct).height
+    is_server = answers.height and direct_count >= MIN_SHARE_OF_DIRECT_ANSWERS * answers.height
+    return server if is_server else None
 
 
 def _join_by_communicators(trace: Trace, column_of: Mapping[int, int], chain: Ints) -> Ints | None:

@@ -220,9 +220,8 @@ def _find_work_on_threads(
         )
     is_user, is_training = kind.is_in(("user",)), kind.is_in(_PHASES_OF_TRAINING)
     span_count_by_thread = np.bincount(thread[is_user & off_tracks])
-    if (is_training & on_training).any() or span_count_by_thread.max(initial=0) <= np.count_nonzero(
-        is_user & on_training
-    ):
+    has_fewer = span_count_by_thread.max(initial=0) <= np.count_nonzero(is_user & on_training)
+    if has_fewer or (is_training & on_training).any():
         return np.zeros(columns.height, np.bool_)
     return np.asarray(off_tracks & is_user & (thread == span_count_by_thread.argmax()))
 

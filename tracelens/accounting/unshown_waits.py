@@ -118,8 +118,10 @@ def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stret
     end_ns = start_ns[next_span]
     # Another thread may note the end of a call when the waiting one has gone on already.
     latest_end_ns = end_ns + (MAX_SHARE_AFTER_CALL * (end_ns - begin_ns)).astype(np.int64)
-    call = np.searchsorted(flights.end, latest_end_ns, side="right") - 1
-    call_end_ns = np.where(call >= 0, np.clip(flights.end[call], begin_ns, end_ns), begin_ns)
+    last_call = np.searchsorted(flights.end, latest_end_ns, side="right") - 1
+    call_end_ns = np.where(
+        last_call >= 0, np.clip(flights.end[last_call], begin_ns, end_ns), begin_ns
+    )
     is_in_flight = np.searchsorted(flights.start, end_ns) > np.searchsorted(flights.end, end_ns)
     rows = np.flatnonzero((call_end_ns > begin_ns) | is_in_flight)
     return _Stretches(names[next_span[rows]], begin_ns[rows], call_end_ns[rows], end_ns[rows])

@@ -331,9 +331,8 @@ def job_ns(trace: Trace) -> int:
     begin_ns, end_ns = trace.steps["start_ns"].min(), trace.steps["end_ns"].max()
     if not isinstance(begin_ns, int) or not isinstance(end_ns, int):
         return 0
-    return (
-        end_ns - begin_ns - int(after_steps(trace.steps).sum()) // trace.steps["process"].n_unique()
-    )
+    left_out_ns = int(after_steps(trace.steps).sum()) // trace.steps["process"].n_unique()
+    return end_ns - begin_ns - left_out_ns
 
 
 def after_steps(steps: pl.DataFrame) -> pl.Series:

@@ -134,11 +134,11 @@ def find_in_ranks(
     if not _is_sampled(trace, steps):
         return None
     ns_by_rank = _sum_by_rank(trace, phases, [phase], steps)
-    slow_ranks = {rank: ns_by_rank[rank] for rank in ranks if any(ns_by_rank.get(rank, ()))}
+    slow_times = {rank: ns_by_rank[rank] for rank in ranks if any(ns_by_rank.get(rank, ()))}
     peer_times = [ns_by_rank[rank] for rank in peers if rank in ns_by_rank]
     if not peer_times:
         return None
-    return _compare(trace, phases, slow_ranks, peer_times, steps=steps, extra_ns=extra_ns)
+    return _compare(trace, phases, slow_times, peer_times, steps=steps, extra_ns=extra_ns)
 
 
 def find_in_steps(

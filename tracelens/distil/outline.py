@@ -198,10 +198,10 @@ def _find_training_thread(
     busy = np.flatnonzero(counts)
     if not len(busy):
         return None
-    kind_counts = [
+    negated_counts = [
         -np.bincount(threads[is_of_kind], minlength=len(counts))[busy] for is_of_kind in span_masks
     ]
-    return int(busy[np.lexsort((busy, -counts[busy], *reversed(kind_counts)))[0]])
+    return int(busy[np.lexsort((busy, -counts[busy], *reversed(negated_counts)))[0]])
 
 
 def _select_ops(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:

@@ -214,7 +214,7 @@ class _AttemptUses:
         return own_ns
 
     def _add_steps(self, first_ns: int, last_ns: int) -> None:
-        """Add steps; each lasts until the next one begins."""
+        """Add steps, each until the next one begins; what delays them beyond the usual is apart."""
         begins_ns = np.maximum.accumulate(np.clip(self._course.begin_ns, first_ns, last_ns))
         ends_ns = np.append(begins_ns[1:], last_ns)
         pauses_ns = self._course.measure_pauses(begins_ns, ends_ns, _PAUSES[:2])

@@ -287,7 +287,7 @@ def _put_into_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints,
     spans = pl.concat([track.spans.select(columns) for track in tracks])
     lane = np.concatenate(lane_of_span)
     start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
-    drawn = np.lexsort((start_ns, lane))
+    drawn = np.lexsort((start_ns, lane))  # indices of spans, by lane and begin
     drawn = drawn[lane[drawn] < MOST_LANES]
     cut_start_ns = np.maximum(start_ns[drawn], _find_latest_end_before(lane[drawn], end_ns[drawn]))
     has_length = end_ns[drawn] > cut_start_ns

@@ -34,13 +34,8 @@ FONT: Final = (
 )
 
 # Above the plot, from its left edge on: narrow windows have no room beside it.
-_LEGEND: Final[Any] = {
-    "orientation": "h",
-    "x": 0,
-    "y": 1.02,
-    "yanchor": "bottom",
-    "itemsizing": "constant",
-}
+_ABOVE: Final[Any] = {"x": 0, "y": 1.02, "yanchor": "bottom"}
+_LEGEND: Final[Any] = {"orientation": "h", "itemsizing": "constant"} | _ABOVE
 _SCALE: Final[Any] = {"thickness": 10, "outlinewidth": 0, "len": 1, "xpad": 8, "ypad": 0}
 
 _PALE_DARK: Final = {
@@ -131,9 +126,9 @@ def name_of(label: str | None) -> str:
 
 @cache
 def template(scheme: str) -> go.layout.Template:
-    """Return the template all figures of a scheme share; plots show their card through."""
+    """Return the template that all figures of a scheme share; plots show their card through."""
     theme = of(scheme)
-    axis = {
+    axis_style = {
         "gridcolor": theme.grid,
         "linecolor": theme.grid,
         "zerolinecolor": theme.grid,
@@ -144,7 +139,7 @@ def template(scheme: str) -> go.layout.Template:
         "ticklabelstandoff": 4,
         "tickangle": 0,
     }
-    layout = go.Layout(
+    figure_layout = go.Layout(
         font={"family": FONT, "size": 12, "color": theme.text},
         paper_bgcolor=TRANSPARENT,
         plot_bgcolor=TRANSPARENT,
@@ -158,11 +153,11 @@ def template(scheme: str) -> go.layout.Template:
         dragmode=False,
         showlegend=False,
         legend=_LEGEND | {"font": {"color": theme.secondary, "size": 12}},
-        xaxis=axis,
-        yaxis=axis,
+        xaxis=axis_style,
+        yaxis=axis_style,
     )
     scale = _SCALE | {"tickfont": {"color": theme.secondary, "size": 11}}
-    return go.layout.Template(layout=layout, data={"heatmap": [go.Heatmap(colorbar=scale)]})
+    return go.layout.Template(layout=figure_layout, data={"heatmap": [go.Heatmap(colorbar=scale)]})
 
 
 def blank() -> go.Figure:
@@ -173,15 +168,16 @@ def blank() -> go.Figure:
 
 @cache
 def palette(scheme: str, reach: float = 1.0) -> tuple[Colour, ...]:
-    """Return the colours of every palette index of `tracelens.lod.lanes`.
+    """Return the colours (red, green, blue) of every palette index of `tracelens.lod.lanes`.
 
-    The largest residual gets the colour at `reach`, 0 to 1, of the ramp: 1 unless a scale goes further.
+    The largest residual gets the colour at `reach`, 0 to 1, of the ramp: 1 unless a scale goes
+    further.
     """
     theme = of(scheme)
     colours = shades(theme.categories, theme.surface)
     stops = np.array([rgb(colour) for colour in theme.ramp], float)
-    places = reach * np.linspace(0, len(stops) - 1, LEVELS)
-    channels = [np.interp(places, range(len(stops)), stops[:, c]).round() for c in range(3)]
+    positions = reach * np.linspace(0, len(stops) - 1, LEVELS)
+    channels = [np.interp(positions, range(len(stops)), stops[:, c]).round() for c in range(3)]
     return (*colours, *((int(r), int(g), int(b)) for r, g, b in zip(*channels, strict=True)))
 
 

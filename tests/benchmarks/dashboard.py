@@ -222,7 +222,7 @@ def searched(store: Store, looks: int) -> dict[str, str]:
     for _ in range(looks):
         started = time.perf_counter()
         finding.list_matches(store, SEARCHED)
-        hit = finding.next_hit(store, SEARCHED, place, 1)
+        hit = finding.find_next_hit(store, SEARCHED, place, 1)
         assert hit
         place = hit.position
         took.append((time.perf_counter() - started) * 1e3)

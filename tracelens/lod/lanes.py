@@ -89,6 +89,15 @@ class Lanes:
         (first,), (last,) = self.bounds(start_ns, end_ns, [lane])
         return slice(int(first), int(last))
 
+    def item_at(self, lane: int, at_ns: int) -> int | None:
+        """Return the first item of a lane at a moment; None without one, or without such a lane."""
+        items = self.items_between(lane, at_ns, at_ns + 1) if lane < len(self) else slice(0, 0)
+        return items.start if items.start < items.stop else None
+
+    def extent_of(self, item: int) -> tuple[int, int]:
+        """Return the start and the end of an item."""
+        return int(self.starts[item]), int(self.ends[item])
+
     def bounds(
         self, start_ns: int, end_ns: int, chosen: Sequence[int] | slice = slice(None)
     ) -> tuple[Ints, Ints]:

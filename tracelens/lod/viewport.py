@@ -53,6 +53,14 @@ class Window:
         """How long it is."""
         return self.end_ns - self.start_ns
 
+    def shift(self, offset_ns: int) -> Window:
+        """Return it later by an offset; the run's start makes times since then absolute."""
+        return Window(self.start_ns + offset_ns, self.end_ns + offset_ns)
+
+    def widen(self, margin_ns: int) -> Window:
+        """Return it with a margin on either side."""
+        return Window(self.start_ns - margin_ns, self.end_ns + margin_ns)
+
     def clamp(self, whole: Window) -> Window:
         """Fit it into `whole`, at least a microsecond wide, keeping its width where possible."""
         width_ns = min(max(self.width_ns, SMALLEST_NS), max(whole.width_ns, SMALLEST_NS))

@@ -48,17 +48,17 @@ class Access:
             return cls(token=_make_token() if token else None)
         if not token:
             raise InvalidArgument(
-                f"Without a token whoever can reach '{host}' would see the run: leave --no-token out, "
-                "or --host."
+                f"Without a token whoever can reach '{host}' would see the run: leave --no-token "
+                "out, or --host."
             )
         names = _own_names() if host in EVERYWHERE else (host,)
         return cls((*TRUSTED_HOSTS, *names), _make_token())
 
     def address(self, host: str, port: int) -> str:
-        """Return the address to open; with a token in it, it is a key."""
-        shown = self.hosts[len(TRUSTED_HOSTS)] if host in EVERYWHERE else host
-        named = f"[{shown}]" if ":" in shown else shown
-        return f"http://{named}:{port}/" + (f"?token={self.token}" if self.token else "")
+        """Return the address to open; it is a key if it has a token in it."""
+        shown_host = self.hosts[len(TRUSTED_HOSTS)] if host in EVERYWHERE else host
+        url_host = f"[{shown_host}]" if ":" in shown_host else shown_host
+        return f"http://{url_host}:{port}/" + (f"?token={self.token}" if self.token else "")
 
 
 def is_this_machine(host: str) -> bool:
@@ -71,14 +71,14 @@ def _make_token() -> str:
 
 
 def _own_names() -> tuple[str, ...]:
-    """List the names other machines call this one by, its address towards the network first."""
+    """Return the names other machines call this one by, its address towards the network first."""
     name = socket.gethostname()
     try:
         _, aliases, addresses = socket.gethostbyname_ex(name)
     except OSError:
         aliases, addresses = [], []
-    found = (*_outward_address(), name, socket.getfqdn(), *aliases, *addresses)
-    return tuple(dict.fromkeys(known.lower() for known in found))
+    known_names = (*_outward_address(), name, socket.getfqdn(), *aliases, *addresses)
+    return tuple(dict.fromkeys(known_name.lower() for known_name in known_names))
 
 
 def _outward_address() -> tuple[str, ...]:
@@ -164,10 +164,12 @@ def _welcome(token: str) -> Response:
     A redirect would not do: after a link from elsewhere browsers hold back strict cookies until a page
     of our own asks.
     """
-    rest = urlencode([(k, v) for k, v in request.args.items(multi=True) if k != "token"])
-    path = "/" + request.path.lstrip("/\\")  # two slashes would lead to another machine
-    target = escape(f"{path}?{rest}" if rest else path)
-    page = f'<!DOCTYPE html><title>TraceLens</title><meta http-equiv="refresh" content="0;url={target}">'
+    arguments = request.args.items(multi=True)
+    query = urlencode([(name, value) for name, value in arguments if name != "token"])
+    page_path = "/" + request.path.lstrip("/\\")  # two slashes would lead to another machine
+    redirect_url = escape(f"{page_path}?{query}" if query else page_path)
+    redirect = f'<meta http-equiv="refresh" content="0;url={redirect_url}">'
+    page = f"<!DOCTYPE html><title>TraceLens</title>{redirect}"
     answer = Response(page, mimetype="text/html")
     answer.set_cookie(_cookie(), token, httponly=True, samesite="Strict", path="/")
     answer.headers["Cache-Control"] = "no-store"

@@ -35,8 +35,10 @@ def listen(application: Any, host: str, port: int) -> Any:
     if not host:  # the system would take it for all addresses
         raise InvalidArgument(_no_address(host))
     try:
-        both = host == "::" and socket.has_dualstack_ipv6()
-        listening = socket.create_server((host, port), family=_family(host), dualstack_ipv6=both)
+        is_dual_stack = host == "::" and socket.has_dualstack_ipv6()
+        listening_socket = socket.create_server(
+            (host, port), family=_family(host), dualstack_ipv6=is_dual_stack
+        )
     except (OSError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno not in PORT_TAKEN:
             raise InvalidArgument(_no_address(host)) from error
@@ -47,7 +49,7 @@ def listen(application: Any, host: str, port: int) -> Any:
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     server = create_server(
         application,
-        sockets=[listening],
+        sockets=[listening_socket],
         threads=THREADS,
         ident=None,
         connection_limit=2 * MOST_CONNECTIONS,  # never reached: connections give way before
@@ -64,16 +66,16 @@ class Connection(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     last_activity: float
 
-    def __init__(self, server: Any, *given: Any, **named: Any) -> None:
-        """Make room for it where there are too many."""
-        super().__init__(server, *given, **named)
+    def __init__(self, server: Any, *arguments: Any, **options: Any) -> None:
+        """Close an idle connection if there are too many: of the address with most, the oldest."""
+        super().__init__(server, *arguments, **options)
         channels = [channel for channel in server.active_channels.values() if channel is not self]
         if len(channels) >= MOST_CONNECTIONS:
             counts = Counter(channel.addr[0] for channel in channels)
             idle = [channel for channel in channels if not (channel.requests or channel.will_close)]
             if idle:
-                closing = min(idle, key=lambda one: (-counts[one.addr[0]], one.last_activity))
-                closing.will_close = True
+                oldest = min(idle, key=lambda c: (-counts[c.addr[0]], c.last_activity))
+                oldest.will_close = True
 
     def handle_read(self) -> None:
         """Read; further bytes of a request are no activity, so that one cannot arrive for ever."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import Input, Output, State, dcc, html, no_update
-from dash.exceptions import PreventUpdate
+from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.app import run_list, shell
@@ -19,7 +18,6 @@ from tracelens_dashboard.view import links, state
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.pages import Page
@@ -33,9 +31,7 @@ PROGRESS: Final = "arriving-progress"
 AGAIN: Final = "arriving-again"
 SHAPE: Final = "live-shape"
 CARDS: Final = "live-cards"
-STEADY: Final = frozenset(
-    {links.OVERVIEW, links.TIMELINE}
-)  # have the same cards whatever is recorded
+STEADY: Final = {links.OVERVIEW, links.TIMELINE}  # have the same cards whatever is recorded
 STAGES: Final = {
     "queued": "Another run is being read; this one is next.",
     "reading": "Its files are read, clocks are aligned and collectives matched.",
@@ -64,9 +60,9 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
     )
     def poll(_times: Any, path: Any, search: Any) -> tuple[Any, Any, Any]:
         runs, view, page = current.runs(), state.read(search), by_path.get(str(path), pages[0])
-        entry = _pending(page, runs, view, 0)
-        if entry and entry.stage.under_way:
-            return no_update, _progress(entry), no_update
+        pending_entry = _find_pending(page, runs, view, 0)
+        if pending_entry and pending_entry.stage.under_way:
+            return no_update, _progress(pending_entry), no_update
         return _content(page, runs, view), no_update, shell.heading(runs, view)
 
     @app.callback(
@@ -78,16 +74,15 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
     )
     def retry(clicks: Any, path: Any, search: Any) -> Any:
         runs, view = current.runs(), state.read(search)
-        entry = _pending(by_path.get(str(path), pages[0]), runs, view, 0)
-        if not clicks or entry is None:
-            raise PreventUpdate
+        entry = _find_pending(by_path.get(str(path), pages[0]), runs, view, 0)
+        entry = current.require(entry if clicks else None)
         runs.retry(entry)
         runs.open(entry)
         return _waiting(entry)
 
 
 def register_growth(app: Dash, pages: Sequence[Page]) -> None:
-    """Lay a page out anew where a run that is recorded has something to show that it had not."""
+    """Lay a page out anew when a recorded run has something to show that it had not."""
     by_path = {page.PATH: page for page in pages if page.PATH not in STEADY}
 
     @app.callback(
@@ -99,18 +94,16 @@ def register_growth(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def lay_out(run: Any, before: Any, path: Any, search: Any) -> tuple[Component, str]:
-        page = by_path.get(str(path))
-        if page is None or not current.edition(run):
-            raise PreventUpdate
+    def lay_out(run: Any, shape_before: Any, path: Any, search: Any) -> tuple[Component, str]:
+        page = current.require(by_path.get(str(path)) if current.edition(run) else None)
         store = current.store(run)
         shape = live.shape(store)
-        if shape == before:
-            raise PreventUpdate
+        current.require(shape != shape_before)
         return page.layout(store, state.read(search)), shape
 
 
 def _content(page: Page, runs: Runs, view: ViewState) -> Component:
+    """Return the page of the requested run, or the reason why it is not shown yet."""
     if runs.alone and view.run is None:
         return _show_page(page, "", runs.alone, view)
     if view.run is None:
@@ -118,26 +111,28 @@ def _content(page: Page, runs: Runs, view: ViewState) -> Component:
     entry = runs.entry(view.run)
     if entry is None:
         return _message_not_served()
-    missing = _pending(page, runs, view, PATIENCE_S)
+    pending_entry = _find_pending(page, runs, view, PATIENCE_S)
     store = runs.open(entry, PATIENCE_S)
-    if missing is None and store:
+    if pending_entry is None and store:
         return _show_page(page, entry.id, store, view)
-    pending = missing or entry
-    return _failed(pending) if pending.stage.kind == "failed" else _waiting(pending)
+    unopened = pending_entry or entry
+    return _failed(unopened) if unopened.stage.kind == "failed" else _waiting(unopened)
 
 
-def _pending(page: Page, runs: Runs, view: ViewState, patience_s: float) -> Entry | None:
+def _find_pending(page: Page, runs: Runs, view: ViewState, patience_s: float) -> Entry | None:
     """Return the run that is not open yet: the page's own, or one it is compared with."""
-    wanted = [view.run, *view.compared] if page.PATH == links.COMPARE else [view.run]
-    entries = [entry for entry in map(runs.entry, wanted) if entry]
+    run_ids = [view.run, *view.compared] if page.PATH == links.COMPARE else [view.run]
+    entries = [entry for entry in map(runs.entry, run_ids) if entry]
     return next((entry for entry in entries if not runs.open(entry, patience_s)), None)
 
 
 def _show_page(page: Page, run: str, store: Any, view: ViewState) -> Component:
-    top = html.Div([selection_bar.layout(store, view, page.PATH), live.layout()], className="top")
+    """Return the page below the bar of the selection, with what it keeps in the browser."""
+    bars = [selection_bar.layout(store, view, page.PATH), live.layout()]
     shape = live.shape(store) if current.runs().is_recorded(run) else None
-    hidden = [dcc.Store(id=ids.RUN, data=run), dcc.Store(id=SHAPE, data=shape)]
-    return html.Div([*hidden, top, html.Div(page.layout(store, view), id=CARDS)])
+    stores = [dcc.Store(id=ids.RUN, data=run), dcc.Store(id=SHAPE, data=shape)]
+    cards = html.Div(page.layout(store, view), id=CARDS)
+    return html.Div([*stores, html.Div(bars, className="top"), cards])
 
 
 def _waiting(entry: Entry) -> Component:
@@ -150,10 +145,10 @@ def _waiting(entry: Entry) -> Component:
 
 
 def _progress(entry: Entry) -> list[Component]:
-    """Describe what is being done, and how much of it is done."""
+    """Describe what is being done to a run, with a bar of how much of it is done."""
     stage = entry.stage
-    share = 100 * stage.done / stage.total if stage.total else 0
-    bar = dmc.Progress(value=share or 100, animated=True, mt="xs", **aria("progress"))
+    percent = 100 * stage.done / stage.total if stage.total else 0
+    bar = dmc.Progress(value=percent or 100, animated=True, mt="xs", **aria("progress"))
     return [html.P(_stage_text(stage)), bar]
 
 

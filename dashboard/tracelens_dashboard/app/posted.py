@@ -53,43 +53,45 @@ def check(app: Dash) -> None:
 
 
 def _is_asked(app: Dash, body: Any) -> bool:
+    """Return True if a body posts the inputs and states of a callback that there is."""
     if not isinstance(body, dict) or not isinstance(body.get("output"), str):
         return False
-    declared = app.callback_map.get(body["output"])
-    changed = body.get("changedPropIds", [])
+    callback = app.callback_map.get(body["output"])
+    changed_ids = body.get("changedPropIds", [])
     return (
-        declared is not None
-        and _is_alike(body.get("inputs", []), declared["inputs"])
-        and _is_alike(body.get("state", []), declared["state"])
+        callback is not None
+        and _is_alike(body.get("inputs", []), callback["inputs"])
+        and _is_alike(body.get("state", []), callback["state"])
         and isinstance(body.get("outputs"), list | dict)
-        and isinstance(changed, list)
-        and all(isinstance(name, str) for name in changed)
+        and isinstance(changed_ids, list)
+        and all(isinstance(name, str) for name in changed_ids)
     )
 
 
-def _is_alike(posted: Any, declared: list[dict[str, Any]]) -> bool:
-    """Return True if there is a value for all that is declared; for a pattern there are several."""
+def _is_alike(posted: Any, arguments: list[dict[str, Any]]) -> bool:
+    """Return True if there is a value for each declared argument; for a pattern several."""
     return (
         isinstance(posted, list)
-        and len(posted) == len(declared)
+        and len(posted) == len(arguments)
         and all(
             _is_value(value, argument["property"])
-            for values, argument in zip(posted, declared, strict=True)
-            for value in (values if isinstance(values, list) else [values])
+            for given_values, argument in zip(posted, arguments, strict=True)
+            for value in (given_values if isinstance(given_values, list) else [given_values])
         )
     )
 
 
-def _is_value(given: Any, name: str) -> bool:
-    if not isinstance(given, dict) or given.get("property") != name or "id" not in given:
+def _is_value(entry: Any, property_name: str) -> bool:
+    """Return True if an entry holds a value of the types that its property has."""
+    if not isinstance(entry, dict) or entry.get("property") != property_name or "id" not in entry:
         return False
-    value = given.get("value")
-    kinds = TYPES[name]
+    value = entry.get("value")
+    types = TYPES[property_name]
     if value is None:
         return True
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         return False
-    return name not in _OF_POINTS or _has_points(value)
+    return property_name not in _OF_POINTS or _has_points(value)
 
 
 def _has_points(value: Any) -> bool:
@@ -99,16 +101,17 @@ def _has_points(value: Any) -> bool:
 
 
 def _is_point(point: Any) -> bool:
+    """Return True if a point has a position and custom data: a value, then values or lists."""
     if not isinstance(point, dict):
         return False
     data = point.get("customdata")
-    lead_value, *values = (data or [None]) if isinstance(data, list) else [data]
+    first_value, *other_values = (data or [None]) if isinstance(data, list) else [data]
     return (
         all(isinstance(point.get(axis), _SCALAR) for axis in "xy")
-        and _is_plain(lead_value)
+        and _is_plain(first_value)
         and all(
             all(map(_is_plain, value)) if isinstance(value, list) else _is_plain(value)
-            for value in values
+            for value in other_values
         )
     )
 

@@ -6,8 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import dash_mantine_components as dmc
-from dash import ALL, ClientsideFunction, Input, Output, State, ctx, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html
 
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.app.run_table import (
@@ -28,7 +27,6 @@ from tracelens_dashboard.view import links
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.runs.catalog import Entry, Runs
@@ -106,6 +104,8 @@ def register(app: Dash) -> None:
 
 
 def _register_table(app: Dash) -> None:
+    """List the runs anew when the query, a run or a tag changes."""
+
     @app.callback(
         Output(LIST, "children"),
         Output(PROGRESS, "children"),
@@ -124,16 +124,17 @@ def _register_table(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def show(*values: Any) -> tuple[Any, ...]:
-        typed, sort, group, tagged, survey, _, _, choice, digest_before = values
+        """List the runs anew; nothing changes while they would be drawn as they are."""
+        typed, sort, group, chosen_tags, is_switched_on, _, _, chosen_ids, digest_before = values
         runs = current.runs()
-        is_surveying = bool(survey) if ctx.triggered_id == SURVEY else runs.surveying
+        is_surveying = bool(is_switched_on) if ctx.triggered_id == SURVEY else runs.surveying
         runs.survey(on=is_surveying)
         rows = _list_rows(runs)
         search = typed.strip()[:LONGEST_SEARCH].casefold() if isinstance(typed, str) else ""
-        query = Query(search, str(sort), str(group), _read_texts(tagged), _read_texts(choice))
+        tags_and_ids = _read_texts(chosen_tags), _read_texts(chosen_ids)
+        query = Query(search, str(sort), str(group), *tags_and_ids)
         digest = _digest([query.filters, is_surveying, *(row.content for row in rows)])
-        if digest == digest_before:
-            raise PreventUpdate
+        current.require(digest != digest_before)
         return (
             _list_table(rows, query),
             _progress(rows, is_surveying=is_surveying),
@@ -144,6 +145,8 @@ def _register_table(app: Dash) -> None:
 
 
 def _register_tags(app: Dash) -> None:
+    """Add a tag to the chosen runs; take a tag off a run."""
+
     @app.callback(
         Output(TAGS_CHANGED, "data"),
         Output(NEW_TAG, "value"),
@@ -156,8 +159,7 @@ def _register_tags(app: Dash) -> None:
     )
     def add(_clicks: Any, _submits: Any, tag: Any, changes: Any, choice: Any) -> tuple[int, str]:
         entries = _find_chosen(choice)
-        if not entries or not tags.fit(tag):
-            raise PreventUpdate
+        current.require(bool(entries and tags.fit(tag)))
         current.runs().tags.add([entry.path for entry in entries], tag)
         return _count_change(changes), ""
 
@@ -170,13 +172,13 @@ def _register_tags(app: Dash) -> None:
     def remove(clicks: Any, changes: Any) -> int:
         button = ctx.triggered_id
         entry = current.runs().entry(button.get("run")) if isinstance(button, dict) else None
-        if entry is None or not any(clicks):
-            raise PreventUpdate
+        entry = current.require(entry if any(clicks) else None)
         current.runs().tags.remove(entry.path, str(button.get("tag")))
         return _count_change(changes)
 
 
 def _register_choice(app: Dash) -> None:
+    """Keep the chosen runs in the browser; compare them."""
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "chosen"),
         Output(CHOICE, "data"),
@@ -195,8 +197,7 @@ def _register_choice(app: Dash) -> None:
     )
     def compare(clicks: Any, choice: Any) -> str:
         readable = [entry for entry in _find_chosen(choice) if entry.stage.kind != "failed"]
-        if not clicks or len(readable) < FEWEST:
-            raise PreventUpdate
+        current.require(bool(clicks) and len(readable) >= FEWEST)
         newest, *others = sorted(readable, key=lambda entry: -entry.changed_ns)
         return links.to_comparison(newest.id, *(entry.id for entry in others))
 
@@ -218,10 +219,11 @@ def _count_change(changes: Any) -> int:
 
 
 def _list_rows(runs: Runs) -> list[Row]:
+    """Return a row for each run that is served, with all that is known before it is opened."""
     entries = runs.look()
-    folders = runs.folders(entries)
+    folder_by_id = runs.folders(entries)
     return [
-        Row(entry, runs.glance(entry), runs.tags.tags_of(entry.path), folders[entry.id])
+        Row(entry, runs.glance(entry), runs.tags.tags_of(entry.path), folder_by_id[entry.id])
         for entry in entries
     ]
 
@@ -240,63 +242,68 @@ def _tags_of(rows: list[Row]) -> list[str]:
 
 
 def _controls(rows: list[Row]) -> Component:
+    """Return the fields by which runs are found, filtered, grouped and ordered."""
     label = "find runs by name, verdict or tag"
-    search = fields.text_input(SEARCH, label, "Find runs (/)", debounce=200, className="search")
+    search_field = fields.text_input(
+        SEARCH, label, "Find runs (/)", debounce=200, className="search"
+    )
     tag_options = {"placeholder": "Tags", "clearable": True, "className": "tagged"}
     label = "only runs with these tags"
-    tagged = fields.multi_select(TAGGED, _tags_of(rows), label, value=[], **tag_options)
-    order = fields.select(SORT, SORTS, "order", w=180)
-    group = fields.select(GROUP, GROUPS, "groups", w=180)
-    return dmc.Group([search, tagged, group, order], gap="sm")
+    tag_field = fields.multi_select(TAGGED, _tags_of(rows), label, value=[], **tag_options)
+    sort_field = fields.select(SORT, SORTS, "order", w=180)
+    group_field = fields.select(GROUP, GROUPS, "groups", w=180)
+    return dmc.Group([search_field, tag_field, group_field, sort_field], gap="sm")
 
 
 def _survey_switch(runs: Runs, rows: list[Row]) -> Component:
+    """Return the switch of the analysis in the background, with its progress."""
     switch = dmc.Switch(
         id=SURVEY, label="Analyze in the background", size="xs", checked=runs.surveying
     )
-    progress = html.Div(
+    progress_line = html.Div(
         _progress(rows, is_surveying=runs.surveying),
         id=PROGRESS,
         role="status",
         className="run-progress",
     )
-    return dmc.Group([progress, switch], gap="md")
+    return dmc.Group([progress_line, switch], gap="md")
 
 
 def _progress(rows: list[Row], *, is_surveying: bool) -> list[Component]:
-    """Describe how many of all runs are analyzed, and why the others are not."""
-    analyzed = sum(row.glance is not None for row in rows)
-    failed = sum(row.failed for row in rows)
-    recorded = sum(row.entry.recorded and row.glance is None for row in rows)
+    """Describe how many runs are analyzed, and why the others are not; with a bar while reading."""
+    analyzed_count = sum(row.glance is not None for row in rows)
+    failed_count = sum(row.failed for row in rows)
+    recorded_count = sum(row.entry.recorded and row.glance is None for row in rows)
+    is_complete = analyzed_count + failed_count + recorded_count == len(rows)
     facts = [
-        f"Analyzed {analyzed} of {text.count(len(rows), 'run')}",
-        f"{failed} cannot be read" if failed else "",
-        f"{recorded} still recorded" if recorded else "",
-        "" if is_surveying or analyzed + failed + recorded == len(rows) else "paused",
+        f"Analyzed {analyzed_count} of {text.count(len(rows), 'run')}",
+        f"{failed_count} cannot be read" if failed_count else "",
+        f"{recorded_count} still recorded" if recorded_count else "",
+        "" if is_surveying or is_complete else "paused",
     ]
-    sentence = html.Span(", ".join(filter(None, facts)), className="fact-name")
+    progress_text = html.Span(", ".join(filter(None, facts)), className="fact-name")
     if not any(row.entry.stage.under_way for row in rows):
-        return [sentence]
-    share = 100 * (analyzed + failed) / len(rows)
-    return [sentence, dmc.Progress(value=share, size="sm", w=120, **aria("analyzed runs"))]
+        return [progress_text]
+    percent = 100 * (analyzed_count + failed_count) / len(rows)
+    return [progress_text, dmc.Progress(value=percent, size="sm", w=120, **aria("analyzed runs"))]
 
 
 def _actions() -> Component:
-    """List the buttons that do something with the runs that are chosen."""
-    tag = fields.text_input(NEW_TAG, "tag for the chosen runs", "Tag the chosen runs", w=160)
-    add = fields.button("Add tag", ADD_TAG, disabled=True)
-    compare = fields.button("Compare chosen", COMPARE, disabled=True)
-    return dmc.Group([tag, add, compare], gap="sm")
+    """Return the field and the buttons that do something with the chosen runs."""
+    tag_field = fields.text_input(NEW_TAG, "tag for the chosen runs", "Tag the chosen runs", w=160)
+    tag_button = fields.button("Add tag", ADD_TAG, disabled=True)
+    compare_button = fields.button("Compare chosen", COMPARE, disabled=True)
+    return dmc.Group([tag_field, tag_button, compare_button], gap="sm")
 
 
 def _list_table(rows: list[Row], query: Query) -> Component:
-    """List the runs that match, and have all of some tags."""
+    """Return the table of the runs that match the query, or why it is empty."""
     if not rows:
         return html.P(NONE_YET, className="summary")
-    matching = [
+    matching_rows = [
         row for row in rows if query.search in row.searchable and query.tags <= set(row.tags)
     ]
-    if not matching:
-        search = f" “{query.search}”" if query.search else ""
-        return html.P(f"No run matches{search}.", className="summary")
-    return table(matching, query.sort, query.group, query.chosen)
+    if not matching_rows:
+        search_text = f" “{query.search}”" if query.search else ""
+        return html.P(f"No run matches{search_text}.", className="summary")
+    return table(matching_rows, query.sort, query.group, query.chosen)

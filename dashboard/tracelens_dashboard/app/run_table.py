@@ -123,29 +123,30 @@ GROUPS: Final[dict[str, Callable[[Row], tuple[Any, str]] | None]] = {
 
 
 def table(
-    rows: Sequence[Row], sort: str, group: str, chosen_ids: AbstractSet[str] = frozenset()
+    rows: Sequence[Row],
+    order_name: str,
+    grouping_name: str,
+    chosen_ids: AbstractSet[str] = frozenset(),
 ) -> Component:
-    """List runs in an order, under the titles of their groups; unknown ones are the first choices.
-
-    Boxes of the runs in `chosen_ids` are checked.
-    """
-    ordered = sorted(rows, key=SORTS.get(sort, SORTS[NEWEST]))
+    """Return a table of runs, in an order, grouped; unknown names of these are the first ones."""
+    ordered_rows = sorted(rows, key=SORTS.get(order_name, SORTS[NEWEST]))
     head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
-    group_of = GROUPS.get(group)
-    if group_of is None:
-        bodies: list[Component] = [html.Tbody(_draw_rows(ordered, chosen_ids))]
+    find_group = GROUPS.get(grouping_name)
+    if find_group is None:
+        bodies: list[Component] = [html.Tbody(_draw_rows(ordered_rows, chosen_ids))]
     else:
-        groups: dict[tuple[Any, str], list[Row]] = {}
-        for row in ordered:
-            groups.setdefault(group_of(row), []).append(row)
-        bodies = [_group(title, groups[key, title], chosen_ids) for key, title in sorted(groups)]
+        rows_by_group: dict[tuple[Any, str], list[Row]] = {}
+        for row in ordered_rows:
+            rows_by_group.setdefault(find_group(row), []).append(row)
+        groups = sorted(rows_by_group.items(), key=lambda group: group[0])
+        bodies = [_draw_group(title, members, chosen_ids) for (_, title), members in groups]
     return html.Table([head, *bodies], className="spans runs")
 
 
-def _group(title: str, rows: list[Row], chosen: AbstractSet[str]) -> Component:
-    size = html.Span(text.count(len(rows), "run"), className="fact-name")
-    heading = html.Th([title, size], colSpan=len(COLUMNS), scope="rowgroup")
-    return html.Tbody([html.Tr(heading, className="run-group"), *_draw_rows(rows, chosen)])
+def _draw_group(title: str, rows: list[Row], chosen_ids: AbstractSet[str]) -> Component:
+    size_text = html.Span(text.count(len(rows), "run"), className="fact-name")
+    heading = html.Th([title, size_text], colSpan=len(COLUMNS), scope="rowgroup")
+    return html.Tbody([html.Tr(heading, className="run-group"), *_draw_rows(rows, chosen_ids)])
 
 
 def _draw_rows(rows: Sequence[Row], chosen: AbstractSet[str]) -> list[Component]:
@@ -153,10 +154,10 @@ def _draw_rows(rows: Sequence[Row], chosen: AbstractSet[str]) -> list[Component]
 
 
 def draw_row(row: Row, *, chosen: bool = False) -> Component:
-    """Return the row; its link covers all of it."""
+    """Return the row of a run; its link covers all of it, `chosen` checks its box."""
     glance = row.glance
     link = dcc.Link(row.name, href=ViewState(run=row.entry.id).link("/"), className="stretched")
-    choice = dmc.Checkbox(
+    choice_box = dmc.Checkbox(
         id={"type": CHOSEN, "run": row.entry.id},
         checked=chosen or None,  # what is drawn with a choice of before takes nothing off it
         size="xs",
@@ -165,20 +166,19 @@ def draw_row(row: Row, *, chosen: bool = False) -> Component:
         persistence_type="memory",
         **aria(f"choose {row.name}"),
     )
-    name = html.Div([choice, link], className="run-choice")
-    below = [html.Div(_sizes(glance), className="fact-name"), _tags(row)]
+    name_line = html.Div([choice_box, link], className="run-choice")
+    details = [
+        html.Div(_sizes(glance), className="fact-name"),
+        html.Div([_tag(row, tag) for tag in row.tags], className="tags"),
+    ]
     cells = [
-        html.Td([name, *below], className="run-name"),
-        html.Td(_efficiency(glance), className="run-number"),
-        html.Td(_pace(glance), className="run-pace"),
-        html.Td(_verdict(row), className="run-verdict"),
-        html.Td(label_of(row), className="run-index"),
+        html.Td([name_line, *details], className="run-name"),
+        html.Td(_draw_efficiency(glance), className="run-number"),
+        html.Td(_draw_pace(glance), className="run-pace"),
+        html.Td(_draw_verdict(row), className="run-verdict"),
+        html.Td(draw_state(row), className="run-index"),
     ]
     return html.Tr(cells, className="finding run-row")
-
-
-def _tags(row: Row) -> Component:
-    return html.Div([_tag(row, tag) for tag in row.tags], className="tags")
 
 
 def _tag(row: Row, tag: str) -> Component:
@@ -203,7 +203,7 @@ def _sizes(glance: Glance | None) -> str:
     return " · ".join(filter(None, sizes))
 
 
-def _efficiency(glance: Glance | None) -> Component:
+def _draw_efficiency(glance: Glance | None) -> Component:
     if glance is None or glance.efficiency is None:
         return html.Span("not known", className="fact-name")
     share = 100 * glance.efficiency
@@ -211,23 +211,24 @@ def _efficiency(glance: Glance | None) -> Component:
     return html.Div([html.B(text.percent(glance.efficiency)), html.Div(meter, className="meter")])
 
 
-def _pace(glance: Glance | None) -> list[Component]:
+def _draw_pace(glance: Glance | None) -> list[Component]:
     if glance is None or not glance.steps:
         return []
-    usual = f"{text.duration(glance.step_ns)} per step"
-    line = sparkline(glance.pace_ns, f"step time over the run, {usual}")
-    return [line, html.Div(usual, className="fact-name")]
+    pace_text = f"{text.duration(glance.step_ns)} per step"
+    line = sparkline(glance.pace_ns, f"step time over the run, {pace_text}")
+    return [line, html.Div(pace_text, className="fact-name")]
 
 
-def _verdict(row: Row) -> Component:
+def _draw_verdict(row: Row) -> Component:
+    """Return the verdict of a run, or why it has none yet."""
     stage = row.entry.stage
     if row.failed:
         return html.Span(stage.what, className="points-fault")
     if row.glance is None:
         return html.Span(_why_not(row), className="fact-name")
-    more = f" and {row.glance.faults - 1} more" if row.glance.faults > 1 else ""
-    worst = html.Span(clean(row.glance.verdict))
-    line = [worst, html.Span(more, className="fact-name")]
+    others_text = f" and {row.glance.faults - 1} more" if row.glance.faults > 1 else ""
+    verdict_text = html.Span(clean(row.glance.verdict))
+    line = [verdict_text, html.Span(others_text, className="fact-name")]
     return html.Div(line, className=f"lead lead-{row.glance.state}")
 
 
@@ -238,50 +239,47 @@ def _why_not(row: Row) -> str:
     return RECORDED if row.entry.recorded else UNREAD
 
 
-def label_of(row: Row) -> Component:
-    """Return the state of a run's index."""
+def draw_state(row: Row) -> Component:
+    """Return the state of a run's index, as a word."""
     stage = row.entry.stage
-    state = "ready" if row.glance else "not read yet"
+    state_text = "ready" if row.glance else "not read yet"
     if row.entry.recorded and row.glance is None:
-        state = "recording"
+        state_text = "recording"
     if stage.kind == "failed":
-        state = "cannot be read"
+        state_text = "cannot be read"
     elif stage.kind == "queued":
-        state = "queued"
+        state_text = "queued"
     elif stage.under_way:
-        share = f" {100 * stage.done // stage.total} %" if stage.total else ""
-        state = f"{stage.what}{share}"
-    kind = "busy" if stage.under_way else stage.kind
-    return html.Span(state, className=f"standing standing-{kind}")
+        share_text = f" {100 * stage.done // stage.total} %" if stage.total else ""
+        state_text = f"{stage.what}{share_text}"
+    state_class = "busy" if stage.under_way else stage.kind
+    return html.Span(state_text, className=f"standing standing-{state_class}")
 
 
 def sparkline(values: Sequence[int], label: str) -> Component:
-    """Draw numbers from left to right; `label` is what a screen reader says instead."""
+    """Return numbers as a line from left to right; `label` is its text for screen readers."""
     if len(values) < 2:
         return html.Span(label, className="fact-name")
     mask = f"url(data:image/svg+xml;base64,{b64encode(_svg(values).encode()).decode()})"
-    style = {
-        "maskImage": mask,
-        "WebkitMaskImage": mask,
-        "width": SPARKLINE_WIDTH,
-        "height": SPARKLINE_HEIGHT,
-    }
+    size = {"width": SPARKLINE_WIDTH, "height": SPARKLINE_HEIGHT}
+    style = {"maskImage": mask, "WebkitMaskImage": mask} | size
     return html.Span(className="sparkline", style=style, role="img", title=label, **aria(label))
 
 
 def _svg(values: Sequence[int]) -> str:
     shape = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(*_coordinates(values), strict=True))
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {SPARKLINE_WIDTH} {SPARKLINE_HEIGHT}'>"
-        f"<polyline points='{shape}' fill='none' stroke='#000' stroke-width='1.5'/></svg>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {SPARKLINE_WIDTH} "
+        f"{SPARKLINE_HEIGHT}'><polyline points='{shape}' fill='none' stroke='#000' "
+        "stroke-width='1.5'/></svg>"
     )
 
 
 def _coordinates(values: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Return the line in pixels, from zero on, so that noise is drawn as noise, not as mountains."""
-    series = np.asarray(values, float)
-    height = np.clip(series / max(float(np.quantile(series, MOST_QUANTILE)), 1.0), 0, 1)
+    """Return x and y of the line, in pixels; it starts at zero, so that noise stays low."""
+    numbers = np.asarray(values, float)
+    heights = np.clip(numbers / max(float(np.quantile(numbers, MOST_QUANTILE)), 1.0), 0, 1)
     return (
-        np.linspace(1, SPARKLINE_WIDTH - 1, len(series)).tolist(),
-        (SPARKLINE_HEIGHT - 3 - (SPARKLINE_HEIGHT - 6) * height).tolist(),
+        np.linspace(1, SPARKLINE_WIDTH - 1, len(numbers)).tolist(),
+        (SPARKLINE_HEIGHT - 3 - (SPARKLINE_HEIGHT - 6) * heights).tolist(),
     )

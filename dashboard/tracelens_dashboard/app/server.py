@@ -9,6 +9,7 @@ import sys
 import threading
 import webbrowser
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from tracelens_dashboard.pages import Page
+    from tracelens_dashboard.view.state import ViewState
 
 ASSETS: Final = Path(__file__).parents[1] / "assets"
 INDEX: Final = """<!DOCTYPE html>
@@ -55,8 +56,8 @@ INDEX: Final = """<!DOCTYPE html>
 </body>
 </html>"""
 MISSING_FILES: Final = (
-    "Files of this run were moved or removed while it was shown: choose another run from the list, or "
-    "serve this one from where it is now."
+    "Files of this run were moved or removed while it was shown: choose another run from the "
+    "list, or serve this one from where it is now."
 )
 NETWORK: Final = (
     "Anyone with this address can see the run, and traffic is not encrypted; "
@@ -67,7 +68,7 @@ _log = logging.getLogger(__name__)
 
 
 def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
-    """Return the application; it shows these runs, or this one, to whom `access` lets in."""
+    """Return the application over runs, or over one; `access` says who may see it."""
     runs = served if isinstance(served, Runs) else Runs.from_store(served)
     app = Dash(
         "tracelens_dashboard",
@@ -85,10 +86,10 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
     )
     app.server.config[current.RUNS] = runs
     for page in PAGES:
-        _add(page.PATH, page.TITLE, _run_layout(page))
+        _add(page.PATH, page.TITLE, partial(loading.lay_out_page, page))
     pages.register(app)
-    _add(run_list.PATH, run_list.TITLE, _list_layout)
-    _add(glossary.PATH, glossary.TITLE, _glossary_layout)
+    _add(run_list.PATH, run_list.TITLE, run_list.layout)
+    _add(glossary.PATH, glossary.TITLE, glossary.layout)
     run_list.register(app)
     loading.register(app, PAGES)
     loading.register_growth(app, PAGES)
@@ -101,29 +102,19 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
     return app
 
 
-def _add(path: str, title: str, layout: Callable[..., Component]) -> None:
+def _add(path: str, title: str, layout: Callable[[Runs, ViewState], Component]) -> None:
+    """Add a page, laid out for the runs that are served and the view in the address."""
+
+    def lay_out(**query: str) -> Component:
+        return layout(current.runs(), state.parse(query))
+
     dash.register_page(
         f"tracelens_dashboard.pages{path.replace('/', '.')}",
         path=path,
         name=title,
         title=f"{title} · TraceLens",
-        layout=layout,
+        layout=lay_out,
     )
-
-
-def _run_layout(page: Page) -> Callable[..., Component]:
-    def build(**query: str) -> Component:
-        return loading.lay_out_page(page, current.runs(), state.parse(query))
-
-    return build
-
-
-def _list_layout(**query: str) -> Component:
-    return run_list.layout(current.runs(), state.parse(query))
-
-
-def _glossary_layout(**query: str) -> Component:
-    return glossary.layout(current.runs(), state.parse(query))
 
 
 def _report_error(error: Exception) -> Any:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dash
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Input, Output, State, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.app.run_list import PATH as RUN_LIST
-from tracelens_dashboard.components import live, selection_bar
+from tracelens_dashboard.components import fields, live, selection_bar
 from tracelens_dashboard.components.heading import GLOSSARY
 from tracelens_dashboard.export import menu
 from tracelens_dashboard.ids import aria
@@ -22,7 +21,6 @@ from tracelens_dashboard.view.state import ViewState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.pages import Page
@@ -52,12 +50,12 @@ KEYS: Final = (
 
 
 def shell(runs: Runs, pages: Sequence[Page]) -> Component:
-    """Return the layout that pages are shown in."""
+    """Return the layout that pages are shown in: header, sidebar, help, and the export dialog."""
     frame = dmc.AppShell(
         [
             dmc.AppShellHeader(_header(runs), className="header"),
             dmc.AppShellNavbar(
-                html.Nav(_entries(runs, pages, NO_VIEW), id=ids.SIDEBAR, **aria("pages")),
+                html.Nav(_link_pages(runs, pages, NO_VIEW), id=ids.SIDEBAR, **aria("pages")),
                 p="xs",
                 className="sidebar",
             ),
@@ -81,10 +79,7 @@ def navbar(*, opened: bool) -> dict[str, object]:
 
 
 def register(app: Dash, pages: Sequence[Page]) -> None:
-    """Open and close the sidebar, open the help; let tables follow the colour scheme.
-
-    Header and sidebar follow the run in the address bar.
-    """
+    """Register the header, sidebar, help and dialogs; they follow the run in the address."""
     _register_run(app, pages)
     menu.register(app)
     selection_bar.register(app)
@@ -113,6 +108,8 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
 
 
 def _register_run(app: Dash, pages: Sequence[Page]) -> None:
+    """Let heading, sidebar and picker follow the run in the address, and the picker choose it."""
+
     @app.callback(
         Output(ids.HEADING, "children"),
         Output(ids.SIDEBAR, "children"),
@@ -121,10 +118,12 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         Input(ids.GO, "search"),
     )
     def follow(search: Any) -> tuple[Any, ...]:
+        """Return heading, links to pages, and the picker's runs and value, for an address."""
         runs, view = current.runs(), state.read(search)
-        part = selection.read(view.run) if runs.entry(view.run) else None
-        entries = _entries(runs, pages, view)
-        return heading(runs, view), entries, choices(runs), part.run if part else None
+        run_selection = selection.read(view.run) if runs.entry(view.run) else None
+        page_links = _link_pages(runs, pages, view)
+        shown_run = run_selection.run if run_selection else None
+        return heading(runs, view), page_links, choices(runs), shown_run
 
     @app.callback(
         Output(ids.HEADING, "children", allow_duplicate=True),
@@ -133,8 +132,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         prevent_initial_call=True,
     )
     def grow(run: Any, search: Any) -> list[Component]:
-        if not current.edition(run):
-            raise PreventUpdate
+        current.require(bool(current.edition(run)))
         return heading(current.runs(), state.read(search))
 
     @app.callback(
@@ -146,15 +144,15 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
     )
     def pick(run_id: Any, search: Any, path: Any) -> str:
         view = state.read(search)
-        part = selection.read(view.run)
-        if current.runs().entry(run_id) is None or (part and run_id == part.run):
-            raise PreventUpdate
-        paths = {page.PATH for page in pages}
-        return ViewState(run=run_id, compare=view.compare).link(path if path in paths else "/")
+        run_selection = selection.read(view.run)
+        is_other = run_selection is None or run_id != run_selection.run
+        current.require(is_other and current.runs().entry(run_id))
+        page_paths = {page.PATH for page in pages}
+        return ViewState(run=run_id, compare=view.compare).link(path if path in page_paths else "/")
 
 
 def heading(runs: Runs, view: ViewState) -> list[Component]:
-    """Name the run that is shown, and its size as soon as it is open."""
+    """Return the name of the run that is shown, and its size as soon as it is open."""
     if runs.alone and view.run is None:
         name, facts = text.shown(runs.alone.name), current.facts(runs.alone)
         return [html.B(name), html.Span(facts, className="chip-facts")]
@@ -172,7 +170,7 @@ def choices(runs: Runs) -> list[dict[str, str]]:
 
 
 def _header(runs: Runs) -> Component:
-    brand = dmc.Group(
+    left_side = dmc.Group(
         [
             dmc.Burger(id=ids.BURGER, size="sm", hiddenFrom="sm", **aria("pages")),
             dcc.Link("TraceLens", href="/", className="brand"),
@@ -185,7 +183,7 @@ def _header(runs: Runs) -> Component:
     )
     return dmc.Group(
         [
-            brand,
+            left_side,
             dmc.Group(
                 [_copy_link(), menu.button(), _help_button(), _scheme_switch()],
                 gap="xs",
@@ -211,16 +209,8 @@ def _picker(runs: Runs) -> Component:
 
 def _copy_link() -> Component:
     """Return the button that copies the address of the view; assets/copying.js makes it work."""
-    return dmc.Button(
-        "Copy link",
-        variant="default",
-        size="sm",
-        fw=500,
-        px="sm",
-        className="copy-link",
-        visibleFrom="md",
-        **aria("copy a link to this view"),
-    )
+    options = {"size": "sm", "fw": 500, "px": "sm", "visibleFrom": "md", "className": "copy-link"}
+    return fields.button("Copy link", **options, **aria("copy a link to this view"))
 
 
 def _help_button() -> Component:
@@ -239,16 +229,16 @@ def _scheme_switch() -> Component:
     )
 
 
-def _entries(runs: Runs, pages: Sequence[Page], view: ViewState) -> list[Component]:
-    """List the pages, all of the run that is shown; above them the way to the others."""
+def _link_pages(runs: Runs, pages: Sequence[Page], view: ViewState) -> list[Component]:
+    """Return links to the pages of the run that is shown, and to the list of runs."""
     if runs.alone:
-        same_run = ViewState(run=view.run)
-        return [_entry(page.TITLE, same_run.link(page.PATH)) for page in pages]
-    run_list = dmc.NavLink(label="All runs", href=RUN_LIST, active="exact", className="runs-link")
+        run_view = ViewState(run=view.run)
+        return [_entry(page.TITLE, run_view.link(page.PATH)) for page in pages]
+    list_link = dmc.NavLink(label="All runs", href=RUN_LIST, active="exact", className="runs-link")
     if runs.entry(view.run) is None:
-        return [run_list]
-    same_runs = ViewState(run=view.run, compare=view.compare)
-    return [run_list, *(_entry(page.TITLE, same_runs.link(page.PATH)) for page in pages)]
+        return [list_link]
+    comparison_view = ViewState(run=view.run, compare=view.compare)
+    return [list_link, *(_entry(page.TITLE, comparison_view.link(page.PATH)) for page in pages)]
 
 
 def _entry(title: str, href: str) -> Component:
@@ -262,13 +252,14 @@ def _error_notice() -> Component:
 
 
 def _help() -> Component:
-    rows = [html.Tr([html.Td(dmc.Kbd(keys)), html.Td(action)]) for keys, action in KEYS]
-    mouse = "In the timeline: wheel to zoom, drag to move, click a span for its details."
+    """Return the dialog with all keys, which the button "?" opens."""
+    key_rows = [html.Tr([html.Td(dmc.Kbd(keys)), html.Td(action)]) for keys, action in KEYS]
+    mouse_text = "In the timeline: wheel to zoom, drag to move, click a span for its details."
     glossary = dcc.Link("Glossary: what the words mean", href=GLOSSARY, className="way")
     body = [
-        html.Table(html.Tbody(rows), className="keys"),
-        html.P(mouse, className="summary"),
+        html.Table(html.Tbody(key_rows), className="keys"),
+        html.P(mouse_text, className="summary"),
         glossary,
     ]
-    close = aria("close")
-    return dmc.Modal(body, id=ids.HELP, title="Keys", opened=False, closeButtonProps=close)
+    close_label = aria("close")
+    return dmc.Modal(body, id=ids.HELP, title="Keys", opened=False, closeButtonProps=close_label)

@@ -54,27 +54,29 @@ def _library() -> Response:
 
 
 def _compress(server: Flask) -> None:
-    compressed: dict[tuple[str, str], bytes] = {}
+    """Compress all answers that are worth it; those to requests for static files once."""
+    packed_by_key: dict[tuple[str, str], bytes] = {}
 
     @server.after_request
     def compress(response: Response) -> Response:
+        """Compress an answer's body with gzip, if the browser takes it and it is worth it."""
         if not _compressible(response):
             return response
         response.vary.add("Accept-Encoding")
         if not request.accept_encodings["gzip"]:
             return response
         response.direct_passthrough = False
-        plain = response.get_data()
-        if len(plain) < LEAST_BYTES:
+        body = response.get_data()
+        if len(body) < LEAST_BYTES:
             return response
         if request.method == "GET" and request.path.startswith(STATIC):
-            key = (request.path, response.get_etag()[0] or str(len(plain)))
-            packed = compressed.get(key) or compressed.setdefault(
-                key, gzip.compress(plain, LEVEL, mtime=0)
+            cache_key = (request.path, response.get_etag()[0] or str(len(body)))
+            packed_body = packed_by_key.get(cache_key) or packed_by_key.setdefault(
+                cache_key, gzip.compress(body, LEVEL, mtime=0)
             )
         else:
-            packed = gzip.compress(plain, QUICK_LEVEL, mtime=0)
-        response.set_data(packed)
+            packed_body = gzip.compress(body, QUICK_LEVEL, mtime=0)
+        response.set_data(packed_body)
         response.headers["Content-Encoding"] = "gzip"
         return response
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import Input, dcc, html
 
-from tracelens.comparison import Steps, messages
+from tracelens.comparison import Comparison, Steps, messages
 from tracelens.comparison import compare as compare_runs
-from tracelens.comparison.changes import likeness
+from tracelens.comparison.changes import FindingChange, likeness
 from tracelens.model import fmt
 from tracelens_dashboard import text
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.components.chart import ChartCard
 from tracelens_dashboard.figures import compare
-from tracelens_dashboard.figures.drawing import empty
+from tracelens_dashboard.figures.drawing import Drawing, empty
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current, selection
 from tracelens_dashboard.view import links, state
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from tracelens.comparison import Comparison
-    from tracelens.comparison.changes import FindingChange
-    from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
@@ -50,6 +47,8 @@ STATES: Final = {
 
 
 def _draw_comparison(draw: Callable[[Comparison, Theme], Drawing]) -> Callable[..., Drawing]:
+    """Return a card's `draw` that compares a run with the baselines that are served."""
+
     def draw_served(store: Store, theme: Theme, run_ids: Any) -> Drawing:
         baselines = state.baselines(run_ids)
         if len(_select_served(baselines)) < FEWEST_BASELINES:
@@ -82,15 +81,15 @@ CARDS: Final = (CHANGES, LEVELS)
 
 
 def layout(store: Store, view: ViewState) -> list[Component]:
-    """Lay out the cards below the page's title; the view names the baselines."""
+    """Return the cards below the page's title; the view names the baselines."""
     baselines = view.compared
     comparison = compare_with(store, baselines)
-    levels = replace(LEVELS, height_px=max(240, 110 + 24 * len(baselines)))
+    levels_card = replace(LEVELS, height_px=max(240, 110 + 24 * len(baselines)))
     return [
         dcc.Store(id=BASELINES, data=list(baselines)),
         _lay_out_verdict(store, comparison),
         _link_baselines(store, baselines),
-        chart.grid((CHANGES, levels), store, view),
+        chart.grid((CHANGES, levels_card), store, view),
         _list_findings(store, baselines, comparison),
     ]
 
@@ -123,10 +122,11 @@ def _measure(run_id: str, _state_of_files: Any) -> Steps:
 
 
 def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
-    verdict = messages.verdict(comparison).lower()
-    title = fmt.capital(f"{verdict}: {messages.headline(comparison)}")
-    baseline, _ = messages.scope(comparison)
-    lines = [f"Baselines: {baseline}", *messages.cautions(comparison)]
+    """Describe what changed against the baselines, as a title and lines below it."""
+    verdict_text = messages.verdict(comparison).lower()
+    title = fmt.capital(f"{verdict_text}: {messages.headline(comparison)}")
+    baseline_text, _ = messages.scope(comparison)
+    lines = [f"Baselines: {baseline_text}", *messages.cautions(comparison)]
     return html.Div(
         [
             dmc.Title(text.tied(title), order=2, id="verdict"),
@@ -138,65 +138,62 @@ def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
 
 
 def _link_baselines(store: Store, baselines: tuple[str, ...]) -> Component:
-    """Link each baseline's comparison alone, step by step."""
-    names = {entry.id: text.shown(entry.name) for entry in current.runs().look()}
-    parts = (selection.read(run_id) for run_id in baselines)
-    run_ids = [part.run for part in parts if part and part.run in names]
-    hrefs = [
-        dcc.Link(names[run], href=links.to_comparison(store.run_id, run), className="way")
+    """Return a link to the comparison with each baseline alone, step by step."""
+    name_by_run = {entry.id: text.shown(entry.name) for entry in current.runs().look()}
+    baseline_selections = (selection.read(run_id) for run_id in baselines)
+    run_ids = [baseline.run for baseline in baseline_selections if baseline and baseline.run]
+    baseline_links = [
+        dcc.Link(name_by_run[run], href=links.to_comparison(store.run_id, run), className="way")
         for run in run_ids
-        if run and selection.read(store.run_id)
+        if run in name_by_run and selection.read(store.run_id)
     ]
-    lead = html.Span("Step by step, with one of them:", className="fact-name")
-    return html.Div([lead, *hrefs], className="ways baselines")
+    lead_text = html.Span("Step by step, with one of them:", className="fact-name")
+    return html.Div([lead_text, *baseline_links], className="ways baselines")
 
 
 def _list_findings(store: Store, baselines: tuple[str, ...], comparison: Comparison) -> Component:
-    build = partial(_lay_out_finding, store, baselines)
+    """Return a column of finding cards for each of the `STATES` of a finding."""
+    build_card = partial(_lay_out_finding, store, baselines)
     columns = []
-    for name, title in STATES.items():
-        rows = [row for row in comparison.findings if row.state == name]
-        cards = finding_card.titled_cards(title, rows, build)
+    for state_name, title in STATES.items():
+        changes = [change for change in comparison.findings if change.state == state_name]
+        cards = finding_card.titled_cards(title, changes, build_card)
         columns.append(dmc.GridCol(cards, span={"base": 12, "md": 4}))
     return dmc.Grid(columns, gutter="sm", mt="sm")
 
 
-def _lay_out_finding(store: Store, baselines: tuple[str, ...], row: FindingChange) -> Component:
-    """Return a finding's card, of the run that has it, and what of the others is known."""
-    holder = store if row.state != "gone" else _find_holder(baselines, row) or store
-    card = finding_card.card(holder, row.finding)
-    if row.state == "new":
+def _lay_out_finding(store: Store, baselines: tuple[str, ...], change: FindingChange) -> Component:
+    """Return a finding's card, of the run that has it, and its cost in the other runs."""
+    holding_run = store if change.state != "gone" else _find_holder(baselines, change) or store
+    card = finding_card.card(holding_run, change.finding)
+    if change.state == "new":
         return card
-    return html.Div([card, html.P(_price(row, len(baselines)), className="summary")])
+    return html.Div([card, html.P(_describe_cost(change, len(baselines)), className="summary")])
 
 
-def _find_holder(baselines: tuple[str, ...], row: FindingChange) -> Store | None:
+def _find_holder(baselines: tuple[str, ...], change: FindingChange) -> Store | None:
     """Return a baseline that has a finding."""
-    likeness_of_finding = likeness(row.finding)
-    stores = (current.find_store(run_id) for run_id in baselines)
-    return next(
-        (
-            one
-            for one in stores
-            if one and likeness_of_finding in map(likeness, one.report.findings)
-        ),
-        None,
-    )
+    finding_likeness = likeness(change.finding)
+    baseline_stores = (current.find_store(run_id) for run_id in baselines)
+    for baseline in filter(None, baseline_stores):
+        if finding_likeness in map(likeness, baseline.report.findings):
+            return baseline
+    return None
 
 
-def _price(row: FindingChange, count: int) -> str:
-    """Describe what a finding costs in the new run and in how many baselines, and their ratio."""
-    baseline_share, new_share = row.before, row.after
-    frequency = f"in {row.baselines} of {text.count(count, 'baseline')}"
-    if row.state == "gone":
+def _describe_cost(change: FindingChange, baseline_count: int) -> str:
+    """Describe a finding's cost in the new run and the baselines, and how many of these have it."""
+    baseline_share, new_share = change.before, change.after
+    frequency_text = f"in {change.baselines} of {text.count(baseline_count, 'baseline')}"
+    if change.state == "gone":
         return (
-            f"{frequency}, at most {text.percent(baseline_share)} of the job"
+            f"{frequency_text}, at most {text.percent(baseline_share)} of the job"
             if baseline_share
-            else frequency
+            else frequency_text
         )
     if not baseline_share or new_share is None:
-        return frequency
+        return frequency_text
     return (
-        f"{text.percent(new_share)} of the job, {text.percent(baseline_share)} at most {frequency}: "
-        f"{new_share / baseline_share:.2f} times as much"
+        f"{text.percent(new_share)} of the job, {text.percent(baseline_share)} at most "
+        f"{frequency_text}: {new_share / baseline_share:.2f} times as much"
     )

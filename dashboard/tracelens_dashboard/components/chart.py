@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import ALL, MATCH, ClientsideFunction, Input, Output, State, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, State, dcc, html
 
 from tracelens_dashboard import ids, theme
+from tracelens_dashboard.components import fields
 from tracelens_dashboard.components.heading import card_title
 from tracelens_dashboard.components.table import table
 from tracelens_dashboard.figures import axes
@@ -24,7 +24,6 @@ from tracelens_dashboard.theme import GRAPH_CONFIG
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from dash import Dash
     from dash.dependencies import DashDependency
     from dash.development.base_component import Component
 
@@ -68,8 +67,8 @@ class ChartCard:
         return self.height_px if isinstance(self.height_px, int) else self.height_px(store)
 
     def lay_out(self, store: Store, view: ViewState) -> Component:
-        """Build the card, in its column of the page's grid."""
-        height = f"{self.height_in(store)}px"
+        """Return the card, in its column of the page's grid."""
+        height_css = f"{self.height_in(store)}px"
         switch_id = ids.part(self.name, "switch")
         switch = dmc.Switch(id=switch_id, label="Table", size="xs", className="table-switch")
         tools = html.Div([png_button(self.title + self.suffix), switch], className="card-tools")
@@ -87,10 +86,10 @@ class ChartCard:
                     role="img",
                     **aria(self.title),  # until it is drawn: then the sentence about what it shows
                     className=DRAWN_CLASS,
-                    style={"minHeight": height},
+                    style={"minHeight": height_css},
                     tabIndex=0 if self.scrolls else None,
                 ),
-                html.Div(id=ids.part(self.name, "grid"), hidden=True, style={"height": height}),
+                html.Div(id=ids.part(self.name, "grid"), hidden=True, style={"height": height_css}),
             ],
             className="card chart-card",
         )
@@ -106,16 +105,13 @@ class ChartCard:
 
     def _register_drawing(self, app: Dash) -> None:
         """Draw the chart; its table is made when it is asked for, so that charts come first."""
-        listed, grid_id = (
-            Input(ids.part(self.name, "switch"), "checked"),
-            ids.part(self.name, "grid"),
-        )
+        table_switch = Input(ids.part(self.name, "switch"), "checked")
+        grid_id = ids.part(self.name, "grid")
         scheme = Input(ids.SCHEME, "computedColorScheme")
 
         def draw(scheme: str | None, run: Any, *values: Any) -> Drawing:
-            if scheme is None:
-                raise PreventUpdate
-            return self.draw(current.store(run), theme.of(scheme), *values)
+            scheme_theme = theme.of(current.require(scheme))
+            return self.draw(current.store(run), scheme_theme, *values)
 
         @app.callback(
             Output(ids.part(self.name, "graph"), "figure"),
@@ -123,7 +119,7 @@ class ChartCard:
             Output(ids.part(self.name, "plot"), "aria-label"),
             Output(ids.part(self.name, "plot"), "className"),
             Output(grid_id, "children"),
-            _as_state(listed),
+            _as_state(table_switch),
             scheme,
             Input(ids.RUN, "data"),  # drawn anew when it was read again
             *self.inputs,
@@ -136,16 +132,17 @@ class ChartCard:
 
         @app.callback(
             Output(grid_id, "children", allow_duplicate=True),
-            listed,
-            *(_as_state(given) for given in (scheme, current.RUN, *self.inputs)),
+            table_switch,
+            *(_as_state(dependency) for dependency in (scheme, current.RUN, *self.inputs)),
             prevent_initial_call=True,
         )
         def tabulate(checked: Any, *values: Any) -> Component:
-            if not checked:
-                raise PreventUpdate
+            current.require(bool(checked))
             return table(ids.part(self.name, "rows"), draw(*values).rows)
 
     def _register_marks(self, app: Dash, link: Callable[..., str | None]) -> None:
+        """Go to where `link` leads from the mark that is clicked."""
+
         @app.callback(
             Output(ids.part(self.name, "lead"), "data", allow_duplicate=True),
             Input(ids.part(self.name, "graph"), "clickData"),
@@ -154,11 +151,12 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def follow(click: dict[str, Any] | None, run: Any, *values: Any) -> str:
-            points = (click or {}).get("points")
-            href = link(current.store(run), axes.read_cell(points[0]), *values) if points else None
-            return _required(href)
+            point = axes.read_cell(current.require(clicked_point(click)))
+            return current.require(link(current.store(run), point, *values))
 
     def _register_rows(self, app: Dash, link: Callable[[Store, int], str | None]) -> None:
+        """Go to where `link` leads from the row of the table that is clicked."""
+
         @app.callback(
             Output(ids.part(self.name, "lead"), "data", allow_duplicate=True),
             Input(ids.part(self.name, "rows"), "cellClicked"),
@@ -166,16 +164,19 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def follow(cell: dict[str, Any] | None, run: Any) -> str:
-            row_index = str((cell or {}).get("rowId"))  # in the drawing, however it is sorted
-            return _required(
-                link(current.store(run), int(row_index)) if row_index.isdecimal() else None
-            )
+            return current.require(link(current.store(run), current.require(clicked_row(cell))))
 
 
-def _required(href: str | None) -> str:
-    if not href:
-        raise PreventUpdate
-    return href
+def clicked_point(click: Any) -> dict[str, Any] | None:
+    """Return the first point of a click on a graph; None without one."""
+    points = (click or {}).get("points")
+    return points[0] if points else None
+
+
+def clicked_row(cell: Any) -> int | None:
+    """Return a clicked cell's row by its index in the drawing, however the table is sorted."""
+    row_id = str((cell or {}).get("rowId"))
+    return int(row_id) if row_id.isdecimal() else None
 
 
 def _as_state(given: DashDependency) -> State:
@@ -218,12 +219,10 @@ def graph(identity: Any, height_px: int | None = None, config: Any = GRAPH_CONFI
     return dcc.Graph(id=identity, figure=theme.blank(), config=config, style=style, responsive=True)
 
 
-def png_button(title: str) -> dmc.Button:
+def png_button(title: str) -> Component:
     """Return the button that saves the card's chart as shown; assets/export.js makes it work."""
-    name = aria(f"save as PNG: {title}")
-    return dmc.Button(
-        "PNG", variant="default", size="compact-xs", className="save-png", fw=500, **name
-    )
+    options = {"size": "compact-xs", "className": "save-png", "fw": 500}
+    return fields.button("PNG", **options, **aria(f"save as PNG: {title}"))
 
 
 def register(app: Dash) -> None:

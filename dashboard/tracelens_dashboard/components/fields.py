@@ -23,11 +23,11 @@ def _options(choices: Choices) -> list[Any]:
 def select(
     identity: Any, choices: Choices, label: str, *, value: str | None = None, **options: Any
 ) -> Component:
-    """Return a field in which one value is chosen: the first one, unless `value` is another."""
-    data = _options(choices)
-    chosen = {"value": data[0]["value"] if value is None else value, "allowDeselect": False}
-    settings = {"id": identity, "data": data, "size": "xs"} | chosen | options
-    return dmc.Select(**settings, **aria(label))
+    """Return a field in which one value is chosen: `value`, or the first one without it."""
+    choice_data = _options(choices)
+    chosen = choice_data[0]["value"] if value is None else value
+    arguments = {"id": identity, "data": choice_data, "value": chosen, "size": "xs"} | options
+    return dmc.Select(allowDeselect=False, **arguments, **aria(label))
 
 
 def multi_select(
@@ -50,6 +50,6 @@ def number_input(identity: Any, label: str, **options: Any) -> Component:
 
 
 def button(label: str, identity: Any = None, **options: Any) -> Component:
-    """Return a plain button."""
+    """Return a plain button; `options` may make it smaller, or name it for screen readers."""
     settings = {"variant": "default", "size": "xs"} | ({"id": identity} if identity else {})
     return dmc.Button(label, **(settings | options))

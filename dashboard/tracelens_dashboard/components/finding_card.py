@@ -43,15 +43,15 @@ def title(finding: Finding) -> str:
 
 
 def amount(finding: Finding) -> tuple[str, str]:
-    """Return its saving or cost in percent of job time, and a colour: fault, opportunity, neither."""
-    cost = finding.saving if finding.saving is not None else finding.cost
-    if cost is None or cost < LEAST_SHARE:
+    """Return its saving or cost in percent of job time, and its colour's name."""
+    share = finding.saving if finding.saving is not None else finding.cost
+    if share is None or share < LEAST_SHARE:
         return "!" if finding.category == "fault" else "i", "quiet"
-    return f"\N{MINUS SIGN}{text.percent(cost)}", finding.category
+    return f"\N{MINUS SIGN}{text.percent(share)}", finding.category
 
 
 def section_of_page(name: str, path: str) -> Callable[[Store, ViewState], Component]:
-    """Return the section with the first cards of a page; it is made anew while a run grows."""
+    """Return the section with the first cards of the page at `path`; it grows with the run."""
 
     @live.section(name)
     def lay_out(store: Store, _view: ViewState) -> Component:
@@ -63,25 +63,27 @@ def section_of_page(name: str, path: str) -> Callable[[Store, ViewState], Compon
 
 
 def titled_cards(
-    title: str, listed: Sequence[Listed], build: Callable[[Listed], Component]
+    title: str, items: Sequence[Listed], build_card: Callable[[Listed], Component]
 ) -> Component:
-    """Build the cards of the first findings of a list, below its title, and count the others."""
-    cards = [build(finding) for finding in listed[:MOST_LISTED]]
-    if not listed:
+    """Return a title and the cards of the first items of a list, and count the others."""
+    cards = [build_card(finding) for finding in items[:MOST_LISTED]]
+    if not items:
         cards = [html.P("No finding.", className="summary")]
-    elif len(listed) > MOST_LISTED:
-        cards.append(html.P(f"and {len(listed) - MOST_LISTED} more", className="summary"))
+    elif len(items) > MOST_LISTED:
+        cards.append(html.P(f"and {len(items) - MOST_LISTED} more", className="summary"))
     heading = dmc.Title(title, order=2, className="card-title", mb="xs")
     return html.Section([heading, dmc.Stack(cards, gap="xs")], **aria(title))
 
 
 def card(store: Store, finding: Finding) -> Component:
     """Return the card; all of it links to one place, the worst step to a second one."""
-    points, colour = amount(finding)
+    points_text, colour_name = amount(finding)
     return dmc.Card(
         dmc.Group(
             [
-                html.Div(points, className=f"points points-{colour}", title=_explain(finding)),
+                html.Div(
+                    points_text, className=f"points points-{colour_name}", title=_explain(finding)
+                ),
                 html.Div(
                     [
                         dcc.Link(
@@ -128,20 +130,20 @@ def _target(store: Store, finding: Finding) -> str:
 
 
 def _link_places(store: Store, finding: Finding) -> list[Component]:
-    """Offer the places in which it can be seen, as links above the card's own."""
-    page = EVIDENCE_PAGES.get(finding.kind)
+    """Return links to the places in which a finding can be seen, above the card's own link."""
+    evidence_page = EVIDENCE_PAGES.get(finding.kind)
     is_sampled = set(finding.ranks) & set(store.sampled)
-    fix = links.fix_of(store, finding)
+    fix_edits = links.fix_of(store, finding)
     hrefs: dict[str, str | None] = {
         "Shard": links.to_shard(store, finding) if finding.shards else None,
         "Show in the timeline": links.to_timeline(store, finding),
         "Sampled code": links.to_stacks(store, finding) if is_sampled else None,
     }
-    if page and not (finding.shards and page.path == SHARDS):
-        hrefs[page.label] = links.to_page(store, page.path, finding)
+    if evidence_page and not (finding.shards and evidence_page.path == SHARDS):
+        hrefs[evidence_page.label] = links.to_page(store, evidence_page.path, finding)
     hrefs |= {
         "Worst step": links.to_worst_step(store, finding),
         "Only these steps": links.to_steps(store, links.OVERVIEW, finding),
-        "What if it were fixed": links.to_replay(store, fix) if fix else None,
+        "What if it were fixed": links.to_replay(store, fix_edits) if fix_edits else None,
     }
     return [dcc.Link(label, href=href, className="way") for label, href in hrefs.items() if href]

@@ -44,8 +44,8 @@ def _question_mark(title: str, explanation: str) -> Component:
 def page_in_words(
     heading: Sequence[Component], *lines: str | Component, identity: str = ""
 ) -> Component:
-    """Return a page without charts: below its heading, a card with some lines."""
-    parts = [html.P(line) if isinstance(line, str) else line for line in lines]
-    named: dict[str, Any] = {"id": identity} if identity else {}
-    card = dmc.Card(parts, className="card prose")
-    return html.Div([*heading, card], className="page", **named)
+    """Return a page without charts: below its heading, a card with lines of text."""
+    paragraphs = [html.P(line) if isinstance(line, str) else line for line in lines]
+    id_option: dict[str, Any] = {"id": identity} if identity else {}
+    card = dmc.Card(paragraphs, className="card prose")
+    return html.Div([*heading, card], className="page", **id_option)

@@ -11,7 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import ALL, Input, Output, State, dcc, html, no_update
+from dash import ALL, Dash, Input, Output, State, dcc, html, no_update
 
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.runs import current
@@ -20,7 +20,6 @@ from tracelens_dashboard.view import state
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.runs.live import Standing
@@ -58,10 +57,10 @@ def section(name: str) -> Callable[[Build], Callable[[Store, ViewState], Compone
 
 
 def shape(store: Store) -> str:
-    """Collect what decides a page's cards and choices: it is laid out anew when that changes."""
-    filled = [name for name in store.run.tables if not store.table(name).is_empty()]
-    parts = [filled, store.ranks, store.shard_count, store.sampled, bool(store.times.steps)]
-    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+    """Return a digest of what decides a page's cards: it is laid out anew when that changes."""
+    filled_tables = [name for name in store.run.tables if not store.table(name).is_empty()]
+    facts = [filled_tables, store.ranks, store.shard_count, store.sampled, bool(store.times.steps)]
+    return hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()
 
 
 def layout() -> Component:
@@ -90,6 +89,7 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def look(_times: Any, paused: Any, run: Any) -> tuple[Any, Any, bool, int]:
+        """Return a newer edition's id, if there is one, the status line, and how often to look."""
         run_id = current.run_id_of(run)
         standing = current.runs().standing(run_id, paused=bool(paused))
         is_newer = standing.edition > current.edition(run) and not paused
@@ -107,23 +107,26 @@ def register(app: Dash) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def rebuild(run: Any, parts: Any, search: Any) -> list[Any]:
+    def rebuild(run: Any, section_ids: Any, search: Any) -> list[Any]:
+        """Return each section of the page made anew for the run and the view in the address."""
         store, view = current.store(run), state.read(search)
         return [
-            _SECTIONS[one[SECTION]](store, view) if one.get(SECTION) in _SECTIONS else None
-            for one in parts
+            _SECTIONS[section_id[SECTION]](store, view)
+            if section_id.get(SECTION) in _SECTIONS
+            else None
+            for section_id in section_ids
         ]
 
 
 def _status(standing: Standing, run: Any, *, paused: bool) -> Any:
-    """Describe a run's state; only a recorded one is asked for, as others need not stay open."""
+    """Return a run's state as a sentence; None for a run that is complete and unchanged."""
     if standing.missing:
         return html.Span(MISSING, role="alert")
     if standing.replaced:
         return html.Span(UNREADABLE if standing.unreadable else REPLACED, role="alert")
     if standing.age_s is None:
         return None
-    lost = sum(current.store(run).report.summary.dropped.values())
-    losses = f"{text.count(lost, 'event')} lost" if lost else "nothing lost"
-    live = "paused" if paused else "live"
-    return f"\N{BLACK CIRCLE} {live}: as of {standing.age_s:.0f} s ago, {losses}"
+    lost_count = sum(current.store(run).report.summary.dropped.values())
+    losses_text = f"{text.count(lost_count, 'event')} lost" if lost_count else "nothing lost"
+    state_text = "paused" if paused else "live"
+    return f"\N{BLACK CIRCLE} {state_text}: as of {standing.age_s:.0f} s ago, {losses_text}"

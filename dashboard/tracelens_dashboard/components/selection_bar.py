@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import Input, Output, State, html, no_update
-from dash.exceptions import PreventUpdate
+from dash import Dash, Input, Output, State, html, no_update
 
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
@@ -23,7 +22,6 @@ from tracelens_dashboard.view import notes as address_notes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.timeline.frame import Note
@@ -44,24 +42,27 @@ PAGE: Final = (
 
 
 def layout(store: Store, view: ViewState, path: str) -> Component:
-    """Return the bar for what is shown of a run; names have a field of their own on the timeline."""
-    part = selection.read(store.run_id)
-    choice = part.choice if part else EVERYTHING
+    """Return the bar; names have a field of their own on the timeline."""
+    run_selection = selection.read(store.run_id)
+    choice = run_selection.choice if run_selection else EVERYTHING
     is_timeline = path == links.TIMELINE
-    searched = "" if is_timeline else view.find
+    searched_name = "" if is_timeline else view.find
     rank_count = f"all {store.every_rank.workers.height:,}"
-    ranks, steps = (
-        format_ranges(one) if one is not None else "" for one in (choice.ranks, choice.steps)
+    ranks_text, steps_text = (
+        format_ranges(ranges) if ranges is not None else ""
+        for ranges in (choice.ranks, choice.steps)
     )
     names_label = "names to show, such as a bucket or a layer"
     names_field = fields.text_input(NAMES, names_label, "all", value=view.find, w=150)
-    note = _describe_selection(choice, searched)
+    note = _describe_selection(choice, searched_name)
     controls = [
         html.Span("Ranks", className="fact-name"),
-        fields.text_input(RANKS, "ranks to show, such as 0-3,41", rank_count, value=ranks, w=150),
+        fields.text_input(
+            RANKS, "ranks to show, such as 0-3,41", rank_count, value=ranks_text, w=150
+        ),
         _lay_out_groups(store),
         html.Span("Steps", className="fact-name"),
-        fields.text_input(STEPS, "steps to show, such as 0-3,41", "all", value=steps, w=150),
+        fields.text_input(STEPS, "steps to show, such as 0-3,41", "all", value=steps_text, w=150),
         html.Div(
             dmc.Group([html.Span("Names", className="fact-name"), names_field], gap="xs"),
             hidden=is_timeline,
@@ -69,7 +70,7 @@ def layout(store: Store, view: ViewState, path: str) -> Component:
         fields.button(
             "Whole run",
             WHOLE,
-            disabled=choice.is_all and not searched,
+            disabled=choice.is_all and not searched_name,
             **aria("show all ranks, steps and names"),
         ),
         *([html.Span(note, className="fact-name", role="status")] if note else []),
@@ -83,7 +84,7 @@ def layout(store: Store, view: ViewState, path: str) -> Component:
 
 
 def register(app: Dash) -> None:
-    """Show another part of the run, on the page that is open."""
+    """Show another selection of the run, on the page that is open."""
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -97,13 +98,14 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def narrow(
-        ranks: Any, steps: Any, names_typed: Any, searched: Any, *page: Any
+        ranks: Any, steps: Any, names_typed: Any, timeline_search: Any, *page: Any
     ) -> tuple[Any, Any, Any]:
+        """Return the address of the typed selection, or the errors of both fields."""
         errors = _find_error(ranks=ranks), _find_error(steps=steps)
         if any(errors):
             return no_update, *errors
         choice = Choice.parse(_read_field(ranks), _read_field(steps))
-        search = state.find_text(names_typed if searched is None else searched)
+        search = state.find_text(names_typed if timeline_search is None else timeline_search)
         return _address(choice, search, *page), None, None
 
     @app.callback(
@@ -113,11 +115,8 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def choose(group: Any, run: Any) -> str:
-        rank_texts = [ranks for _, ranks in groups(current.store(run))]
-        index = int(group) if isinstance(group, str) and group.isdecimal() else len(rank_texts)
-        if index >= len(rank_texts):
-            raise PreventUpdate
-        return rank_texts[index]
+        rank_texts = {str(i): ranks for i, (_, ranks) in enumerate(groups(current.store(run)))}
+        return current.require(rank_texts.get(str(group)))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -126,13 +125,12 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def clear(clicks: Any, *page: Any) -> str:
-        if not clicks:
-            raise PreventUpdate
+        current.require(bool(clicks))
         return _address(EVERYTHING, "", *page)
 
 
 def groups(store: Store) -> Iterator[tuple[str, str]]:
-    """Yield the hosts, and the stages of a pipeline, of a whole run, each with its ranks."""
+    """Yield the hosts, and stages of a pipeline, of a whole run, each with its ranks as ranges."""
     workers = store.every_rank.workers
     for column in row_groups.group_columns(workers):
         for name, ranks in row_groups.ranks_by(workers, column)[:MOST_GROUPS]:
@@ -140,25 +138,26 @@ def groups(store: Store) -> Iterator[tuple[str, str]]:
 
 
 def _lay_out_groups(store: Store) -> Component:
-    names = [(str(index), name) for index, (name, _) in enumerate(groups(store))]
+    """Return the field that selects the ranks of a host or stage; hidden if there are none."""
+    numbered_names = [(str(index), name) for index, (name, _) in enumerate(groups(store))]
     options = {"placeholder": "of a host or stage", "searchable": True, "limit": 50, "w": 170}
-    data = [{"value": value, "label": label} for value, label in names]
+    data = [{"value": value, "label": label} for value, label in numbered_names]
     field = dmc.Select(
         id=GROUP, data=data, size="xs", **options, **aria("ranks of a host or stage")
     )
-    return html.Div(field, hidden=not names)
+    return html.Div(field, hidden=not numbered_names)
 
 
-def _describe_selection(choice: Choice, searched: str) -> str:
-    """Describe what the selection leaves out."""
-    sentences = []
+def _describe_selection(choice: Choice, searched_name: str) -> str:
+    """Return a sentence about what the selection leaves out; empty for the whole run."""
+    clauses = []
     if choice.ranks is not None:
-        sentences.append("findings, shares and peers are of all ranks")
+        clauses.append("findings, shares and peers are of all ranks")
     if choice.steps is not None:
-        sentences.append("all numbers are of these steps")
-    if searched:
-        sentences.append("tables show rows with these names, where they have any; charts show all")
-    return fmt.capital("; ".join(sentences))
+        clauses.append("all numbers are of these steps")
+    if searched_name:
+        clauses.append("tables show rows with these names, where they have any; charts show all")
+    return fmt.capital("; ".join(clauses))
 
 
 def _read_field(value: Any) -> str | None:
@@ -174,21 +173,20 @@ def _find_error(**typed: Any) -> str | None:
     return None
 
 
-def _address(choice: Choice, search: str, query: Any, path: Any, notes: Any) -> str:
-    """Link to the same page for another part; window and selected span are of the old one.
+def _address(choice: Choice, search: str, address_query: Any, path: Any, notes: Any) -> str:
+    """Link to the same page for another selection; window and selected span are of the old one.
 
-    Notes stay as long as the steps do: their times count from the part's begin. Those of an open
+    Notes stay as long as the steps do: their times count from the begin of these. Those of an open
     timeline (`notes`) may be newer than those of the address by which it was opened.
     """
-    view = state.read(query)
-    part = selection.read(view.run)
-    if part is None or (part.choice, view.find) == (choice, search):
-        raise PreventUpdate
-    if part.choice == choice:
+    view = state.read(address_query)
+    run_selection = current.require(selection.read(view.run))
+    current.require((run_selection.choice, view.find) != (choice, search))
+    if run_selection.choice == choice:
         return replace(view, find=search).link(str(path))
     kept_notes: tuple[Note, ...] = ()
-    if part.choice.steps == choice.steps:
+    if run_selection.choice.steps == choice.steps:
         kept_notes = view.notes if notes is None else address_notes.of_browser(notes)
-    new_run = part._replace(choice=choice).key
+    new_key = run_selection._replace(choice=choice).key
     cleared = replace(view, start_ns=None, end_ns=None, selected=None, opened=None)
-    return replace(cleared, run=new_run, find=search, notes=kept_notes).link(str(path))
+    return replace(cleared, run=new_key, find=search, notes=kept_notes).link(str(path))

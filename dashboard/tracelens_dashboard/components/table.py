@@ -15,6 +15,7 @@ import dash_ag_grid as dag
 import dash_mantine_components as dmc
 from dash import html
 
+from tracelens_dashboard.components import fields
 from tracelens_dashboard.figures import quantity
 from tracelens_dashboard.figures.quantity import Quantity
 from tracelens_dashboard.ids import aria
@@ -44,16 +45,16 @@ def table(identity: Any, rows: Rows, hidden: Collection[str] = ()) -> Component:
 
     `hidden` columns are not shown: a callback that answers a click on a row finds them in its data.
     """
-    shown = html.Div(grid(identity, rows, hidden), className="grid")
-    return html.Div([_tools(), shown], className="table")
+    grid_box = html.Div(grid(identity, rows, hidden), className="grid")
+    return html.Div([_tools(), grid_box], className="table")
 
 
 def grid(identity: Any, rows: Rows, hidden: Collection[str] = ()) -> dag.AgGrid:
     """Return the table alone; its cells are text, never HTML."""
-    units = _units(rows)
+    unit_by_column = _units(rows)
     return dag.AgGrid(
         id=identity,
-        rowData=[_cells(row, units) for row in rows],
+        rowData=[_cells(row, unit_by_column) for row in rows],
         columnDefs=[column for column in columns(rows) if column["field"] not in hidden],
         defaultColDef={"sortable": True, "resizable": True, "minWidth": 104, "flex": 1},
         dashGridOptions=GRID_OPTIONS,
@@ -62,25 +63,26 @@ def grid(identity: Any, rows: Rows, hidden: Collection[str] = ()) -> dag.AgGrid:
 
 
 def columns(rows: Rows) -> list[dict[str, Any]]:
-    """Describe a table's columns by the first value of each."""
+    """Describe a table's columns by the first value of each, as the grid wants it."""
     units = _units(rows)
     return [_column(name, _first(rows, name), units.get(name)) for name in (rows or [{}])[0]]
 
 
 def _column(name: str, value: Any, unit: tuple[float, str] | None) -> dict[str, Any]:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Describe a column; `unit` is (its size, its name) for numbers with a measure."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     column: dict[str, Any] = {
         "field": name,
         "headerName": name,
-        "filter": "agNumberColumnFilter" if number else "agTextColumnFilter",
+        "filter": "agNumberColumnFilter" if is_number else "agTextColumnFilter",
         "wrapHeaderText": True,
         "autoHeaderHeight": True,
     }
-    if number:
+    if is_number:
         column["type"] = "numericColumn"
     if unit:
-        place = json.dumps(name + READ)
-        column["valueFormatter"] = {"function": f"params.data ? params.data[{place}] : ''"}
+        text_key = json.dumps(name + READ)
+        column["valueFormatter"] = {"function": f"params.data ? params.data[{text_key}] : ''"}
         column["context"] = {"unit": unit[1]}
         column["filterParams"] = {"filterPlaceholder": f"in {unit[1]}"}
     return column
@@ -91,7 +93,7 @@ def _first(rows: Rows, name: str) -> Any:
 
 
 def _units(rows: Rows) -> dict[str, tuple[float, str]]:
-    """Choose a unit for each column of numbers with a measure."""
+    """Return the unit, (size, name), of each column of numbers with a measure."""
     numbers_by_column: dict[str, list[Quantity]] = {}
     for row in rows:
         for name, value in row.items():
@@ -100,28 +102,27 @@ def _units(rows: Rows) -> dict[str, tuple[float, str]]:
     return {name: quantity.unit(values) for name, values in numbers_by_column.items()}
 
 
-def _cells(row: dict[str, Any], units: dict[str, tuple[float, str]]) -> dict[str, Any]:
-    """Pack a row for the browser: numbers in their column's unit, and their texts."""
-    sent: dict[str, Any] = dict(row)
-    for name, (factor, _) in units.items():
+def _cells(row: dict[str, Any], unit_by_column: dict[str, tuple[float, str]]) -> dict[str, Any]:
+    """Return a row for the browser: numbers in their column's unit, and their texts."""
+    cells: dict[str, Any] = dict(row)
+    for name, (unit_size, _) in unit_by_column.items():
         value = row.get(name)
-        sent[name + READ] = NOT_MEASURED if value is None else str(value)
+        cells[name + READ] = NOT_MEASURED if value is None else str(value)
         if value is not None:
-            sent[name] = float(f"{float(value) / factor:.{DIGITS}g}")
-    return sent
+            cells[name] = float(f"{float(value) / unit_size:.{DIGITS}g}")
+    return cells
 
 
 def _tools() -> Component:
-    find = dmc.TextInput(
+    """Return the filter field, and the buttons that copy and save the table."""
+    filter_field = dmc.TextInput(
         placeholder="Filter rows", size="xs", className="table-filter", **aria("filter rows")
     )
-    copy = _button("Copy", "table-copy", "copy the table")
-    save = _button("CSV", "table-csv", "save the table as CSV")
+    copy_button = _button("Copy", "table-copy", "copy the table")
+    save_button = _button("CSV", "table-csv", "save the table as CSV")
     note = html.Span(className="table-note", role="status")
-    return html.Div([find, note, copy, save], className="table-tools")
+    return html.Div([filter_field, note, copy_button, save_button], className="table-tools")
 
 
 def _button(label: str, name: str, doing: str) -> Component:
-    return dmc.Button(
-        label, variant="default", size="compact-xs", className=name, fw=500, **aria(doing)
-    )
+    return fields.button(label, size="compact-xs", className=name, fw=500, **aria(doing))

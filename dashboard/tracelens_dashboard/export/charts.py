@@ -86,14 +86,6 @@ def _has_samples(store: Store) -> bool:
     return bool(store.sampled)
 
 
-def _has_steps(store: Store) -> bool:
-    return bool(store.times.steps)
-
-
-def _has_alternatives(store: Store) -> bool:
-    return store.table("placements").height > 1
-
-
 CHARTS: Final = (
     ReportChart(overview.WATERFALL),
     ReportChart(stragglers.MAP, STRAGGLERS),
@@ -112,7 +104,9 @@ CHARTS: Final = (
         SHARDS,
         deep=True,
     ),
-    ReportChart(shards.PLACEMENTS, SHARDS, applies=_has_alternatives),
+    ReportChart(
+        shards.PLACEMENTS, SHARDS, applies=lambda store: store.table("placements").height > 1
+    ),
     ReportChart(
         replace(shards.STALENESS, title="Staleness and fairness of asynchronous workers"), SHARDS
     ),
@@ -121,7 +115,7 @@ CHARTS: Final = (
     ReportChart(collectives.LINKS, NETWORK, deep=True),
     ReportChart(interleaving.CHAINS, NETWORK, deep=True),
     ReportChart(interleaving.GAPS, OVERLAP, deep=True),
-    ReportChart(TIMELINE, applies=_has_steps),
+    ReportChart(TIMELINE, applies=lambda store: bool(store.times.steps)),
     ReportChart(replace(critical_path.BY_STEP, title="Critical path: ranks per step"), STRAGGLERS),
     ReportChart(replace(critical_path.COMPOSITION, title="Critical path: composition"), STRAGGLERS),
     ReportChart(
@@ -141,12 +135,15 @@ CHARTS: Final = (
 
 def select_charts(store: Store) -> list[ReportChart]:
     """Choose the charts of a run: first where the time went, then what supports its findings."""
-    groups = list(dict.fromkeys(KINDS[one.kind].group for one in store.report.findings))
+    kinds = (KINDS[finding.kind] for finding in store.report.findings)
+    groups_by_cost = list(dict.fromkeys(kind.group for kind in kinds))
     waterfall, *other_charts = CHARTS
 
     def position(chart: ReportChart) -> int:
-        indexes = (index for index, group in enumerate(groups) if group in chart.groups)
-        return next(indexes, len(groups))
+        indexes = (index for index, group in enumerate(groups_by_cost) if group in chart.groups)
+        return next(indexes, len(groups_by_cost))
 
-    wanted = [chart for chart in other_charts if not chart.deep or chart.groups & set(groups)]
-    return [chart for chart in (waterfall, *sorted(wanted, key=position)) if chart.applies(store)]
+    groups = set(groups_by_cost)
+    exported = [chart for chart in other_charts if not chart.deep or chart.groups & groups]
+    charts = (waterfall, *sorted(exported, key=position))
+    return [chart for chart in charts if chart.applies(store)]

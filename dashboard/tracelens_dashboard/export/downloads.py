@@ -13,7 +13,7 @@ from flask import Response, abort, request
 
 from tracelens.errors import TraceLensError
 from tracelens.exports import perfetto
-from tracelens.exports.selection import Owner, Selection
+from tracelens.exports.selection import Owner, Selection, Size
 from tracelens.model.fmt import capital
 from tracelens_dashboard import text
 from tracelens_dashboard.export import report
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from dash import Dash
 
-    from tracelens.exports.selection import Size
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.state import ViewState
 
@@ -51,6 +50,7 @@ def _report() -> Response:
 
 
 def _perfetto() -> Response:
+    """Answer with the requested spans as a file for Perfetto, or with why there is none."""
     store, view = _requested()
     selection = selection_of(store, view)
     size = measure(store, selection)
@@ -80,52 +80,52 @@ def _file(content: str | Iterable[str], mimetype: str, name: str) -> Response:
 
 
 def selection_of(store: Store, view: ViewState) -> Selection:
-    """Choose the pinned ranks of a view, or all processes, and its window."""
-    window, origin = viewport.window_of(store, view), store.whole.start_ns
+    """Return the spans to export: of a view's pinned ranks, or all processes, in its window."""
+    window = viewport.window_of(store, view).shift(store.whole.start_ns)
     owners = pl.concat([_owners(store.run.workers, "worker"), _owners(store.run.shards, "ps")])
-    pinned = set(view.pins) & set(store.ranks)
-    if pinned:
-        owners = owners.filter(pl.col("rank").is_in(pinned) & (pl.col("role") == "worker"))
+    pinned_ranks = set(view.pins) & set(store.ranks)
+    if pinned_ranks:
+        owners = owners.filter(pl.col("rank").is_in(pinned_ranks) & (pl.col("role") == "worker"))
     return Selection(
         run=store.name,
         owners=tuple(Owner(*row) for row in owners.iter_rows()),
-        start_ns=origin + window.start_ns,
-        end_ns=origin + window.end_ns,
-        origin_ns=origin,
+        start_ns=window.start_ns,
+        end_ns=window.end_ns,
+        origin_ns=store.whole.start_ns,
         threads=store.run.threads,
         events_of=store.spans_of,
     )
 
 
 def selection_sentence(store: Store, selection: Selection) -> str:
-    """Return whose spans it holds, and of how long."""
+    """Return the ranks of a selection, and how long it is."""
     ranks = [owner.rank for owner in selection.owners if owner.role == "worker"]
     has_all = len(ranks) == len(store.ranks)  # and shards with them
-    subject = text.count(len(ranks), "rank") if has_all else text.listing("rank", ranks)
+    subject_text = text.count(len(ranks), "rank") if has_all else text.listing("rank", ranks)
     end_ns = min(selection.end_ns, store.whole.end_ns)
-    return f"{capital(subject)}, {text.duration(end_ns - selection.start_ns)}"
+    return f"{capital(subject_text)}, {text.duration(end_ns - selection.start_ns)}"
 
 
 def measure(store: Store, selection: Selection) -> Size | str:
     """Return the size of a selection, or the sentence that says why it cannot be exported.
 
-    First the lanes' items of the index are counted, which needs no file: there is at least a span to
-    each few of them.
+    First the lanes' items of the index are counted, which needs no file: there is at least a span
+    to each few of them.
     """
     if len(selection.owners) > MOST_RANKS:
         count = len(selection.owners)
         return f"These are {count} processes: pin the ranks to export, in the timeline."
-    processes, lanes = {owner.process for owner in selection.owners}, store.scene.lanes
-    first, last = lanes.bounds(selection.start_ns, selection.end_ns)
-    counts = zip(lanes.lanes, (last - first).tolist(), strict=True)
-    events = sum(count for lane, count in counts if lane.process in processes)
-    if events <= 4 * perfetto.MOST_EVENTS:
+    process_ids, lanes = {owner.process for owner in selection.owners}, store.scene.lanes
+    first_items, end_items = lanes.bounds(selection.start_ns, selection.end_ns)
+    counts_by_lane = zip(lanes.lanes, (end_items - first_items).tolist(), strict=True)
+    event_count = sum(count for lane, count in counts_by_lane if lane.process in process_ids)
+    if event_count <= 4 * perfetto.MOST_EVENTS:
         size = perfetto.size(selection)
-        events = size.events
-        if events <= perfetto.MOST_EVENTS:
+        event_count = size.events
+        if event_count <= perfetto.MOST_EVENTS:
             return size
     return (
-        f"These are {events:,} events, and viewers open {perfetto.MOST_EVENTS:,} at most: "
+        f"These are {event_count:,} events, and viewers open {perfetto.MOST_EVENTS:,} at most: "
         "zoom in, or pin fewer ranks, in the timeline."
     )
 

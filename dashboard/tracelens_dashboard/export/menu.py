@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Input, Output, dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from dash.exceptions import PreventUpdate
 
 from tracelens_dashboard import ids, text
+from tracelens_dashboard.components import fields
 from tracelens_dashboard.export import downloads
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.view import state
 
 if TYPE_CHECKING:
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.runs.store import Store
@@ -37,7 +37,7 @@ PICTURE_HELP: Final = "Each chart has a PNG button that saves it as shown."
 
 def button() -> Component:
     """Return the button of the header."""
-    return dmc.Button("Export", id=BUTTON, variant="default", size="sm", fw=500, px="sm")
+    return fields.button("Export", BUTTON, size="sm", fw=500, px="sm")
 
 
 def dialog() -> Component:
@@ -58,7 +58,7 @@ def dialog() -> Component:
 
 
 def register(app: Dash) -> None:
-    """Open the dialog for what the address bar says just then."""
+    """Open the dialog for the view in the address bar just then."""
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "exported"),
         Output(DIALOG, "opened"),

@@ -60,8 +60,8 @@ def write(store: Store, path: Path) -> None:
 
 def render(store: Store, max_bytes: int = LARGEST) -> str:
     """Return the report; charts that would make it larger than `max_bytes` are left out, and named."""
-    library, script = chart_library.source(), _read_file("report.js")
-    fields = {
+    library, page_script = chart_library.source(), _read_file("report.js")
+    page_fields = {
         "findings": findings_section(store.report.findings),
         "tables": table_sections({**store.run.tables, **store.report.tables}),
         "notes": notes_section(store.report),
@@ -69,42 +69,42 @@ def render(store: Store, max_bytes: int = LARGEST) -> str:
         "facts": escaped(current.facts(store)),
         "verdict": verdict_section(store.report),
         "style": _read_file("report.css"),
-        "policy": _policy(library, script),
+        "policy": _policy(library, page_script),
         "library": library,
-        "script": script,
+        "script": page_script,
     }
-    room_bytes = max_bytes - MARGIN - sum(len(part.encode()) for part in fields.values())
-    sections, figures, left_out = _draw_charts(store, room_bytes)
+    room_bytes = max_bytes - MARGIN - sum(len(part.encode()) for part in page_fields.values())
+    chart_sections, figures, left_out = _draw_charts(store, room_bytes)
     note = f"<p>Left out to keep this file small: {escaped(', '.join(left_out))}.</p>"
     return Template(_read_file("report.html")).substitute(
-        fields,
-        charts="".join(sections),
+        page_fields,
+        charts="".join(chart_sections),
         figures=f"[{','.join(figures)}]",
         missing=note if left_out else "",
     )
 
 
 def _draw_charts(store: Store, room_bytes: int) -> tuple[list[str], list[str], list[str]]:
-    """Draw charts within the size: sections, figures as JSON, and the titles of omitted charts."""
+    """Return the charts that have room: sections, figures as JSON, and titles of omitted ones."""
     sections: list[str] = []
     figures: list[str] = []
-    left_out: list[str] = []
+    omitted_titles: list[str] = []
     for chart in select_charts(store):
         drawings = {theme.name: chart.card.draw(store, theme) for theme in THEMES}
         drawing = drawings[LIGHT.name]
         if not drawing.figure.data and chart.card is not WATERFALL:
             continue
         section = chart_section(len(sections), chart.card, chart.card.height_in(store), drawing)
-        parts = [f'"{name}":{drawing.figure.to_json()}' for name, drawing in drawings.items()]
-        figure = "{" + ",".join(parts).replace("<", "\\u003c") + "}"
-        size = len(section.encode()) + len(figure)
-        if size > room_bytes:
-            left_out.append(chart.card.title)
+        members = [f'"{name}":{drawn.figure.to_json()}' for name, drawn in drawings.items()]
+        figure_json = "{" + ",".join(members).replace("<", "\\u003c") + "}"
+        size_bytes = len(section.encode()) + len(figure_json)
+        if size_bytes > room_bytes:
+            omitted_titles.append(chart.card.title)
             continue
-        room_bytes -= size
+        room_bytes -= size_bytes
         sections.append(section)
-        figures.append(figure)
-    return sections, figures, left_out
+        figures.append(figure_json)
+    return sections, figures, omitted_titles
 
 
 def _policy(*scripts: str) -> str:
@@ -124,15 +124,15 @@ def findings_section(findings: Sequence[Finding]) -> str:
     """List the findings, the most costly first."""
     if not findings:
         return "<section><h2>Findings</h2><p>No findings.</p></section>"
-    items = []
+    list_items = []
     for finding in findings:
-        amount, colour = finding_card.amount(finding)
+        amount_text, colour_class = finding_card.amount(finding)
         title = escaped(finding_card.title(finding))
-        items.append(
-            f'<li><span class="points {colour}">{escaped(amount)}</span>'
+        list_items.append(
+            f'<li><span class="points {colour_class}">{escaped(amount_text)}</span>'
             f"<div><b>{title}</b>{escaped(finding.sentence)}</div></li>"
         )
-    return f'<section><h2>Findings</h2><ul class="findings">{"".join(items)}</ul></section>'
+    return f'<section><h2>Findings</h2><ul class="findings">{"".join(list_items)}</ul></section>'
 
 
 def chart_section(number: int, card: ChartCard, height_px: int, drawing: Drawing) -> str:
@@ -141,17 +141,19 @@ def chart_section(number: int, card: ChartCard, height_px: int, drawing: Drawing
     return (
         f'<section class="chart"><h2>{escaped(card.title)}</h2><p>{summary}</p>'
         f'<div id="chart-{number}" role="img" aria-label="{summary}" style="height:{height_px}px">'
-        f"</div>{_table_of(drawing.rows)}</section>"
+        f"</div>{_write_table(drawing.rows)}</section>"
     )
 
 
-def _table_of(rows: Rows) -> str:
+def _write_table(rows: Rows) -> str:
+    """Write a drawing's first rows as a table that is folded; empty without rows."""
     if not rows:
         return ""
     cells = [
         [NOT_MEASURED if value is None else value for value in row.values()]
         for row in rows[:MOST_TABLE_ROWS]
     ]
-    more_rows = len(rows) - MOST_TABLE_ROWS
-    note = f'<p class="quiet">and {text.count(more_rows, "more row")}</p>' if more_rows > 0 else ""
+    note, more_count = "", len(rows) - MOST_TABLE_ROWS
+    if more_count > 0:
+        note = f'<p class="quiet">and {text.count(more_count, "more row")}</p>'
     return f"<details><summary>Table</summary>{html_table(list(rows[0]), cells)}{note}</details>"

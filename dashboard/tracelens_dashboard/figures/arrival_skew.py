@@ -23,7 +23,7 @@ MOST_RANKS: Final = 32
 MOST_POINTS: Final = 500
 MOST_COLOURED_RANKS: Final = 3
 MOST_STEPS_LISTED: Final = 500
-SURE_SIGMAS: Final = 3  # of the clocks: a skew below may be theirs
+CLOCK_SIGMAS: Final = 3  # of the clocks: a skew below may be theirs
 DOMINANT_SHARE: Final = 0.6  # of the time in collectives: beyond, one of both dominates
 COUNTED: Final = "calls"
 CALL_COLUMNS: Final = ("first_ns", "over_ns", "last_rank")
@@ -49,103 +49,112 @@ STEP_COLUMNS: Final[quantity.Columns] = {
 
 
 def last_arrivals(ranks: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a row a rank, of many those that are last beyond chance, or cause most wait alone."""
+    """Draw how often each rank is last, and the wait it alone caused; one row per rank."""
     if ranks.is_empty():
         return empty(theme, NO_CALLS)
     by_wait = ranks.sort("alone_ns", descending=True)
-    drawn = ranks
-    if ranks.height > MOST_RANKS:
-        by_count = ranks.sort(pl.col("last") - pl.col("chance"), descending=True)
-        both = pl.concat([by_count.head(MOST_RANKS // 2), by_wait])
-        drawn = both.unique("rank", maintain_order=True).head(MOST_RANKS).sort("rank")
+    drawn_ranks = ranks
+    if ranks.height > MOST_RANKS:  # those that are last beyond chance, and that cause most wait
+        by_surplus = ranks.sort(pl.col("last") - pl.col("chance"), descending=True)
+        candidates = pl.concat([by_surplus.head(MOST_RANKS // 2), by_wait])
+        drawn_ranks = candidates.unique("rank", maintain_order=True).head(MOST_RANKS).sort("rank")
     plot = panels(["last arrivals (calls)", "wait caused alone"], theme, 0.06)
-    for column, draw in ((1, _counts), (1, _chances), (2, _waits)):
-        labels = [f"rank {rank} " for rank in drawn["rank"]]
-        plot.add_trace(draw(drawn, labels, theme), row=1, col=column)
+    for panel, draw in ((1, _draw_counts), (1, _draw_chances), (2, _draw_waits)):
+        labels = [f"rank {rank} " for rank in drawn_ranks["rank"]]
+        plot.add_trace(draw(drawn_ranks, labels, theme), row=1, col=panel)
     plot.update_layout(margin={"t": 34}, bargap=0.35)
     plot.update_xaxes(fixedrange=True, nticks=5, rangemode="tozero")
-    most_ns = float(drawn["alone_ns"].to_numpy().max())
-    plot.update_xaxes(axes.durations(most_ns * 1.05, most=4), row=1, col=2)
+    max_wait_ns = float(drawn_ranks["alone_ns"].to_numpy().max())
+    plot.update_xaxes(axes.durations(max_wait_ns * 1.05, most_ticks=4), row=1, col=2)
     plot.update_yaxes(fixedrange=True, autorange="reversed", dtick=1)
     return Drawing(plot, last_arrivals_summary(ranks), quantity.tabulate(by_wait, RANK_COLUMNS))
 
 
-def _longest_calls(ranks: pl.DataFrame) -> list[list[Any] | None]:
-    """Return the call that waited longest for each rank."""
+def _link_longest_calls(ranks: pl.DataFrame) -> list[list[Any] | None]:
+    """Return [first_ns, over_ns, rank] of the call that waited longest for each rank."""
     return [
-        None if begin is None else [begin, end, rank]
-        for rank, begin, end in ranks.select("rank", "first_ns", "over_ns").iter_rows()
+        None if first_ns is None else [first_ns, over_ns, rank]
+        for rank, first_ns, over_ns in ranks.select("rank", "first_ns", "over_ns").iter_rows()
     ]
 
 
-def _counts(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
-    counts = ranks["last"]
-    is_beyond_chance = counts.to_numpy() > ranks["chance"].to_numpy()
+def _draw_counts(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
+    """Draw a bar per rank: in how many calls it was last; red if that is beyond chance."""
+    last_counts = ranks["last"]
+    is_beyond_chance = last_counts.to_numpy() > ranks["chance"].to_numpy()
     colours = np.where(is_beyond_chance, theme.loss, theme.accent).tolist()
-    calls = ranks["calls"]
-    texts = [f"{last:,} of {count:,} calls" for last, count in zip(counts, calls, strict=True)]
-    data, hover = pairs(texts, _longest_calls(ranks)), "%{y}arrives last in %{customdata[0]}"
-    return bars(labels, counts.to_list(), colours, hover, customdata=data)
+    counts = zip(last_counts, ranks["calls"], strict=True)
+    texts = [f"{last_count:,} of {call_count:,} calls" for last_count, call_count in counts]
+    custom_data = pairs(texts, _link_longest_calls(ranks))
+    hover = "%{y}arrives last in %{customdata[0]}"
+    return bars(labels, last_counts.to_list(), colours, hover, customdata=custom_data)
 
 
-def _chances(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
-    """Mark what is expected by chance, and its upper bound."""
-    expected, bound = ranks["expected"].to_numpy(), ranks["chance"].to_numpy()
-    reach = {"array": (bound - expected).tolist(), "arrayminus": [0] * len(labels)}
+def _draw_chances(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
+    """Mark per rank in how many calls chance makes it the last; whiskers reach to the bound."""
+    expected, bounds = ranks["expected"].to_numpy(), ranks["chance"].to_numpy()
+    whiskers = {"array": (bounds - expected).tolist(), "color": theme.text, "width": 3}
     marker = {"symbol": "line-ns", "size": 11, "line": {"width": 2, "color": theme.text}}
-    texts = [f"{low:.0f}, at most {high:.0f}" for low, high in zip(expected, bound, strict=True)]
-    data, hover = pairs(texts, [None] * len(texts)), "expected by chance: %{customdata[0]}"
-    error_x = reach | {"color": theme.text, "width": 3}
-    return dots(expected.tolist(), labels, marker, hover, error_x=error_x, customdata=data)
+    texts = [f"{low:.0f}, at most {high:.0f}" for low, high in zip(expected, bounds, strict=True)]
+    custom_data = pairs(texts, [None] * len(texts))
+    hover = "expected by chance: %{customdata[0]}"
+    options = {"error_x": whiskers | {"arrayminus": [0] * len(labels)}, "customdata": custom_data}
+    return dots(expected.tolist(), labels, marker, hover, **options)
 
 
-def _waits(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
+def _draw_waits(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
+    """Draw a bar per rank: how long others waited for it alone, over the run."""
     colour, edge = theme.categories["wait"], {"width": 1, "color": theme.secondary}
-    data = pairs(map(text.duration, ranks["alone_ns"]), _longest_calls(ranks))
+    custom_data = pairs(map(text.duration, ranks["alone_ns"]), _link_longest_calls(ranks))
     hover, marker = "wait caused by %{y}alone: %{customdata[0]}", {"color": colour, "line": edge}
     wait_ns = ranks["alone_ns"].to_list()
-    return bars(labels, wait_ns, colour, hover, marker=marker, customdata=data)
+    return bars(labels, wait_ns, colour, hover, marker=marker, customdata=custom_data)
 
 
 def last_arrivals_summary(ranks: pl.DataFrame) -> str:
-    """Name the rank that is last more often than by chance, and the one that causes most wait alone."""
-    worst = ranks.sort("alone_ns").row(-1, named=True)
-    alone = text.duration(worst["alone_ns"])
-    wait = f"Most wait caused alone: rank {worst['rank']}, {alone} over the run."
+    """Name the rank that is last beyond chance most often, and the one that causes most wait."""
+    worst_rank = ranks.sort("alone_ns").row(-1, named=True)
+    alone_text = text.duration(worst_rank["alone_ns"])
+    wait_sentence = f"Most wait caused alone: rank {worst_rank['rank']}, {alone_text} over the run."
     beyond_chance = ranks.filter(pl.col("last") > pl.col("chance")).sort("last", descending=True)
     if beyond_chance.is_empty():
-        return f"No rank arrives last more often than expected by chance. {wait}"
-    rank_row, others = beyond_chance.row(0, named=True), beyond_chance.height - 1
-    also = f", as do {text.count(others, 'other')}" if others else ""
+        return f"No rank arrives last more often than expected by chance. {wait_sentence}"
+    last_rank, other_count = beyond_chance.row(0, named=True), beyond_chance.height - 1
+    others_text = f", as do {text.count(other_count, 'other')}" if other_count else ""
     return (
-        f"Rank {rank_row['rank']} arrives last in {rank_row['last']:,} of {rank_row['calls']:,} calls, "
-        f"more often than expected by chance (at most {rank_row['chance']:,.0f}){also}. {wait}"
+        f"Rank {last_rank['rank']} arrives last in {last_rank['last']:,} of "
+        f"{last_rank['calls']:,} calls, more often than expected by chance (at most "
+        f"{last_rank['chance']:,.0f}){others_text}. {wait_sentence}"
     )
 
 
 def distribution(spread: pl.DataFrame, uncertainty_ns: int, theme: Theme) -> Drawing:
-    """Draw the skew of all calls by operation; `spread` as `Arrivals.spread`."""
+    """Draw how many calls have which arrival skew, by operation.
+
+    `spread` has one row per operation and bin of skew: `from_ns`, `to_ns`, `count`, and of its call
+    with the largest skew `CALL_COLUMNS`. `uncertainty_ns` is that of the clocks, 0 for one clock.
+    """
     if spread.is_empty():
         return empty(theme, NO_CALLS)
     series = histogram.from_table(spread, "op", CALL_COLUMNS, theme)
     plot = histogram.draw(series, "arrival skew (first to last arrival)", COUNTED, theme)
-    sure_ns = float(SURE_SIGMAS * uncertainty_ns)
-    median, p99 = (histogram.quantile(spread, share) for share in (0.5, 0.99))
-    marks = [("clock uncertainty (3 sigma)", sure_ns)] if uncertainty_ns else []
-    histogram.mark(plot, [*marks, ("p50", median), ("p99", p99)], theme)
-    largest = spread.sort("from_ns").row(-1, named=True)
+    clock_limit_ns = float(CLOCK_SIGMAS * uncertainty_ns)
+    median_ns, p99_ns = (histogram.quantile(spread, share) for share in (0.5, 0.99))
+    marks = [("clock uncertainty (3 sigma)", clock_limit_ns)] if uncertainty_ns else []
+    histogram.mark(plot, [*marks, ("p50", median_ns), ("p99", p99_ns)], theme)
+    largest_bin = spread.sort("from_ns").row(-1, named=True)
     summary = (
         f"Arrival skew of {text.count(int(spread['count'].sum()), 'call')}: p50 "
-        f"{text.duration(median)}, p99 {text.duration(p99)}; largest in step {largest['step']}, "
-        f"rank {largest['last_rank']} last."
+        f"{text.duration(median_ns)}, p99 {text.duration(p99_ns)}; largest in step "
+        f"{largest_bin['step']}, rank {largest_bin['last_rank']} last."
     )
     if uncertainty_ns:
-        summary += f" Skew below {text.duration(sure_ns)} is within clock uncertainty."
+        summary += f" Skew below {text.duration(clock_limit_ns)} is within clock uncertainty."
     return Drawing(plot, summary, histogram.rows(series, COUNTED))
 
 
 def by_step(steps: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw the mean rank's time; `steps` as `arrivals.STEP_COLUMNS`."""
+    """Draw each step's wait and transfer on the mean rank; `steps` has one row per step."""
     if steps.is_empty():
         return empty(theme, NONE_IN_STEPS)
     layers = (
@@ -157,7 +166,7 @@ def by_step(steps: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def by_step_summary(steps: pl.DataFrame) -> str:
-    """Name the larger: wait or transfer."""
+    """Return a sentence with the shares of wait and transfer, and which of both dominates."""
     wait_ns, transfer_ns = (int(steps[name].sum()) for name in ("wait_ns", "transfer_ns"))
     total_ns = wait_ns + transfer_ns
     if not total_ns:
@@ -169,27 +178,29 @@ def by_step_summary(steps: pl.DataFrame) -> str:
     elif wait_share < 1 - DOMINANT_SHARE:
         conclusion = " Transfer dominates, not arrival skew."
     return (
-        f"A rank spends {text.duration(total_ns / steps.height)} per step in collectives, including "
-        f"time overlapped with compute: {text.percent(wait_share)} wait for the last arrival, "
-        f"{text.percent(1 - wait_share)} transfer.{conclusion}"
+        f"A rank spends {text.duration(total_ns / steps.height)} per step in collectives, "
+        f"including time overlapped with compute: {text.percent(wait_share)} wait for the last "
+        f"arrival, {text.percent(1 - wait_share)} transfer.{conclusion}"
     )
 
 
 def over_run(steps: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a point a step; `steps` as `arrivals.STEP_COLUMNS`. Of many steps the worst are drawn."""
+    """Draw each step's largest skew, coloured by the last rank; `steps` has one row per step."""
     if steps.is_empty():
         return empty(theme, NONE_IN_STEPS)
     skew_ns = steps["skew_max_ns"].to_numpy()
-    neighbours = step_times.split_evenly(steps.height, MOST_POINTS)
-    drawn = steps[[part.start + int(skew_ns[part].argmax()) for part in neighbours]]
-    sums = drawn.group_by("last_rank").agg(pl.col("skew_max_ns").sum())
-    order = sums.sort("skew_max_ns", "last_rank")["last_rank"].reverse().to_list()
-    coloured = order[:MOST_COLOURED_RANKS]
-    others = drawn.filter(~pl.col("last_rank").is_in(coloured))
-    traces = [_points(others, "another rank last", theme.quiet)] if others.height else []
+    step_groups = step_times.split_evenly(steps.height, MOST_POINTS)  # one point each
+    drawn_steps = steps[[group.start + int(skew_ns[group].argmax()) for group in step_groups]]
+    skew_by_rank = drawn_steps.group_by("last_rank").agg(pl.col("skew_max_ns").sum())
+    ranks_by_skew = skew_by_rank.sort("skew_max_ns", "last_rank")["last_rank"].reverse().to_list()
+    coloured_ranks = ranks_by_skew[:MOST_COLOURED_RANKS]
+    other_steps = drawn_steps.filter(~pl.col("last_rank").is_in(coloured_ranks))
+    traces = []
+    if other_steps.height:
+        traces.append(_draw_points(other_steps, "another rank last", theme.quiet))
     traces += [
-        _points(drawn.filter(pl.col("last_rank") == rank), f"rank {rank} last", colour)
-        for rank, colour in zip(coloured, theme.series, strict=False)
+        _draw_points(drawn_steps.filter(pl.col("last_rank") == rank), f"rank {rank} last", colour)
+        for rank, colour in zip(coloured_ranks, theme.series, strict=False)
     ]
     skew_axis = axes.log_durations(float(np.maximum(skew_ns, 1).min()), float(skew_ns.max()))
     plot = figure(
@@ -200,22 +211,24 @@ def over_run(steps: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def over_run_summary(steps: pl.DataFrame) -> str:
-    """Return the median skew, and the step with the largest."""
-    step_row = steps.sort("skew_max_ns").row(-1, named=True)
+    """Return the median arrival skew of steps, and the step with the largest."""
+    largest_step = steps.sort("skew_max_ns").row(-1, named=True)
     median_ns = float(np.median(steps["skew_ns"].to_numpy()))
     return (
-        f"Median arrival skew {text.duration(median_ns)} per step; largest in step {step_row['step']}: "
-        f"{text.duration(step_row['skew_max_ns'])}, rank {step_row['last_rank']} last."
+        f"Median arrival skew {text.duration(median_ns)} per step; largest in step "
+        f"{largest_step['step']}: {text.duration(largest_step['skew_max_ns'])}, rank "
+        f"{largest_step['last_rank']} last."
     )
 
 
-def _points(steps: pl.DataFrame, name: str, colour: str) -> go.Scatter:
+def _draw_points(steps: pl.DataFrame, name: str, colour: str) -> go.Scatter:
+    """Draw a point per step at its largest arrival skew; an axis of logarithms has no zero."""
     skew_ns, ranks = steps["skew_max_ns"], steps["last_rank"]
     texts = [
         f"skew {text.duration(ns)}, rank {rank} last"
         for ns, rank in zip(skew_ns, ranks, strict=True)
     ]
-    data = pairs(texts, steps.select(CALL_COLUMNS).rows())
+    custom_data = pairs(texts, steps.select(CALL_COLUMNS).rows())
     marker, hover = {"size": 6, "color": colour}, "step %{x}: %{customdata[0]}"
-    y = skew_ns.clip(lower_bound=1).to_list()
-    return dots(steps["step"].to_list(), y, marker, hover, name=name, customdata=data)
+    drawn_ns = skew_ns.clip(lower_bound=1).to_list()
+    return dots(steps["step"].to_list(), drawn_ns, marker, hover, name=name, customdata=custom_data)

@@ -42,9 +42,9 @@ LEGEND: Final = {"showlegend": True, "legend": {"traceorder": "normal"}, "margin
 
 
 def scaled(values: Array, units: Units) -> tuple[str, Array]:
-    """Return the unit, and the values in it."""
+    """Return the largest unit in which the values' maximum is at least 1, and the values in it."""
     largest = float(np.nanmax(values, initial=0))
-    factor, unit = next((pair for pair in units if largest >= pair[0]), units[-1])
+    factor, unit = next(((size, name) for size, name in units if largest >= size), units[-1])
     return unit, values / factor
 
 
@@ -53,9 +53,9 @@ def rows_downwards(theme: Theme) -> Axis:
     return {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}}
 
 
-def rows_of(count: int, theme: Theme, **options: Any) -> Axis:
+def rows_of(row_count: int, theme: Theme, **options: Any) -> Axis:
     """Return an axis of `row_count` rows, the first on top."""
-    rows = {"range": [count - 0.5, -0.5], "fixedrange": True, "tickfont": {"color": theme.text}}
+    rows = {"range": [row_count - 0.5, -0.5], "fixedrange": True, "tickfont": {"color": theme.text}}
     return rows | options
 
 
@@ -66,22 +66,23 @@ def labelled_rows(labels: Sequence[str], theme: Theme, **options: Any) -> Axis:
 
 
 def log_durations(low_ns: float, high_ns: float) -> Axis:
-    """Return a logarithmic axis of nanoseconds."""
-    low, high = max(low_ns, 1.0), max(high_ns, low_ns * 1.01, 1.01)
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = _ticks_between(low / 2, high * 2, exponents, _digits_of_decade(high / low))
+    """Return a logarithmic axis for durations from `low_ns` to `high_ns`."""
+    least_ns, most_ns = max(low_ns, 1.0), max(high_ns, low_ns * 1.01, 1.01)
+    exponents = range(math.floor(math.log10(least_ns)), math.ceil(math.log10(most_ns)) + 1)
+    digits = _digits_of_decade(most_ns / least_ns)
+    ticks = _ticks_between(least_ns / 2, most_ns * 2, exponents, digits)
     if len(ticks) > MOST_TICKS + 2:
-        ticks = _ticks_between(low / 2, high * 2, exponents, (1.0,))
+        ticks = _ticks_between(least_ns / 2, most_ns * 2, exponents, (1.0,))
     stride = -(-len(ticks) // (MOST_TICKS + 2))
     ticks = ticks[::stride]
     return {"type": "log"} | _ticks(ticks, list(map(_short_duration, ticks)))
 
 
 def _ticks_between(
-    low: float, high: float, exponents: range, digits: Sequence[float]
+    least: float, most: float, exponents: range, digits: Sequence[float]
 ) -> list[float]:
     ticks = [digit * 10.0**exponent for exponent in exponents for digit in digits]
-    return [tick for tick in ticks if low <= tick <= high]
+    return [tick for tick in ticks if least <= tick <= most]
 
 
 def _digits_of_decade(ratio: float) -> tuple[float, ...]:
@@ -92,19 +93,21 @@ def _digits_of_decade(ratio: float) -> tuple[float, ...]:
     return (1.0, 2.0, 5.0) if decades > 1 else (1.0, 2.0, 3.0, 5.0, 7.0)
 
 
-def durations(high_ns: float, low_ns: float = 0.0, most: int = MOST_TICKS) -> Axis:
-    """Return a linear axis of nanoseconds."""
-    ticks = _linear_ticks(high_ns, low_ns, most)
+def durations(high_ns: float, low_ns: float = 0.0, most_ticks: int = MOST_TICKS) -> Axis:
+    """Return a linear axis of nanoseconds with `most_ticks` labels at most."""
+    ticks = _linear_ticks(high_ns, low_ns, most_ticks)
     return {"type": "linear"} | _ticks(ticks, list(map(_short_duration, ticks)))
 
 
-def _linear_ticks(high: float, low: float, most: int) -> list[float]:
-    span = max(high - low, 1e-9)
-    least_width = span / most
-    power = 10.0 ** math.floor(math.log10(least_width))
-    width = next(step * power for step in ROUND_STEPS if step * power >= least_width)
-    first = math.ceil(low / width)
-    return [width * (first + index) for index in range(int(span / width) + 1)]
+def _linear_ticks(high: float, low: float, most_ticks: int) -> list[float]:
+    """Return at most `most_ticks` round numbers from `low` to `high`, equally far apart."""
+    range_width = max(high - low, 1e-9)
+    min_tick_width = range_width / most_ticks
+    power = 10.0 ** math.floor(math.log10(min_tick_width))
+    tick_width = next(step * power for step in ROUND_STEPS if step * power >= min_tick_width)
+    first_multiple = math.ceil(low / tick_width)
+    tick_count = int(range_width / tick_width) + 1
+    return [tick_width * (first_multiple + index) for index in range(tick_count)]
 
 
 def _ticks(values: Sequence[float], labels: Sequence[str]) -> Axis:
@@ -121,16 +124,17 @@ def _short_number(label: str) -> str:
     return f"{float(number.replace(',', '')):g} {unit}"
 
 
-def log_sizes(low: float, high: float) -> Axis:
-    """Return an axis of bytes with ticks at powers of two."""
-    first, last = math.floor(math.log2(max(low, 1))), math.ceil(math.log2(max(high, 2)))
-    stride = max(-(-(last - first) // MOST_TICKS), 1)
-    ticks = [2.0**power for power in range(first, last + 1, stride)]
+def log_sizes(low_bytes: float, high_bytes: float) -> Axis:
+    """Return a logarithmic axis of bytes with ticks at powers of two."""
+    first_power = math.floor(math.log2(max(low_bytes, 1)))
+    last_power = math.ceil(math.log2(max(high_bytes, 2)))
+    stride = max(-(-(last_power - first_power) // MOST_TICKS), 1)
+    ticks = [2.0**power for power in range(first_power, last_power + 1, stride)]
     return {"type": "log"} | _ticks(ticks, [fmt.size(tick).replace(".0", "") for tick in ticks])
 
 
 def log_bandwidths(low: float, high: float) -> Axis:
-    """Return an axis of bytes per nanosecond."""
+    """Return a logarithmic axis of bytes per nanosecond."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = _ticks_between(low / 1.5, high * 1.5, exponents, _digits_of_decade(high / low))
     return {"type": "log"} | _ticks(ticks, [_short_number(fmt.bandwidth(tick)) for tick in ticks])
@@ -151,11 +155,15 @@ def cell_lead(*values: int) -> str:
 
 def read_cell(point: dict[str, Any]) -> dict[str, Any]:
     """Return a clicked point with its cell's values as the list that was written."""
-    written = point.get("customdata")
-    if not isinstance(written, str) or not written.startswith("[") or len(written) > LONGEST_CELL:
+    cell_text = point.get("customdata")
+    if (
+        not isinstance(cell_text, str)
+        or not cell_text.startswith("[")
+        or len(cell_text) > LONGEST_CELL
+    ):
         return point
     try:
-        return {**point, "customdata": json.loads(written)}
+        return {**point, "customdata": json.loads(cell_text)}
     except ValueError:
         return point
 
@@ -171,20 +179,20 @@ def first_rank(label: str) -> int:
 
 
 def ranks_and_steps(
-    labels: Sequence[str], theme: Theme, marked: tuple[int, int] | None
+    labels: Sequence[str], theme: Theme, marked_steps: tuple[int, int] | None
 ) -> dict[str, Any]:
-    """Return steps to the right, rows from top to bottom, and a frame around marked steps."""
-    stride = max(1, -(-len(labels) // MOST_LABELS))
+    """Return the layout of a map of ranks by steps; marked steps, first to last, are framed."""
+    label_stride = max(1, -(-len(labels) // MOST_LABELS))
     frames = []
-    if marked:
+    if marked_steps:
         line = {"color": theme.secondary, "width": 1, "dash": "dot"}
-        sides = {"x0": marked[0] - 0.5, "x1": marked[1] + 0.5, "y0": 0, "y1": 1}
-        frames = [{"type": "rect", "yref": "paper", "line": line} | sides]
+        extent = {"x0": marked_steps[0] - 0.5, "x1": marked_steps[1] + 0.5, "y0": 0, "y1": 1}
+        frames = [{"type": "rect", "yref": "paper", "line": line} | extent]
     return {
         "xaxis": STEPS,
         "yaxis": {
             "type": "category",
-            "tickvals": list(labels[::stride]),
+            "tickvals": list(labels[::label_stride]),
             "ticksuffix": " ",
             "range": [len(labels) - 0.5, -0.5],
             "showgrid": False,

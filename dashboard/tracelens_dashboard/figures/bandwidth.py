@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
-from plotly import graph_objects as go
 
 from tracelens.model import fmt
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes, quantity
+from tracelens_dashboard.figures import axes, drawing, quantity
 from tracelens_dashboard.figures.drawing import Drawing, bars, dots, empty, figure, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from plotly import graph_objects as go
 
     from tracelens_dashboard.theme import Theme
 
@@ -22,8 +23,8 @@ MOST_SERIES: Final = 6
 ALGORITHM_SIGN, FIT_SIGN = "algorithm bandwidth", "fitted"  # of all colours
 LAST_IN_LEGEND: Final = 1001
 NO_BYTES: Final = (
-    "No collective of this run has a byte count: hooks of frameworks record it; a span of your own does "
-    "with nbytes=…"
+    "No collective of this run has a byte count: hooks of frameworks record it; a span of your "
+    "own does with nbytes=…"
 )
 MOST_LINKS: Final = 24
 SAME_RATIO: Final = 1.05  # below, a link is as fast as the median one
@@ -33,6 +34,7 @@ NO_MESSAGES: Final = (
 )
 OPERATION: Final = ("op", "ranks", "algorithm")
 ALPHA: Final = "\N{GREEK SMALL LETTER ALPHA}"
+SINGLE_SIZE: Final = f"With a single size, latency ({ALPHA}) and bandwidth (β) cannot be separated."
 LINK_COLUMNS: Final[quantity.Columns] = {
     "from": "sender",
     "to": "receiver",
@@ -51,9 +53,9 @@ def by_size(
     """Draw bus bandwidth (filled), algorithm bandwidth (hollow), latency + bytes / bandwidth (dashed).
 
     Args:
-        bandwidths: As `communication.BANDWIDTH_COLUMNS`.
-        fits: As `communication.LINE_COLUMNS`.
-        slowest: As `Communication.slowest`: where a point leads.
+        bandwidths: A row per operation, number of ranks, algorithm and message size.
+        fits: A row per operation, number of ranks and algorithm: the fit of its cost.
+        slowest: A row per row of `bandwidths`: the slowest call, to which a point leads.
         theme: The colours.
     """
     if bandwidths.is_empty():
@@ -61,65 +63,75 @@ def by_size(
     sizes = bandwidths.join(
         slowest, on=[*OPERATION, "from_bytes"], how="left", suffix="_slowest", nulls_equal=True
     )
-    calls = sizes.group_by(OPERATION).agg(pl.col("calls").sum())
-    frequent = calls.sort("calls", *OPERATION, descending=True).head(MOST_SERIES).sort(OPERATION)
+    calls_by_operation = sizes.group_by(OPERATION).agg(pl.col("calls").sum())
+    frequent_operations = (
+        calls_by_operation.sort("calls", *OPERATION, descending=True)
+        .head(MOST_SERIES)
+        .sort(OPERATION)
+    )
     traces: list[go.Scatter] = []
-    for operation, colour in zip(frequent.iter_rows(named=True), theme.series, strict=False):
-        points = sizes.filter(_is_operation(operation))
-        name = _name_operation(operation)
+    for operation, colour in zip(
+        frequent_operations.iter_rows(named=True), theme.series, strict=False
+    ):
+        operation_sizes = sizes.filter(_has_operation(operation))
+        operation_name = _name_operation(operation)
         traces += [
-            _points(points, "bus_bandwidth", name, colour, "circle"),
-            _points(points, "algorithm_bandwidth", ALGORITHM_SIGN, colour, "circle-open"),
+            _draw_sizes(operation_sizes, "bus_bandwidth", operation_name, colour, "circle"),
+            _draw_sizes(
+                operation_sizes, "algorithm_bandwidth", ALGORITHM_SIGN, colour, "circle-open"
+            ),
             *(
-                _curve(points, fit, colour)
-                for fit in fits.filter(_is_operation(operation)).iter_rows(named=True)
+                _draw_fit(operation_sizes, fit, colour)
+                for fit in fits.filter(_has_operation(operation)).iter_rows(named=True)
             ),
         ]
     _name_once(traces)
     nbytes = sizes["bytes"].to_numpy()
-    speeds = sizes.select("algorithm_bandwidth", "bus_bandwidth").to_numpy().ravel()
-    speeds = speeds[speeds > 0]
+    drawn_bandwidths = sizes.select("algorithm_bandwidth", "bus_bandwidth").to_numpy().ravel()
+    drawn_bandwidths = drawn_bandwidths[drawn_bandwidths > 0]
     size_axis = axes.log_sizes(nbytes.min() / 2, nbytes.max() * 2)
     plot = figure(
         theme,
         *traces,
         xaxis=size_axis | {"title": {"text": "message size"}},
-        yaxis=axes.log_bandwidths(speeds.min() / 1.5, speeds.max() * 2.5),
+        yaxis=axes.log_bandwidths(drawn_bandwidths.min() / 1.5, drawn_bandwidths.max() * 2.5),
         showlegend=True,
         margin={"t": 30},
     )
-    peak = bandwidths.filter(pl.col("of_best") > 0).select(
+    peaks = bandwidths.filter(pl.col("of_best") > 0).select(
         (pl.col("bus_bandwidth") / pl.col("of_best")).max()
     )
-    if peak.item():
-        _mark_peak(plot, float(peak.item()), theme)
+    if peak_bandwidth := peaks.item():
+        _mark_peak(plot, float(peak_bandwidth), theme)
     return Drawing(plot, sizes_summary(bandwidths, fits), sizes_table(bandwidths))
 
 
-def _is_operation(operation: dict[str, Any]) -> list[pl.Expr]:
+def _has_operation(operation: dict[str, Any]) -> list[pl.Expr]:
     return [pl.col(name).eq_missing(pl.lit(operation[name])) for name in OPERATION]
 
 
 def sizes_summary(bandwidths: pl.DataFrame, fits: pl.DataFrame) -> str:
-    """Return the highest bandwidth that a collective reaches, and the fit of its cost."""
-    row = bandwidths.sort("bus_bandwidth", "calls").row(-1, named=True)
-    share = f", {text.percent(row['of_best'])} of peak observed" if row["of_best"] else ""
-    reached = (
-        f"{fmt.capital(_name_operation(row))} reaches {fmt.bandwidth(row['bus_bandwidth'])} of bus "
-        f"bandwidth with {text.size(row['bytes'])}{share}."
+    """Return the highest bandwidth that an operation reaches, and the fit of its cost."""
+    fastest = bandwidths.sort("bus_bandwidth", "calls").row(-1, named=True)
+    share = fastest["of_best"]
+    share_text = f", {text.percent(share)} of peak observed" if share else ""
+    reached_sentence = (
+        f"{fmt.capital(_name_operation(fastest))} reaches "
+        f"{fmt.bandwidth(fastest['bus_bandwidth'])} of bus bandwidth with "
+        f"{text.size(fastest['bytes'])}{share_text}."
     )
-    fit = fits.filter(_is_operation(row))
-    if fit.is_empty():
-        return f"{reached} With a single size, latency ({ALPHA}) and bandwidth (β) cannot be separated."
-    cost = fit.row(0, named=True)
+    fits_of_operation = fits.filter(_has_operation(fastest))
+    if fits_of_operation.is_empty():
+        return f"{reached_sentence} {SINGLE_SIZE}"
+    fit = fits_of_operation.row(0, named=True)
     return (
-        f"{reached} {ALPHA}-β fit: latency {text.duration(cost['latency_ns'])}, n½ "
-        f"{text.size(cost['half_bandwidth_bytes'] or 0)}; smaller messages are latency-bound."
+        f"{reached_sentence} {ALPHA}-β fit: latency {text.duration(fit['latency_ns'])}, n½ "
+        f"{text.size(fit['half_bandwidth_bytes'] or 0)}; smaller messages are latency-bound."
     )
 
 
 def sizes_table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
-    """List all sizes."""
+    """List all message sizes of all operations, a row each."""
     return [
         {
             "operation": text.safe(row["op"]),
@@ -145,15 +157,18 @@ def _name_once(traces: list[go.Scatter]) -> None:
         explained.add(trace.name)
 
 
-def _points(sizes: pl.DataFrame, column: str, name: str, colour: str, symbol: str) -> go.Scatter:
+def _draw_sizes(
+    sizes: pl.DataFrame, column: str, name: str, colour: str, symbol: str
+) -> go.Scatter:
+    """Draw a mark per message size (row) at its bandwidth; it leads to the slowest such call."""
     texts, calls = [], []
     for row in sizes.iter_rows(named=True):
         texts.append(
             f"{text.size(row['bytes'])}: {fmt.bandwidth(row[column])}, "
             f"{text.duration(row['wire_ns'])} on the wire, {text.count(row['calls'], 'call')}"
         )
-        ready = row["ready_ns"]
-        calls.append([ready, ready + int(row["wire_ns_slowest"]), None] if ready else None)
+        ready_ns = row["ready_ns"]
+        calls.append([ready_ns, ready_ns + int(row["wire_ns_slowest"]), None] if ready_ns else None)
     return dots(
         sizes["bytes"].to_list(),
         sizes[column].to_list(),
@@ -166,33 +181,23 @@ def _points(sizes: pl.DataFrame, column: str, name: str, colour: str, symbol: st
     )
 
 
-def _curve(sizes: pl.DataFrame, fit: dict[str, Any], colour: str) -> go.Scatter:
-    """Draw B n / (h + n), n bytes, B the fitted bandwidth, h where it is half of that."""
+def _draw_fit(sizes: pl.DataFrame, fit: dict[str, Any], colour: str) -> go.Scatter:
+    """Draw the fit's bandwidth B n / (h + n) over n bytes: B at most, half of it at h bytes."""
     nbytes = sizes["bytes"].to_numpy()
     curve_bytes = np.geomspace(nbytes.min() / 2, nbytes.max() * 2, 60)
     bandwidth, half_bytes = fit["bus_bandwidth"], fit["half_bandwidth_bytes"] or 0.0
-    return go.Scatter(
-        name=FIT_SIGN,
-        x=curve_bytes,
-        y=bandwidth * curve_bytes / (half_bytes + curve_bytes) if bandwidth else None,
-        mode="lines",
-        line={"color": colour, "width": 1.2, "dash": "dash"},
-        hoverinfo="skip",
-    )
+    fitted = bandwidth * curve_bytes / (half_bytes + curve_bytes) if bandwidth else None
+    line = {"color": colour, "width": 1.2, "dash": "dash"}
+    return drawing.lines(curve_bytes, fitted, line, name=FIT_SIGN)
 
 
-def _mark_peak(plot: go.Figure, peak: float, theme: Theme) -> None:
-    plot.add_hline(y=peak, line={"dash": "dot", "width": 1.2, "color": theme.secondary})
-    plot.add_annotation(
-        text=f"peak observed: {fmt.bandwidth(peak)}",
-        x=1,
-        xref="paper",
-        xanchor="right",
-        y=float(np.log10(peak)),
-        yanchor="bottom",
-        showarrow=False,
-        font={"size": 11, "color": theme.secondary},
-    )
+def _mark_peak(plot: go.Figure, peak_bandwidth: float, theme: Theme) -> None:
+    """Draw a dotted line at the peak, in bytes per ns, with its name."""
+    plot.add_hline(y=peak_bandwidth, line={"dash": "dot", "width": 1.2, "color": theme.secondary})
+    position = {"x": 1, "xref": "paper", "xanchor": "right", "yanchor": "bottom"}
+    name = f"peak observed: {fmt.bandwidth(peak_bandwidth)}"
+    height = float(np.log10(peak_bandwidth))
+    plot.add_annotation(drawing.label(name, theme.secondary, position, y=height))
 
 
 def _name_operation(row: dict[str, Any]) -> str:
@@ -203,24 +208,22 @@ def _name_operation(row: dict[str, Any]) -> str:
 def by_link(
     links: pl.DataFrame, theme: Theme, slow_links: Collection[tuple[int, int]] = ()
 ) -> Drawing:
-    """Draw a bar a link, red if it is among those that findings name, (sender, receiver).
-
-    `links` as `links.LINK_COLUMNS`, the slowest first.
-    """
+    """Draw a bar per link (row), the slowest first, at its bandwidth; red if a finding names it."""
     if links.is_empty():
         return empty(theme, NO_MESSAGES)
-    drawn = links.head(MOST_LINKS)
-    speeds, ends = drawn["bandwidth"].to_numpy(), drawn.select("sender", "receiver").rows()
-    colours = [theme.loss if link in slow_links else theme.accent for link in ends]
+    drawn_links = links.head(MOST_LINKS)
+    link_bandwidths = drawn_links["bandwidth"].to_numpy()
+    link_ranks = drawn_links.select("sender", "receiver").rows()
+    colours = [theme.loss if link in slow_links else theme.accent for link in link_ranks]
     texts = [
         f"{fmt.bandwidth(row['bandwidth'])}, {text.duration(row['message_ns'])} per message, "
         f"{row['messages']:,} messages"
-        for row in drawn.iter_rows(named=True)
+        for row in drawn_links.iter_rows(named=True)
     ]
-    labels = [_name_link(*link) + " " for link in ends]
-    data = pairs(texts, ends)
-    trace = bars(labels, speeds, colours, "%{y}: %{customdata[0]}", customdata=data)
-    speed_axis = axes.bandwidths(float(speeds.max()) * 1.05)
+    labels = [_name_link(*link) + " " for link in link_ranks]
+    custom_data = pairs(texts, link_ranks)
+    trace = bars(labels, link_bandwidths, colours, "%{y}: %{customdata[0]}", customdata=custom_data)
+    speed_axis = axes.bandwidths(float(link_bandwidths.max()) * 1.05)
     plot = figure(theme, trace, xaxis=speed_axis, yaxis=axes.rows_downwards(theme), bargap=0.35)
     table = quantity.tabulate(links, LINK_COLUMNS)
     return Drawing(plot, links_summary(links, slow_links), table)
@@ -229,15 +232,19 @@ def by_link(
 def links_summary(links: pl.DataFrame, slow_links: Collection[tuple[int, int]] = ()) -> str:
     """Return the slowest link, how far it is below the median, and whether a finding names it."""
     slowest = links.row(0, named=True)
-    link = slowest["sender"], slowest["receiver"]
-    median_speed = float(np.median(links["bandwidth"].to_numpy()))
-    ratio = median_speed / max(float(slowest["bandwidth"]), 1e-12)
-    comparison = f"{ratio:.1f} times slower than" if ratio > SAME_RATIO else "no slower than"
-    finding = "a finding" if link in slow_links else "no finding"
+    slowest_pair = slowest["sender"], slowest["receiver"]
+    median_bandwidth = float(np.median(links["bandwidth"].to_numpy()))
+    slowdown_ratio = median_bandwidth / max(float(slowest["bandwidth"]), 1e-12)
+    comparison = (
+        f"{slowdown_ratio:.1f} times slower than"
+        if slowdown_ratio > SAME_RATIO
+        else "no slower than"
+    )
+    finding_text = "a finding" if slowest_pair in slow_links else "no finding"
     return (
-        f"The slowest of {text.count(links.height, 'link')}, {_name_link(*link)}, moves "
+        f"The slowest of {text.count(links.height, 'link')}, {_name_link(*slowest_pair)}, moves "
         f"{fmt.bandwidth(slowest['bandwidth'])}: {comparison} the median link "
-        f"({fmt.bandwidth(median_speed)}); {finding} names it."
+        f"({fmt.bandwidth(median_bandwidth)}); {finding_text} names it."
     )
 
 

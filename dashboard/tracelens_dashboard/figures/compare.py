@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from plotly import graph_objects as go
 
-from tracelens.comparison.series import CATEGORY_OF, EFFICIENCY, STEP_TIME, title
+from tracelens.comparison.series import CATEGORY_OF, EFFICIENCY, STEP_TIME, Difference, Steps, title
 from tracelens.lod.step_times import split_evenly
 from tracelens.model import fmt
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes
+from tracelens_dashboard.figures import axes, drawing
 from tracelens_dashboard.figures.axes import MOST_COLUMNS, MOST_ROWS, rank_label, ranks_and_steps
-from tracelens_dashboard.figures.drawing import Drawing, bars, dots, empty, figure, intervals
-from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.figures.drawing import Drawing, Rows, bars, dots, empty, figure, intervals
+from tracelens_dashboard.theme import Theme, name_of
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.comparison.changes import Comparison, Metric
-    from tracelens.comparison.series import Difference, Steps
-    from tracelens_dashboard.figures.drawing import Rows
-    from tracelens_dashboard.theme import Theme
 
 NOTHING: Final = "The two runs have no rank, or no step, in common."
 NO_STEPS: Final = "One of the runs has no steps."
@@ -43,23 +40,24 @@ def by_rank(difference: Difference, theme: Theme, *, step_ns: float = 0.0) -> Dr
     """Draw rank by step, teal where this run is faster, orange where it is slower.
 
     Of neighbours that share a cell the largest difference is shown; the scale never ends below a
-    twentieth of a step, so that noise stays pale.
+    twentieth of `step_ns`, the usual step's length, so that noise stays pale.
     """
     if not difference.compute_ns.size or np.isnan(difference.compute_ns).all():
         return empty(theme, NOTHING)
-    rows = split_evenly(len(difference.ranks), MOST_ROWS)
-    columns = split_evenly(len(difference.steps), MOST_COLUMNS)
-    cells_ns = _reduce_to_largest(_reduce_to_largest(difference.compute_ns, rows, 0), columns, 1)
-    labels = [rank_label(difference.ranks[group]) for group in rows]
-    largest_ns = np.abs(np.nan_to_num(cells_ns)).max(axis=0)
-    ceiling_ns = max(float(np.quantile(largest_ns, SCALE_QUANTILE)), step_ns / 20, LEAST_NS)
+    rank_groups = split_evenly(len(difference.ranks), MOST_ROWS)
+    step_groups = split_evenly(len(difference.steps), MOST_COLUMNS)
+    rows_ns = _reduce_to_largest(difference.compute_ns, rank_groups, axis=0)
+    cells_ns = _reduce_to_largest(rows_ns, step_groups, axis=1)
+    labels = [rank_label(difference.ranks[group]) for group in rank_groups]
+    column_max_ns = np.abs(np.nan_to_num(cells_ns)).max(axis=0)
+    ceiling_ns = max(float(np.quantile(column_max_ns, SCALE_QUANTILE)), step_ns / 20, LEAST_NS)
     ticks = {
         "tickvals": [-ceiling_ns, 0.0, ceiling_ns],
         "ticktext": [_signed(-ceiling_ns), "0", _signed(ceiling_ns)],
     }
     trace = go.Heatmap(
         z=cells_ns.astype(np.float32),
-        x=[difference.steps[group.start] for group in columns],
+        x=[difference.steps[group.start] for group in step_groups],
         y=labels,
         colorscale=[[0, theme.faster], [0.5, theme.surface], [1, theme.slower]],
         zmin=-ceiling_ns,
@@ -75,14 +73,14 @@ def by_rank(difference: Difference, theme: Theme, *, step_ns: float = 0.0) -> Dr
 
 def summary(difference: Difference) -> str:
     """Name the rank for which the runs differ most, and what was compared."""
-    rank_ns = _rank_means(difference)
-    row = int(np.abs(rank_ns).argmax())
-    steps = text.count(len(difference.steps), "step")
-    ranks = text.count(len(difference.ranks), "rank")
+    mean_ns = _rank_means(difference)
+    rank_index = int(np.abs(mean_ns).argmax())
+    steps_text = text.count(len(difference.steps), "step")
+    ranks_text = text.count(len(difference.ranks), "rank")
     return (
-        f"Compute time minus that of the other run, in the {steps} and {ranks} of both. Largest "
-        f"difference: rank {difference.ranks[row]}, {_signed(float(rank_ns[row]))} per step on "
-        "average."
+        f"Compute time minus that of the other run, in the {steps_text} and {ranks_text} of both. "
+        f"Largest difference: rank {difference.ranks[rank_index]}, "
+        f"{_signed(float(mean_ns[rank_index]))} per step on average."
     )
 
 
@@ -90,33 +88,34 @@ def table(difference: Difference) -> Rows:
     """List ranks, those that differ most first."""
     mean_ns = _rank_means(difference)
     rows = []
-    for index in np.argsort(-np.abs(mean_ns), kind="stable")[:MOST_RANKS_LISTED].tolist():
-        steps_ns = np.nan_to_num(difference.compute_ns[index])
-        column = int(np.abs(steps_ns).argmax())
+    for rank_index in np.argsort(-np.abs(mean_ns), kind="stable")[:MOST_RANKS_LISTED].tolist():
+        steps_ns = np.nan_to_num(difference.compute_ns[rank_index])
+        step_index = int(np.abs(steps_ns).argmax())
         rows.append(
             {
-                "rank": difference.ranks[index],
-                "difference, mean (ms)": round(float(mean_ns[index]) / 1e6, 3),
-                "difference, largest (ms)": round(float(steps_ns[column]) / 1e6, 3),
-                "step of max": difference.steps[column],
-                "other run's step": difference.others[column],
+                "rank": difference.ranks[rank_index],
+                "difference, mean (ms)": round(float(mean_ns[rank_index]) / 1e6, 3),
+                "difference, largest (ms)": round(float(steps_ns[step_index]) / 1e6, 3),
+                "step of max": difference.steps[step_index],
+                "other run's step": difference.others[step_index],
             }
         )
     return rows
 
 
 def _rank_means(difference: Difference) -> Floats:
+    """Return the mean difference of each rank, in ns, over the steps that have one."""
     counts = np.maximum(np.sum(~np.isnan(difference.compute_ns), axis=1), 1)
     return np.asarray(np.nansum(difference.compute_ns, axis=1) / counts)
 
 
 def _reduce_to_largest(cells: Floats, groups: list[slice], axis: int) -> Floats:
-    """Reduce groups of rows (0) or columns (1) to what differs most; NaN where nothing is known."""
+    """Reduce groups of rows (`axis` 0) or columns (1) to the largest difference, NaN if all are."""
     reduced = []
     for group in groups:
         members = cells[group] if axis == 0 else cells[:, group].T
-        sizes = np.where(np.isnan(members), -1.0, np.abs(members))
-        reduced.append(np.take_along_axis(members, sizes.argmax(axis=0)[None], axis=0)[0])
+        magnitudes = np.where(np.isnan(members), -1.0, np.abs(members))
+        reduced.append(np.take_along_axis(members, magnitudes.argmax(axis=0)[None], axis=0)[0])
     return np.stack(reduced, axis=axis)
 
 
@@ -126,21 +125,21 @@ def _signed(ns: float) -> str:
 
 
 def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> Drawing:
-    """Draw a pair of bars a category: the time of a usual step in it, here and in the other run."""
-    changes = [
+    """Draw a usual step's time by category here and in the other run; `names` are theirs."""
+    times_by_category = [
         (name_of(CATEGORY_OF[phase.name]), phase.change.after, phase.change.before)
         for phase in phases
         if max(phase.change.after, phase.change.before) >= LEAST_NS
     ]
-    if not changes:
+    if not times_by_category:
         return empty(theme, "No steps recorded.")
-    categories, this_run_ns, tthis_run_ns = map(list, zip(*changes, strict=True))
+    categories, this_run_ns, other_run_ns = map(list, zip(*times_by_category, strict=True))
     traces = []
-    for run, times_ns, colour in (
-        (names[1], tthis_run_ns, theme.quiet),
+    for run_name, times_ns, colour in (
+        (names[1], other_run_ns, theme.quiet),
         (names[0], this_run_ns, theme.accent),
     ):
-        name, data = text.safe(run), list(map(text.duration, times_ns))
+        name, data = text.safe(run_name), list(map(text.duration, times_ns))
         hover = f"%{{y}}: %{{customdata}} per step<extra>{name}</extra>"
         options = {"name": name, "customdata": data, "hovertemplate": hover}
         traces.append(bars(categories, times_ns, colour, hover, **options))
@@ -151,12 +150,12 @@ def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> D
         bargap=0.3,
         showlegend=True,
         legend={"traceorder": "reversed"},
-        xaxis=axes.durations(1.02 * max(this_run_ns + tthis_run_ns)),
+        xaxis=axes.durations(1.02 * max(this_run_ns + other_run_ns)),
         yaxis=NAMED_ROWS,
     )
-    largest = (
+    largest_sentence = (
         f"Largest change: {categories[0]}, {text.duration(this_run_ns[0])} per step here, "
-        f"{text.duration(tthis_run_ns[0])} in the other run."
+        f"{text.duration(other_run_ns[0])} in the other run."
     )
     rows = [
         {
@@ -165,53 +164,52 @@ def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> D
             "other run (ms per step)": round(other_ns / 1e6, 3),
             "difference (ms per step)": round((this_ns - other_ns) / 1e6, 3),
         }
-        for category, this_ns, other_ns in changes
+        for category, this_ns, other_ns in times_by_category
     ]
-    return Drawing(plot, largest, rows)
+    return Drawing(plot, largest_sentence, rows)
 
 
 def changes(comparison: Comparison, theme: Theme) -> Drawing:
-    """Draw each metric's ratio to the baselines with its 95 % interval; a metric they lack has none."""
-    drawn = [metric for metric in comparison.metrics if metric.change.before]
-    if not drawn:
+    """Draw each metric's ratio to the baselines, if they have it, with its 95 % interval."""
+    drawn_metrics = [metric for metric in comparison.metrics if metric.change.before]
+    if not drawn_metrics:
         return empty(theme, NO_STEPS)
-    ratios = np.array([metric.change.after / metric.change.before for metric in drawn])
-    least = min([*ratios[ratios > 0], 1.0]) / MOST_BELOW_LEAST
-    low, high = np.array([_interval(metric) for metric in drawn]).T
-    low = np.maximum(low, least)
+    ratios = np.array([metric.change.after / metric.change.before for metric in drawn_metrics])
+    lowest_ratio = min([*ratios[ratios > 0], 1.0]) / MOST_BELOW_LEAST
+    low_ratios, high_ratios = np.array([_ratio_interval(metric) for metric in drawn_metrics]).T
+    low_ratios = np.maximum(low_ratios, lowest_ratio)
     trace = dots(
         ratios,
-        [text.safe(_name_metric(metric)) for metric in drawn],
-        {"size": 10, "color": [_change_colour(metric, theme) for metric in drawn]},
+        [text.safe(_name_metric(metric)) for metric in drawn_metrics],
+        {"size": 10, "color": [_change_colour(metric, theme) for metric in drawn_metrics]},
         "%{y}: %{customdata}",
-        error_x=intervals(low, ratios, high, theme.secondary, thickness=1.5),
-        customdata=[_ratio_text(metric) for metric in drawn],
+        error_x=intervals(low_ratios, ratios, high_ratios, theme.secondary, thickness=1.5),
+        customdata=[_ratio_text(metric) for metric in drawn_metrics],
     )
     line = {"color": theme.secondary, "width": 1, "dash": "dot"}
-    sides = {"x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
     plot = figure(
         theme,
         trace,
-        xaxis=ratio_axis(float(low.min()), float(high.max())),
+        xaxis=ratio_axis(float(low_ratios.min()), float(high_ratios.max())),
         yaxis=NAMED_ROWS,
-        shapes=[{"type": "line", "layer": "below", "line": line} | sides],
+        shapes=[drawing.vertical_line(1, line) | {"layer": "below"}],
     )
     return Drawing(plot, _describe_changes(comparison), list(map(_change_row, comparison.metrics)))
 
 
 def ratio_axis(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis of ratios that holds 1, so that half is as far from it as double."""
+    """Return a logarithmic axis from `low` to `high` that holds 1; half is as far as double."""
     low, high = min(low, 0.99) / 1.03, max(high, 1.01) * 1.03
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    fine = (*RATIO_TICKS, 7.0, 8.0, 9.0, 9.5)
-    digits = fine if high / low < 2 else (*RATIO_TICKS[4:], 1.0, 7.0)
+    fine_digits = (*RATIO_TICKS, 7.0, 8.0, 9.0, 9.5)
+    digits = fine_digits if high / low < 2 else (*RATIO_TICKS[4:], 1.0, 7.0)
     candidates = sorted({round(digit * 10.0**power, 9) for power in powers for digit in digits})
     ticks = [tick for tick in candidates if low <= tick <= high]
     if len(ticks) > MOST_RATIO_TICKS:
         ticks = [tick for tick in ticks if _leading_digit(tick) in {1.0, 2.0, 5.0}]
-    stride = -(-len(ticks) // MOST_RATIO_TICKS)
-    anchor = ticks.index(1.0) if 1.0 in ticks else 0
-    ticks = [tick for index, tick in enumerate(ticks) if (index - anchor) % stride == 0]
+    tick_stride = -(-len(ticks) // MOST_RATIO_TICKS)
+    one_index = ticks.index(1.0) if 1.0 in ticks else 0
+    ticks = [tick for index, tick in enumerate(ticks) if (index - one_index) % tick_stride == 0]
     return {
         "type": "log",
         "range": [math.log10(low), math.log10(high)],
@@ -226,12 +224,12 @@ def _leading_digit(tick: float) -> float:
     return round(tick / 10.0 ** math.floor(math.log10(tick) + 1e-9), 6)
 
 
-def _interval(metric: Metric) -> tuple[float, float]:
-    """Return the ends of a ratio's interval; the ratio itself without an interval."""
+def _ratio_interval(metric: Metric) -> tuple[float, float]:
+    """Return the ends of the interval of after / before; both are the ratio itself without one."""
     change = metric.change
-    ends = (change.low, change.high)
-    low, high = (change.delta if end is None else end for end in ends)
-    return 1 + low / change.before, 1 + high / change.before
+    low_delta = change.delta if change.low is None else change.low
+    high_delta = change.delta if change.high is None else change.high
+    return 1 + low_delta / change.before, 1 + high_delta / change.before
 
 
 def _name_metric(metric: Metric) -> str:
@@ -247,58 +245,58 @@ def _change_colour(metric: Metric, theme: Theme) -> str:
 
 
 def _ratio_text(metric: Metric) -> str:
+    """Return the ratio of a metric to the baselines in words, with its 95 % interval."""
     change = metric.change
-    ratio = f"{change.after / change.before:.2f} times the baselines"
+    ratio_text = f"{change.after / change.before:.2f} times the baselines"
     if change.low is None or change.high is None:
-        return f"{ratio}; too few steps for an interval"
-    low, high = _interval(metric)
-    return f"{ratio} (95 % interval {low:.2f} to {high:.2f})"
+        return f"{ratio_text}; too few steps for an interval"
+    low_ratio, high_ratio = _ratio_interval(metric)
+    return f"{ratio_text} (95 % interval {low_ratio:.2f} to {high_ratio:.2f})"
 
 
 def _describe_changes(comparison: Comparison) -> str:
-    """Name the phases of a step that clearly changed, the largest first."""
-    clear = [phase for phase in comparison.phases if phase.clear and phase.change.before]
-    if not clear:
+    """Return a sentence about the phases of a step that clearly changed, the largest first."""
+    clear_phases = [phase for phase in comparison.phases if phase.clear and phase.change.before]
+    if not clear_phases:
         return "No part of a step differs clearly from the baselines."
-    largest = [f"{_name_metric(phase)} {_ratio_text(phase)}" for phase in clear[:2]]
-    others = f"; {len(clear) - 2} more clearly changed" if len(clear) > 2 else ""
-    return fmt.capital("; ".join(largest)) + others + "."
+    phase_texts = [f"{_name_metric(phase)} {_ratio_text(phase)}" for phase in clear_phases[:2]]
+    others_text = f"; {len(clear_phases) - 2} more clearly changed" if len(clear_phases) > 2 else ""
+    return fmt.capital("; ".join(phase_texts)) + others_text + "."
 
 
 def _change_row(metric: Metric) -> dict[str, Any]:
+    """Return a metric as a row of the table: efficiency in percent, times in ms."""
     change = metric.change
     unit, factor = ("%", 0.01) if metric.name == EFFICIENCY else ("ms", 1e6)
     has_interval = bool(change.before) and change.low is not None
-    low, high = _interval(metric) if has_interval else (None, None)
+    low_ratio, high_ratio = _ratio_interval(metric) if has_interval else (None, None)
     return {
         "per step": _name_metric(metric),
         "unit": unit,
         "baselines": round(change.before / factor, 3),
         "new": round(change.after / factor, 3),
         "ratio": round(change.after / change.before, 3) if change.before else None,
-        "95 % from": None if low is None else round(low, 3),
-        "95 % to": None if high is None else round(high, 3),
+        "95 % from": None if low_ratio is None else round(low_ratio, 3),
+        "95 % to": None if high_ratio is None else round(high_ratio, 3),
         "p (adjusted)": None if metric.probability is None else round(metric.probability, 4),
     }
 
 
 def levels(comparison: Comparison, theme: Theme) -> Drawing:
-    """Draw the median step of each run and the middle 80 % of its steps, the new run on top."""
+    """Draw each run's median step and the middle 80 % of its steps, the new run on top."""
     runs = [run for run in (comparison.new, *comparison.baselines) if run.count]
     if not runs:
         return empty(theme, NO_STEPS)
+    # [run, quantile]: p10, median and p90 of its steps
     spread_ns = np.array([np.quantile(run.metrics[STEP_TIME], MIDDLE_QUANTILES) for run in runs])
     labels = [text.safe(run.name) for run in runs]
     colours = [theme.accent if run is comparison.new else theme.secondary for run in runs]
-    lines = [
-        go.Scatter(
-            x=[low, high], y=[label, label], mode="lines", line={"color": colour, "width": 2},
-            hoverinfo="skip", showlegend=False,
-        )
+    spread_lines = [
+        drawing.lines([low, high], [label, label], {"color": colour, "width": 2}, showlegend=False)
         for (low, _, high), label, colour in zip(spread_ns.tolist(), labels, colours, strict=True)
-    ]  # fmt: skip
+    ]
     medians_ns = spread_ns[:, 1].tolist()
-    medians = dots(
+    median_dots = dots(
         medians_ns,
         labels,
         {"size": 10, "color": colours},
@@ -306,45 +304,47 @@ def levels(comparison: Comparison, theme: Theme) -> Drawing:
         customdata=[" to ".join(map(text.duration, (low, high))) for low, _, high in spread_ns],
         text=[text.duration(ns) for ns in medians_ns],
     )
-    low_ns, high_ns = float(spread_ns.min()), float(spread_ns.max())
-    margin_ns = 0.06 * (high_ns - low_ns) or 0.01 * high_ns
-    low_ns, high_ns = max(low_ns - margin_ns, 0.0), high_ns + margin_ns
+    axis_begin_ns, axis_end_ns = float(spread_ns.min()), float(spread_ns.max())
+    margin_ns = 0.06 * (axis_end_ns - axis_begin_ns) or 0.01 * axis_end_ns
+    axis_begin_ns, axis_end_ns = max(axis_begin_ns - margin_ns, 0.0), axis_end_ns + margin_ns
     plot = figure(
         theme,
-        *lines,
-        medians,
+        *spread_lines,
+        median_dots,
         showlegend=False,
-        xaxis=axes.durations(high_ns, low_ns) | {"range": [low_ns, high_ns]},
+        xaxis=axes.durations(axis_end_ns, axis_begin_ns) | {"range": [axis_begin_ns, axis_end_ns]},
         yaxis=NAMED_ROWS,
     )
     rows = [
-        _level_row(run, spread, is_new=run is comparison.new)
-        for run, spread in zip(runs, spread_ns.tolist(), strict=True)
+        _level_row(run, quantiles_ns, is_new=run is comparison.new)
+        for run, quantiles_ns in zip(runs, spread_ns.tolist(), strict=True)
     ]
     return Drawing(plot, _compare_levels(comparison), rows)
 
 
 def _compare_levels(comparison: Comparison) -> str:
-    step = comparison.metric(STEP_TIME)
-    if step is None:
+    """Return a sentence with the range of the baselines' median steps, and the new run's."""
+    step_metric = comparison.metric(STEP_TIME)
+    if step_metric is None:
         return NO_STEPS
     medians_ns = [float(np.median(run.metrics[STEP_TIME])) for run in comparison.baselines]
     return (
         f"The median step of {text.count(len(medians_ns), 'baseline')} is "
-        f"{text.duration(min(medians_ns))} to {text.duration(max(medians_ns))}, that of the new run "
-        f"{text.duration(step.change.after)}."
+        f"{text.duration(min(medians_ns))} to {text.duration(max(medians_ns))}, that of the new "
+        f"run {text.duration(step_metric.change.after)}."
     )
 
 
-def _level_row(run: Steps, spread_ns: list[float], *, is_new: bool) -> dict[str, Any]:
-    p10, median, p90 = (round(ns / 1e6, 3) for ns in spread_ns)
+def _level_row(run: Steps, quantiles_ns: list[float], *, is_new: bool) -> dict[str, Any]:
+    """Return a run as a row of the table; `quantiles_ns` are the p10, p50 and p90 of its steps."""
+    p10_ms, median_ms, p90_ms = (round(ns / 1e6, 3) for ns in quantiles_ns)
     return {
         "run": run.name,
         "is": "new" if is_new else "baseline",
         "ranks": run.ranks,
         "steps": run.count,
-        "step, median (ms)": median,
-        "step, p10 (ms)": p10,
-        "step, p90 (ms)": p90,
+        "step, median (ms)": median_ms,
+        "step, p10 (ms)": p10_ms,
+        "step, p90 (ms)": p90_ms,
         "findings": len(run.findings),
     }

@@ -15,12 +15,11 @@ from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.axes import TIMES, cell_lead, scaled
 from tracelens_dashboard.figures.drawing import Drawing, bars, dots, empty, figure
 from tracelens_dashboard.figures.quantity import milliseconds, rounded
-from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.theme import Theme, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelens_dashboard.theme import Theme
 
 MOST_ROWS: Final = 24  # the ranks that hold most; all others share a row below them
 MOST_COLUMNS: Final = 320
@@ -53,41 +52,43 @@ SLACK_COLUMNS: Final[quantity.Columns] = {
 
 
 def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw the ranks on the path; `cells` as in `analyses.critical_path`.
+    """Draw the ranks on the path, step by step.
 
-    A cell is coloured by the category that took most of the path on its rank, the fainter the less of
-    the step's path it holds; it is blank where the path was elsewhere.
+    `cells` has one row per step, rank and category with its time on the path. A cell is coloured by
+    the category that took most of the path on its rank, the fainter the less of the step's path it
+    holds; it is blank where the path was elsewhere.
     """
     if cells.is_empty():
         return empty(theme, NO_PATH)
     dominant = _find_dominant(_group_cells(cells))
-    rows = dominant["row"].unique().sort().to_list()
-    ranks = [rank for rank in rows if rank != OTHERS] + [OTHERS] * (OTHERS in rows)
+    row_ranks = dominant["row"].unique().sort().to_list()
+    ranks = [rank for rank in row_ranks if rank != OTHERS] + [OTHERS] * (OTHERS in row_ranks)
     categories = [name for name in theme.categories if name in set(dominant["category"])]
-    columns = dominant["column"].unique().sort().to_list()
-    colours = np.full((len(ranks), len(columns)), np.nan, np.float32)
-    links, texts = np.full(colours.shape, None, object), np.full(colours.shape, "", object)
-    for row, column, category, ns, rank, share in dominant.iter_rows():
-        cell = ranks.index(row), columns.index(column)
-        strength = next(i for i, (least, _) in enumerate(STRENGTHS) if share >= least)
-        colours[cell] = categories.index(category) * len(STRENGTHS) + strength
-        links[cell] = cell_lead(rank, column)
-        texts[cell] = (
-            f"rank {rank}, step {column}: {name_of(category)}, {text.duration(ns)} of the path, "
-            f"{text.percent(share)} of it is on this rank"
+    first_steps = dominant["column"].unique().sort().to_list()
+    colours = np.full((len(ranks), len(first_steps)), np.nan, np.float32)
+    cell_links = np.full(colours.shape, None, object)
+    cell_texts = np.full(colours.shape, "", object)
+    for row_rank, first_step, category, ns, rank, share in dominant.iter_rows():
+        cell = ranks.index(row_rank), first_steps.index(first_step)
+        strength_index = next(i for i, (least, _) in enumerate(STRENGTHS) if share >= least)
+        colours[cell] = categories.index(category) * len(STRENGTHS) + strength_index
+        cell_links[cell] = cell_lead(rank, first_step)
+        cell_texts[cell] = (
+            f"rank {rank}, step {first_step}: {name_of(category)}, {text.duration(ns)} of the "
+            f"path, {text.percent(share)} of it is on this rank"
         )
     heat = go.Heatmap(
         z=colours,
-        x=columns,
+        x=first_steps,
         y=list(range(len(ranks))),
-        customdata=links.tolist(),
-        text=texts.tolist(),
+        customdata=cell_links.tolist(),
+        text=cell_texts.tolist(),
         colorscale=_stepped_scale(categories, theme),
         zmin=-0.5,
         zmax=len(categories) * len(STRENGTHS) - 0.5,
         showscale=False,
         hoverongaps=False,
-        xgap=1 if len(columns) <= FEW_COLUMNS else 0,
+        xgap=1 if len(first_steps) <= FEW_COLUMNS else 0,
         ygap=2,
         hovertemplate="%{text}<extra></extra>",
     )
@@ -102,126 +103,121 @@ def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
         legend={"itemclick": False},
     )
     table = quantity.tabulate(cells.head(MOST_CELLS_LISTED), CELL_COLUMNS)
-    return Drawing(plot, by_step_sentence(cells), table)
+    return Drawing(plot, describe_steps(cells), table)
 
 
-def by_step_sentence(cells: pl.DataFrame) -> str:
+def describe_steps(cells: pl.DataFrame) -> str:
     """Return the rank that holds most of the path, and how often the path changes ranks."""
     rank_shares = _sum_shares(cells, "rank")
     rank, share = rank_shares[0]
-    phase = name_of(_sum_shares(cells.filter(pl.col("rank") == rank), "category")[0][0])
+    phase_name = name_of(_sum_shares(cells.filter(pl.col("rank") == rank), "category")[0][0])
     if len(rank_shares) == 1:
-        return f"All of the path is on rank {rank}, most of it in {phase}."
-    ranks_by_step = cells.group_by("step").agg(pl.col("rank").n_unique())["rank"]
-    changes = int((ranks_by_step > 1).sum()) / len(ranks_by_step)
+        return f"All of the path is on rank {rank}, most of it in {phase_name}."
+    rank_counts = cells.group_by("step").agg(pl.col("rank").n_unique())["rank"]
+    changing_share = int((rank_counts > 1).sum()) / len(rank_counts)
     return (
-        f"Rank {rank} holds {text.percent(share)} of the path, most of it in {phase}; "
+        f"Rank {rank} holds {text.percent(share)} of the path, most of it in {phase_name}; "
         f"{text.count(len(rank_shares), 'rank')} share it, and it changes ranks within "
-        f"{text.percent(changes)} of the steps."
+        f"{text.percent(changing_share)} of the steps."
     )
 
 
-def _sum_shares(cells: pl.DataFrame, by: str) -> list[tuple[Any, float]]:
-    """Return the share of the path of each value of a column, the largest first."""
+def _sum_shares(cells: pl.DataFrame, column: str) -> list[tuple[Any, float]]:
+    """Return (value of the column, its share of the path's time), the largest first."""
     total_ns = max(int(cells["ns"].sum()), 1)
-    sums = cells.group_by(by).agg(pl.col("ns").sum()).sort("ns", by, descending=[True, False])
-    return [(value, ns / total_ns) for value, ns in sums.iter_rows()]
+    time_by_value = (
+        cells.group_by(column).agg(pl.col("ns").sum()).sort("ns", column, descending=[True, False])
+    )
+    return [(value, ns / total_ns) for value, ns in time_by_value.iter_rows()]
 
 
 def _group_cells(cells: pl.DataFrame) -> pl.DataFrame:
-    """Add each cell's row, and its column's first step."""
-    ranks = [rank for rank, _ in _sum_shares(cells, "rank")[:MOST_ROWS]]
+    """Add each cell's `row`, a rank or OTHERS, and `column`, the first step that is drawn there."""
+    shown_ranks = [rank for rank, _ in _sum_shares(cells, "rank")[:MOST_ROWS]]
     steps = cells["step"].unique().sort().to_numpy()
-    columns = np.array_split(steps, min(len(steps), MOST_COLUMNS))
-    first_steps = np.array([column[0] for column in columns])
-    index = np.searchsorted(first_steps, cells["step"].to_numpy(), side="right") - 1
-    row = pl.when(pl.col("rank").is_in(ranks)).then("rank").otherwise(OTHERS)
-    return cells.with_columns(row=row, column=pl.Series(first_steps[index]))
+    step_groups = np.array_split(steps, min(len(steps), MOST_COLUMNS))
+    first_steps = np.array([group[0] for group in step_groups])
+    group_index = np.searchsorted(first_steps, cells["step"].to_numpy(), side="right") - 1
+    row_expression = pl.when(pl.col("rank").is_in(shown_ranks)).then("rank").otherwise(OTHERS)
+    return cells.with_columns(row=row_expression, column=pl.Series(first_steps[group_index]))
 
 
 def _find_dominant(cells: pl.DataFrame) -> pl.DataFrame:
-    """Return the category and rank with most of each row and column, and the cell's share."""
+    """Return a row per `row` and `column` with the category and rank that have most of its time."""
     cell_columns = ["row", "column"]
-    sums = cells.group_by(*cell_columns, "category").agg(
+    totals = cells.group_by(*cell_columns, "category").agg(
         pl.col("ns").sum(), pl.col("rank").get(pl.col("ns").arg_max())
     )
-    total_ns = pl.col("ns").sum().over("column")
-    shares = sums.with_columns(share=pl.col("ns").sum().over(cell_columns) / total_ns)
-    dominant = (
-        shares.sort("ns", descending=True).group_by(cell_columns, maintain_order=True).first()
-    )
+    column_time = pl.col("ns").sum().over("column")
+    cell_time = pl.col("ns").sum().over(cell_columns)
+    largest_first = totals.with_columns(share=cell_time / column_time).sort("ns", descending=True)
+    dominant = largest_first.group_by(cell_columns, maintain_order=True).first()
     return dominant.select(*cell_columns, "category", "ns", "rank", "share")
 
 
 def _stepped_scale(categories: list[str], theme: Theme) -> list[list[object]]:
-    """Return a colour scale without transitions: each category in all strengths."""
+    """Return a colour scale without transitions: of each category all `STRENGTHS`, in turn."""
     colours = [
         "rgb({},{},{})".format(*mixed(theme.categories[name], theme.surface, strength))
         for name in categories
         for _, strength in STRENGTHS
     ]
-    width = 1 / len(colours)
+    colour_width = 1 / len(colours)
     return [
-        [side, colour]
+        [edge, colour]
         for index, colour in enumerate(colours)
-        for side in (index * width, min((index + 1) * width, 1.0))
+        for edge in (index * colour_width, min((index + 1) * colour_width, 1.0))
     ]
 
 
 def _legend_entry(category: str, theme: Theme) -> go.Scatter:
+    marker = {"symbol": "square", "size": 11, "color": theme.categories[category]}
     return go.Scatter(
-        x=[None],
-        y=[None],
-        mode="markers",
-        name=name_of(category),
-        marker={"symbol": "square", "size": 11, "color": theme.categories[category]},
-        hoverinfo="skip",
+        x=[None], y=[None], mode="markers", name=name_of(category), marker=marker, hoverinfo="skip"
     )
 
 
 def composition(
-    shares: pl.DataFrame, hosts: Mapping[int, str], grouping: str, theme: Theme
+    path_shares: pl.DataFrame, hosts: Mapping[int, str], grouping: str, theme: Theme
 ) -> Drawing:
-    """Draw a bar a group, the largest first, each divided by category.
-
-    `shares` as in `analyses.critical_path`, `hosts` by rank, `by` one of `GROUPS`.
-    """
-    if shares.is_empty():
+    """Draw the path's shares (a row per rank and category) as bars by `grouping`, largest first."""
+    if path_shares.is_empty():
         return empty(theme, NO_PATH)
-    grouped = shares.with_columns(group=_group_name(grouping, hosts))
-    sums = grouped.group_by("group").agg(pl.col("share").sum())
-    order = sums.sort("share", "group", descending=[True, False])
-    drawn = order.head(MOST_GROUPS)["group"].to_list()
-    group_shares = grouped.group_by("group", "category", maintain_order=True).agg(
+    grouped_shares = path_shares.with_columns(group=_name_group(grouping, hosts))
+    share_by_group = grouped_shares.group_by("group").agg(pl.col("share").sum())
+    groups_by_share = share_by_group.sort("share", "group", descending=[True, False])
+    drawn_groups = groups_by_share.head(MOST_GROUPS)["group"].to_list()
+    group_shares = grouped_shares.group_by("group", "category", maintain_order=True).agg(
         pl.col("share").sum()
     )
-    totals = dict(group_shares.group_by("category").agg(pl.col("share").sum()).iter_rows())
+    category_totals = dict(group_shares.group_by("category").agg(pl.col("share").sum()).iter_rows())
     traces = []
     for category in [*theme.categories, OUTSIDE]:
-        if totals.get(category, 0.0) >= LEAST_SHARE:
-            bar = group_shares.filter(pl.col("category") == category)
-            name, groups = part_name(category), bar["group"].to_list()
+        if category_totals.get(category, 0.0) >= LEAST_SHARE:
+            category_shares = group_shares.filter(pl.col("category") == category)
+            name, groups = part_name(category), category_shares["group"].to_list()
             colour = theme.categories.get(category, theme.quiet)
-            data = [[grouping, group, category] for group in groups]
-            hover, percents = f"%{{y}}, {name}: %{{x:.1f}} % of the path", 100 * bar["share"]
+            links = [[grouping, group, category] for group in groups]
+            hover = f"%{{y}}, {name}: %{{x:.1f}} % of the path"
+            percents = 100 * category_shares["share"]
             traces.append(
-                bars(groups, percents.to_list(), colour, hover, name=name, customdata=data)
+                bars(groups, percents.to_list(), colour, hover, name=name, customdata=links)
             )
-    order_of_rows = {"categoryorder": "array", "categoryarray": drawn, "ticksuffix": " "}
+    order_of_rows = {"categoryorder": "array", "categoryarray": drawn_groups, "ticksuffix": " "}
     plot = figure(
         theme,
         *traces,
         barmode="stack",
-        bargap=0.3 if len(drawn) > 3 else 0.6,
+        bargap=0.3 if len(drawn_groups) > 3 else 0.6,
         xaxis={"ticksuffix": " %", "fixedrange": True, "title": {"text": "of the path"}},
-        yaxis=axes.rows_of(len(drawn), theme, **order_of_rows),
+        yaxis=axes.rows_of(len(drawn_groups), theme, **order_of_rows),
         showlegend=True,
         legend={"traceorder": "normal"},
     )
     return Drawing(
         plot,
-        _composition_sentence(order, grouped, grouping),
-        _composition_rows(group_shares, order),
+        _composition_sentence(groups_by_share, grouped_shares, grouping),
+        _composition_rows(group_shares, groups_by_share),
     )
 
 
@@ -230,7 +226,8 @@ def part_name(category: str) -> str:
     return "before the first step" if category == OUTSIDE else name_of(category)
 
 
-def _group_name(grouping: str, hosts: Mapping[int, str]) -> pl.Expr:
+def _name_group(grouping: str, hosts: Mapping[int, str]) -> pl.Expr:
+    """Return the expression for the group of a row with the columns `rank` and `category`."""
     if grouping == "host":
         names = {rank: text.safe(host) for rank, host in hosts.items()}
         return pl.col("rank").replace_strict(names, default="?", return_dtype=pl.String)
@@ -239,60 +236,66 @@ def _group_name(grouping: str, hosts: Mapping[int, str]) -> pl.Expr:
     return pl.format("rank {}", "rank")
 
 
-def _composition_sentence(order: pl.DataFrame, grouped: pl.DataFrame, grouping: str) -> str:
-    group, share = order.row(0)
-    members = grouped.filter(pl.col("group") == group).sort("share", descending=True)
+def _composition_sentence(
+    groups_by_share: pl.DataFrame, grouped_shares: pl.DataFrame, grouping: str
+) -> str:
+    """Return the largest group with its share of the path, and its largest member."""
+    group, share = groups_by_share.row(0)
+    shares_in_group = grouped_shares.filter(pl.col("group") == group).sort("share", descending=True)
     if grouping == "category":
         return (
-            f"{text.percent(share)} of the path is {group}, most of it on rank {members['rank'][0]}: "
-            "only time on the path shortens the job."
+            f"{text.percent(share)} of the path is {group}, most of it on rank "
+            f"{shares_in_group['rank'][0]}: only time on the path shortens the job."
         )
-    phase = part_name(members["category"][0])
+    phase = part_name(shares_in_group["category"][0])
     return f"{capital(group)} has {text.percent(share)} of the path, most of it in {phase}."
 
 
-def _composition_rows(parts: pl.DataFrame, order: pl.DataFrame) -> list[dict[str, Any]]:
-    totals = order.select("group", total="share")
-    table = parts.join(totals, on="group").sort("total", "share", descending=True)
+def _composition_rows(
+    group_shares: pl.DataFrame, groups_by_share: pl.DataFrame
+) -> list[dict[str, Any]]:
+    """List the shares of each group by category, the largest groups first."""
+    total_by_group = groups_by_share.select("group", total="share")
+    shares = group_shares.join(total_by_group, on="group").sort("total", "share", descending=True)
     return [
         {"group": group, "phase": part_name(category), "% of the path": round(100 * share, 3)}
-        for group, category, share, _ in table.iter_rows()
+        for group, category, share, _ in shares.iter_rows()
     ]
 
 
 def segments(longest: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a bar a segment; `longest` as in `analyses.critical_path`, the longest first."""
+    """Draw a bar per segment of the path; `longest` has one row per segment, the longest first."""
     if longest.is_empty():
         return empty(theme, NO_PATH)
-    drawn = longest.head(MOST_SEGMENTS).to_dicts()
-    lengths_ns = np.array([row["end_ns"] - row["start_ns"] for row in drawn], float)
-    unit, lengths = scaled(lengths_ns, TIMES)
+    drawn_segments = longest.head(MOST_SEGMENTS).to_dicts()
+    lengths_ns = np.array([row["end_ns"] - row["start_ns"] for row in drawn_segments], float)
+    unit_name, lengths = scaled(lengths_ns, TIMES)
     labels, names, hovers = [], [], []
-    for row, ns in zip(drawn, lengths_ns.tolist(), strict=True):
+    for row, ns in zip(drawn_segments, lengths_ns.tolist(), strict=True):
         position = f"rank {row['rank']}, step {row['step']}"
         name = f" {text.safe(row['name']) or name_of(row['category'])}, {text.duration(ns)} "
         labels.append(f"{position} ")
         names.append(name)
         hovers.append(f"{position}, {name_of(row['category'])}:{name}")
-    indexes = list(range(len(drawn)))
+    segment_indexes = list(range(len(drawn_segments)))
     trace = bars(
-        indexes,
+        segment_indexes,
         lengths,
-        [theme.categories[row["category"]] for row in drawn],
+        [theme.categories[row["category"]] for row in drawn_segments],
         "%{hovertext}",
-        customdata=indexes,
+        customdata=segment_indexes,
         text=names,
         textposition="auto",
         hovertext=hovers,
     )
-    length_axis = {"fixedrange": True, "ticksuffix": f" {unit}", "nticks": 4}
+    length_axis = {"fixedrange": True, "ticksuffix": f" {unit_name}", "nticks": 4}
     rows = axes.labelled_rows(labels, theme)
     plot = figure(theme, trace, xaxis=length_axis, yaxis=rows, bargap=0.25)
     return Drawing(plot, _segments_sentence(longest), segment_rows(longest))
 
 
 def segment_rows(longest: pl.DataFrame) -> list[dict[str, Any]]:
-    """List them; a row's index is the segment's."""
+    """List the segments; the index of a row is that of its segment."""
     return [
         {
             "rank": row["rank"],
@@ -306,45 +309,49 @@ def segment_rows(longest: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _segments_sentence(longest: pl.DataFrame) -> str:
-    segment = longest.row(0, named=True)
-    counts = longest.group_by("rank", "category").len()
-    order = counts.sort("len", "rank", "category", descending=[True, False, False])
-    rank, category, count = order.row(0)
+    """Return the longest segment, and the rank and category with most of the segments."""
+    longest_segment = longest.row(0, named=True)
+    segment_counts = longest.group_by("rank", "category").len()
+    counts_by_size = segment_counts.sort("len", "rank", "category", descending=[True, False, False])
+    rank, category, count = counts_by_size.row(0)
     return (
-        f"The longest segment is {text.duration(segment['end_ns'] - segment['start_ns'])} of "
-        f"{name_of(segment['category'])} on rank {segment['rank']} in step {segment['step']}; of the "
-        f"{longest.height} longest, {count} are {name_of(category)} on rank {rank}."
+        "The longest segment is "
+        f"{text.duration(longest_segment['end_ns'] - longest_segment['start_ns'])} of "
+        f"{name_of(longest_segment['category'])} on rank {longest_segment['rank']} in step "
+        f"{longest_segment['step']}; of the {longest.height} longest, {count} are "
+        f"{name_of(category)} on rank {rank}."
     )
 
 
 def slack(ranks: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw the median slack of a step as a dot, the least as a ring, the least slack on top.
+    """Draw a rank's slack in the median step as a dot, the least as a ring, the least slack on top.
 
-    `ranks` as in `analyses.slack`: how much later each rank could be without delaying the job.
+    Slack is how much later a rank could be without delaying the job. `ranks` has one row per rank
+    (`SLACK_COLUMNS`).
     """
     if ranks.is_empty():
         return empty(theme, UNKNOWN)
     if ranks.height == 1:
         return empty(theme, ALONE)
-    ordered = ranks.sort("slack_ns", "rank")
-    drawn = ordered.head(MOST_SLACK_RANKS)
-    medians_ns = drawn["slack_ns"].to_numpy().astype(float)
-    is_critical = drawn["critical_steps"].to_numpy() > CRITICAL_SHARE
-    labels = [f"rank {rank} " for rank in drawn["rank"]]
-    data = [
+    ranks_by_slack = ranks.sort("slack_ns", "rank")
+    drawn_ranks = ranks_by_slack.head(MOST_SLACK_RANKS)
+    medians_ns = drawn_ranks["slack_ns"].to_numpy().astype(float)
+    is_critical = drawn_ranks["critical_steps"].to_numpy() > CRITICAL_SHARE
+    labels = [f"rank {rank} " for rank in drawn_ranks["rank"]]
+    hover_texts = [
         [rank, text.percent(critical), text.duration(median_ns), text.duration(least_ns)]
-        for rank, critical, median_ns, least_ns in drawn.select(
+        for rank, critical, median_ns, least_ns in drawn_ranks.select(
             "rank", "critical_steps", "slack_ns", "least_slack_ns"
         ).iter_rows()
     ]
-    common: dict[str, Any] = {"cliponaxis": False, "customdata": data}
+    shared_options: dict[str, Any] = {"cliponaxis": False, "customdata": hover_texts}
     rings = dots(
-        drawn["least_slack_ns"].to_numpy(),
+        drawn_ranks["least_slack_ns"].to_numpy(),
         labels,
         {"size": 9, "symbol": "circle-open", "color": theme.secondary},
         "%{y}slack at least %{customdata[3]}",
         name="least",
-        **common,
+        **shared_options,
     )
     medians = dots(
         medians_ns,
@@ -352,7 +359,7 @@ def slack(ranks: pl.DataFrame, theme: Theme) -> Drawing:
         {"size": 11, "color": np.where(is_critical, theme.loss, theme.accent)},
         "%{y}slack %{customdata[2]} in the median step, none in %{customdata[1]} of steps",
         name="median step",
-        **common,
+        **shared_options,
     )
     slack_axis = {"zeroline": False, "title": {"text": "slack per step"}}
     plot = figure(
@@ -364,22 +371,24 @@ def slack(ranks: pl.DataFrame, theme: Theme) -> Drawing:
         showlegend=True,
         legend={"traceorder": "reversed"},
     )
-    return Drawing(plot, slack_sentence(ordered), quantity.tabulate(ordered, SLACK_COLUMNS))
-
-
-def slack_sentence(ordered: pl.DataFrame) -> str:
-    """Return the rank with least slack, and the one with most."""
-    tightest, loosest = ordered.row(0, named=True), ordered.row(-1, named=True)
-    critical = ordered.sort("critical_steps", descending=True).row(0, named=True)
-    most_text = (
-        f"rank {loosest['rank']} has {text.duration(loosest['slack_ns'])} of slack in most steps"
+    return Drawing(
+        plot, describe_slack(ranks_by_slack), quantity.tabulate(ranks_by_slack, SLACK_COLUMNS)
     )
-    if critical["critical_steps"] > CRITICAL_SHARE:
+
+
+def describe_slack(ranks_by_slack: pl.DataFrame) -> str:
+    """Return the rank with least slack, and the one with most; `ranks_by_slack` as in `slack`."""
+    least_slack_rank = ranks_by_slack.row(0, named=True)
+    most_slack_rank = ranks_by_slack.row(-1, named=True)
+    most_critical_rank = ranks_by_slack.sort("critical_steps", descending=True).row(0, named=True)
+    most_slack = text.duration(most_slack_rank["slack_ns"])
+    most_slack_text = f"rank {most_slack_rank['rank']} has {most_slack} of slack in most steps"
+    if most_critical_rank["critical_steps"] > CRITICAL_SHARE:
         return (
-            f"Rank {critical['rank']} has no slack in "
-            f"{text.percent(critical['critical_steps'])} of steps; {most_text}."
+            f"Rank {most_critical_rank['rank']} has no slack in "
+            f"{text.percent(most_critical_rank['critical_steps'])} of steps; {most_slack_text}."
         )
     return (
-        f"No rank is always on the path: rank {tightest['rank']} has least slack, "
-        f"{text.duration(tightest['slack_ns'])} in the median step, and {most_text}."
+        f"No rank is always on the path: rank {least_slack_rank['rank']} has least slack, "
+        f"{text.duration(least_slack_rank['slack_ns'])} in the median step, and {most_slack_text}."
     )

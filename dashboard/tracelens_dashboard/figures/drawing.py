@@ -12,11 +12,12 @@ from plotly.subplots import make_subplots
 from tracelens_dashboard import theme as themes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tracelens_dashboard.theme import Theme
 
 LINE_LETTERS: Final = 48  # that a narrow window shows in a line
+AT_TOP: Final[Any] = {"y": 1, "yref": "paper", "yanchor": "top"}  # of a plot, on its inside
 
 Rows = list[dict[str, Any]]
 
@@ -40,15 +41,9 @@ class Drawing:
 
 def empty(theme: Theme, sentence: str) -> Drawing:
     """Return, in a figure's place, the reason for its absence."""
-    note = {
-        "text": "<br>".join(textwrap.wrap(sentence, LINE_LETTERS, break_on_hyphens=False)),
-        "showarrow": False,
-        "x": 0.5,
-        "y": 0.5,
-        "xref": "paper",
-        "yref": "paper",
-        "font": {"color": theme.secondary, "size": 13},
-    }
+    wrapped = "<br>".join(textwrap.wrap(sentence, LINE_LETTERS, break_on_hyphens=False))
+    middle = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
+    note = label(wrapped, theme.secondary, middle, size=13)
     blank = {"visible": False}
     return Drawing(figure(theme, annotations=[note], xaxis=blank, yaxis=blank), sentence)
 
@@ -58,12 +53,12 @@ def figure(theme: Theme, *traces: go.Figure, **layout: Any) -> go.Figure:
     return go.Figure(list(traces), layout={"template": themes.template(theme.name), **layout})
 
 
-def panels(titles: Sequence[str], theme: Theme, spacing: float, **layout: Any) -> go.Figure:
-    """Make a figure in a theme with panels from left to right, whose rows are the same."""
+def panels(titles: Sequence[str], theme: Theme, spacing_share: float, **layout: Any) -> go.Figure:
+    """Make a figure with a panel per title, side by side, `spacing_share` of its width apart."""
     plot = make_subplots(
         cols=max(len(titles), 1),
         shared_yaxes=True,
-        horizontal_spacing=spacing,
+        horizontal_spacing=spacing_share,
         subplot_titles=list(titles),
     )
     plot.update_layout(template=themes.template(theme.name), **layout)
@@ -84,8 +79,34 @@ def dots(x: Any, y: Any, marker: dict[str, Any], hover: str, **options: Any) -> 
     return go.Scatter(x=x, y=y, **(settings | options))
 
 
+def lines(
+    x: Any, y: Any, line: dict[str, Any], hover: str | None = None, **options: Any
+) -> go.Scatter:
+    """Draw a line; `hover` is the template of the text under the mouse, None for no text."""
+    settings: dict[str, Any] = {"mode": "lines", "line": line, "hoverinfo": "skip"}
+    if hover is not None:
+        settings |= {"hoverinfo": None, "hovertemplate": f"{hover}<extra></extra>"}
+    return go.Scatter(x=x, y=y, **(settings | options))
+
+
+def label(
+    text: str, colour: str, *settings: Mapping[str, Any], size: int = 11, **options: Any
+) -> dict[str, Any]:
+    """Return a text on a plot, without an arrow; `size` is that of its letters in pixels."""
+    merged = {"text": text, "showarrow": False, "font": {"size": size, "color": colour}} | options
+    return merged | {name: value for setting in settings for name, value in setting.items()}
+
+
+def vertical_line(
+    x: float, line: dict[str, Any], ends: tuple[float, float] = (0, 1)
+) -> dict[str, Any]:
+    """Return a line at `x`; `ends` are its lower and upper end as shares of the plot's height."""
+    sides = {"x0": x, "x1": x, "yref": "paper", "y0": ends[0], "y1": ends[1]}
+    return {"type": "line", "line": line} | sides
+
+
 def pairs(texts: Iterable[str], links: Iterable[Any]) -> list[list[Any]]:
-    """Return custom data of marks: the text under the mouse, and where a click leads."""
+    """Return the custom data of marks: the text under the mouse, and where a click leads."""
     return [[hover, list(link) if link else None] for hover, link in zip(texts, links, strict=True)]
 
 

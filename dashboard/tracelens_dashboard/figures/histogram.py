@@ -10,14 +10,13 @@ import polars as pl
 from plotly import graph_objects as go
 
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes, quantity
-from tracelens_dashboard.figures.drawing import figure, pairs
+from tracelens_dashboard.figures import axes, drawing, quantity
+from tracelens_dashboard.figures.drawing import Rows, figure, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.arrays import Floats
-    from tracelens_dashboard.figures.drawing import Rows
     from tracelens_dashboard.theme import Theme
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -34,123 +33,116 @@ class Series:
     examples: Sequence[object] = field(default_factory=tuple)
 
 
-def choose_edges(values: Floats, most: int = 60) -> Floats:
-    """Choose edges for some durations: of equal ratio where they spread far, else of equal width."""
-    low, high = float(values.min()), float(values.max())
-    if low > 0 and high > 4 * float(np.median(values)):
-        return np.geomspace(low, high * 1.0001, most + 1)
-    return np.linspace(low * 0.999, max(high * 1.001, low + 1.0), most + 1)
+def choose_edges(durations_ns: Floats, bin_count: int = 60) -> Floats:
+    """Return the edges (ns) of bins: of equal ratio for a wide spread, else of equal width."""
+    least_ns, most_ns = float(durations_ns.min()), float(durations_ns.max())
+    if least_ns > 0 and most_ns > 4 * float(np.median(durations_ns)):
+        return np.geomspace(least_ns, most_ns * 1.0001, bin_count + 1)
+    return np.linspace(least_ns * 0.999, max(most_ns * 1.001, least_ns + 1.0), bin_count + 1)
 
 
 def from_table(
     table: pl.DataFrame, name_column: str, example_columns: Sequence[str], theme: Theme
 ) -> list[Series]:
-    """Take series from counts by bins of equal ratio (`from_ns`, `to_ns`, `count`), one a word in `by`.
+    """Take a series for each value of `name_column` from counts by bins of equal ratio.
 
-    Empty bins between full ones are filled in.
+    `table` has one row per value and bin: `from_ns`, `to_ns`, `count`, and `example_columns`, which
+    lead from the bar to a span. Empty bins between full ones are filled in.
     """
-    ratio = float(table["to_ns"][0] / table["from_ns"][0])
+    bin_ratio = float(table["to_ns"][0] / table["from_ns"][0])
     ends = table.select(pl.col("from_ns").min(), pl.col("to_ns").max()).row(0)
-    first_power, last_power = (round(float(np.log(float(ns)) / np.log(ratio))) for ns in ends)
-    edges: Floats = np.power(ratio, np.arange(first_power, last_power + 1, dtype=np.float64))
-    listed = []
-    for number, bins in enumerate(table.partition_by(name_column, maintain_order=True)):
-        indexes = (np.log(bins["from_ns"].to_numpy()) / np.log(ratio)).round().astype(
-            int
-        ) - first_power
+    first_power, last_power = (round(float(np.log(float(ns)) / np.log(bin_ratio))) for ns in ends)
+    edges: Floats = np.power(bin_ratio, np.arange(first_power, last_power + 1, dtype=np.float64))
+    all_series = []
+    for series_index, bins in enumerate(table.partition_by(name_column, maintain_order=True)):
+        powers = (np.log(bins["from_ns"].to_numpy()) / np.log(bin_ratio)).round().astype(int)
+        bin_indexes = powers - first_power
         counts = np.zeros(len(edges) - 1)
-        counts[indexes] = bins["count"].to_numpy()
+        counts[bin_indexes] = bins["count"].to_numpy()
         examples: list[object] = [None] * len(counts)
-        for index, row in zip(indexes.tolist(), bins.select(example_columns).rows(), strict=True):
-            examples[index] = list(row)
-        colour = theme.series[number % len(theme.series)]
-        listed.append(Series(text.safe(str(bins[name_column][0])), edges, counts, colour, examples))
-    return listed
+        bin_examples = bins.select(example_columns).rows()
+        for bin_index, example in zip(bin_indexes.tolist(), bin_examples, strict=True):
+            examples[bin_index] = list(example)
+        colour = theme.series[series_index % len(theme.series)]
+        name = text.safe(str(bins[name_column][0]))
+        all_series.append(Series(name, edges, counts, colour, examples))
+    return all_series
 
 
 def quantile(table: pl.DataFrame, share: float) -> float:
-    """Return a quantile of counted values: the middle of its bin."""
-    ordered = table.sort("from_ns")
-    shares_below = ordered["count"].cum_sum().to_numpy() / max(int(table["count"].sum()), 1)
-    index = min(int(np.searchsorted(shares_below, share)), table.height - 1)
-    low, high = ordered["from_ns"][index], ordered["to_ns"][index]
-    return float((low * high) ** 0.5)
+    """Return the quantile of counted durations at `share`: the middle of its bin, in ns."""
+    bins = table.sort("from_ns")
+    shares_below = bins["count"].cum_sum().to_numpy() / max(int(table["count"].sum()), 1)
+    bin_index = min(int(np.searchsorted(shares_below, share)), table.height - 1)
+    bin_begin_ns, bin_end_ns = bins["from_ns"][bin_index], bins["to_ns"][bin_index]
+    return float((bin_begin_ns * bin_end_ns) ** 0.5)
 
 
-def draw(listed: Sequence[Series], title: str, counted: str, theme: Theme) -> go.Figure:
-    """Draw series over each other; `title` names the duration, `counted` what is counted."""
-    edges = listed[0].edges
-    low, high = float(edges[0]), float(edges[-1])
-    is_geometric = len(edges) > 2 and float(edges[-1] - edges[-2]) > 1.05 * float(
-        edges[1] - edges[0]
-    )
-    axis = axes.log_durations(low, high) if is_geometric else axes.durations(high, low)
+def draw(
+    all_series: Sequence[Series], duration_name: str, count_name: str, theme: Theme
+) -> go.Figure:
+    """Draw series over each other; `duration_name` and `count_name` are the titles of the axes."""
+    edges = all_series[0].edges
+    begin_ns, end_ns = float(edges[0]), float(edges[-1])
+    is_geometric = len(edges) > 2 and edges[-1] - edges[-2] > 1.05 * (edges[1] - edges[0])
+    axis = axes.durations(end_ns, begin_ns)
+    if is_geometric:
+        axis = axes.log_durations(begin_ns, end_ns)
+    count_axis = {"title": {"text": count_name}, "rangemode": "tozero", "nticks": 5}
     layout: dict[str, Any] = {
         "barmode": "stack",
         "bargap": 0.06,
-        "xaxis": axis | {"title": {"text": title}, "showgrid": False},
-        "yaxis": {
-            "title": {"text": counted},
-            "fixedrange": True,
-            "rangemode": "tozero",
-            "nticks": 5,
-        },
+        "xaxis": axis | {"title": {"text": duration_name}, "showgrid": False},
+        "yaxis": count_axis | {"fixedrange": True},
         "margin": {"t": 30},
     }
-    if len(listed) > 1:
+    if len(all_series) > 1:
         layout |= {"showlegend": True, "margin": {"t": 46}}
-    return figure(theme, *(_trace(series, counted) for series in listed), **layout)
+    return figure(theme, *(_draw_series(series, count_name) for series in all_series), **layout)
 
 
-def mark(drawn: go.Figure, marks: Sequence[tuple[str, float]], theme: Theme) -> go.Figure:
-    """Draw lines at some durations (ns), each with its name and value; close ones share a label."""
-    log = drawn.layout.xaxis.type == "log"
-    for row, (name, ns) in enumerate(marks):
-        drawn.add_vline(x=ns, line={"dash": "dot", "width": 1, "color": theme.secondary})
-        drawn.add_annotation(
-            x=float(np.log10(max(ns, 1e-9))) if log else ns,
-            y=1,
-            yref="paper",
-            yanchor="top",
-            xanchor="left",
-            yshift=-15 * row,
-            text=f" {name}: {text.duration(ns)}",
-            showarrow=False,
-            bgcolor=theme.surface,
-            opacity=0.92,
-            font={"size": 11, "color": theme.secondary},
-        )
-    return drawn
+def mark(plot: go.Figure, marks: Sequence[tuple[str, float]], theme: Theme) -> go.Figure:
+    """Draw lines at named durations (ns), with their names and values one below the other."""
+    is_log = plot.layout.xaxis.type == "log"
+    for label_row, (name, ns) in enumerate(marks):
+        plot.add_vline(x=ns, line={"dash": "dot", "width": 1, "color": theme.secondary})
+        x = float(np.log10(max(ns, 1e-9))) if is_log else ns
+        position = {"x": x, "xanchor": "left", "yshift": -15 * label_row} | drawing.AT_TOP
+        ground = {"bgcolor": theme.surface, "opacity": 0.92}
+        words = f" {name}: {text.duration(ns)}"
+        plot.add_annotation(drawing.label(words, theme.secondary, position, ground))
+    return plot
 
 
-def rows(listed: Sequence[Series], counted: str) -> Rows:
-    """List all bars that hold anything."""
+def rows(all_series: Sequence[Series], count_name: str) -> Rows:
+    """List the bins of all series that are not empty, a row each."""
     return [
         {
-            **({"of": series.name} if len(listed) > 1 else {}),
-            "from": quantity.time(float(series.edges[index])),
-            "to": quantity.time(float(series.edges[index + 1])),
-            counted: int(series.counts[index]),
+            **({"of": series.name} if len(all_series) > 1 else {}),
+            "from": quantity.time(float(series.edges[bin_index])),
+            "to": quantity.time(float(series.edges[bin_index + 1])),
+            count_name: int(series.counts[bin_index]),
         }
-        for series in listed
-        for index in np.flatnonzero(series.counts)
+        for series in all_series
+        for bin_index in np.flatnonzero(series.counts)
     ]
 
 
-def _trace(series: Series, counted: str) -> go.Bar:
-    begins, ends = series.edges[:-1], series.edges[1:]
-    extents = [
+def _draw_series(series: Series, count_name: str) -> go.Bar:
+    """Draw a series as bars; each leads to its example."""
+    begins_ns, ends_ns = series.edges[:-1], series.edges[1:]
+    bin_texts = [
         f"{text.duration(begin)} to {text.duration(end)}"
-        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+        for begin, end in zip(begins_ns.tolist(), ends_ns.tolist(), strict=True)
     ]
-    examples = list(series.examples) or [None] * len(extents)
+    examples = list(series.examples) or [None] * len(bin_texts)
     return go.Bar(
         name=series.name,
-        x=begins,
-        width=ends - begins,
+        x=begins_ns,
+        width=ends_ns - begins_ns,
         offset=0,
         y=series.counts,
         marker={"color": series.colour, "line": {"width": 0}},
-        customdata=pairs(extents, examples),
-        hovertemplate=f"%{{customdata[0]}}: %{{y:,}} {counted}<extra></extra>",
+        customdata=pairs(bin_texts, examples),
+        hovertemplate=f"%{{customdata[0]}}: %{{y:,}} {count_name}<extra></extra>",
     )

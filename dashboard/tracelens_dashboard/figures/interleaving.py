@@ -27,8 +27,8 @@ class Stage(NamedTuple):
 MOST_BUCKETS: Final = 40
 NO_COMMUNICATION: Final = "No communication within steps."
 NO_BUCKETS: Final = (
-    "No call names its gradient bucket: the hooks of PyTorch DDP and Horovod record it; a span of your "
-    "own does with bucket=…"
+    "No call names its gradient bucket: the hooks of PyTorch DDP and Horovod record it; a span "
+    "of your own does with bucket=…"
 )
 MOST_LANES: Final = 40
 STAGES: Final = (
@@ -40,8 +40,8 @@ STAGES: Final = (
 )
 NOT_KNOWN: Final = "-"
 NO_CHAINS: Final = (
-    "No gradient can be traced: that needs reductions that name their bucket, or requests to shards, "
-    "and weight updates (kind update) in the same steps. Hooks of frameworks record both."
+    "No gradient can be traced: that needs reductions that name their bucket, or requests to "
+    "shards, and weight updates (kind update) in the same steps. Hooks of frameworks record both."
 )
 CHAIN_COLUMNS: Final[quantity.Columns] = {
     "of": "of",
@@ -76,35 +76,36 @@ def _share_text(share: float) -> str:
 
 
 def overlap_by_step(steps: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw the mean rank's communication; `steps` as `Interleaving.by_step`."""
+    """Draw each step's communication on the mean rank; `steps` has one row per step."""
     if has_no_communication(steps):
         return empty(theme, NO_COMMUNICATION)
     layers = _layers(theme)
     sums_ns = [float(steps[layer.column].sum()) for layer in layers]
-    hidden, exposed, waited = (ns / sum(sums_ns) for ns in sums_ns)
+    hidden_share, exposed_share, wait_share = (ns / sum(sums_ns) for ns in sums_ns)
     summary = (
         f"Of {text.duration(sum(sums_ns) / steps.height)} of communication per step, "
-        f"{_share_text(hidden)} is overlapped with compute; {text.percent(exposed)} is exposed "
-        f"communication, {text.percent(waited)} wait for other ranks or in server queues."
+        f"{_share_text(hidden_share)} is overlapped with compute; {text.percent(exposed_share)} "
+        f"is exposed communication, {text.percent(wait_share)} wait for other ranks or in server "
+        "queues."
     )
     plot, rows = stacked_steps.draw(steps, layers, theme), stacked_steps.rows(steps, layers)
     return Drawing(plot, summary, rows)
 
 
 def overlap_by_bucket(buckets: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a mean call of every bucket; `buckets` as `interleaving.BUCKET_COLUMNS`."""
+    """Draw the mean call of each bucket (row): overlapped, exposed and waiting time."""
     if buckets.is_empty():
         return empty(theme, NO_BUCKETS)
-    drawn, layers = buckets.head(MOST_BUCKETS), _layers(theme)
-    labels = [f"bucket {bucket} " for bucket in drawn["bucket"]]
-    calls = drawn.select("start_ns", "end_ns", "rank").rows()
+    drawn_buckets, layers = buckets.head(MOST_BUCKETS), _layers(theme)
+    labels = [f"bucket {bucket} " for bucket in drawn_buckets["bucket"]]
+    longest_calls = drawn_buckets.select("start_ns", "end_ns", "rank").rows()
     traces = []
     for layer in layers:
-        times_ns, hover = drawn[layer.column], f"%{{y}}{layer.name}: %{{customdata[0]}}"
-        data = pairs(map(text.duration, times_ns), calls)
-        options: dict[str, Any] = {"name": layer.name, "customdata": data}
+        times_ns, hover = drawn_buckets[layer.column], f"%{{y}}{layer.name}: %{{customdata[0]}}"
+        custom_data = pairs(map(text.duration, times_ns), longest_calls)
+        options: dict[str, Any] = {"name": layer.name, "customdata": custom_data}
         traces.append(bars(labels, times_ns.to_list(), layer.colour, hover, **options))
-    totals_ns = drawn.select(layer.column for layer in layers).sum_horizontal().to_numpy()
+    totals_ns = drawn_buckets.select(layer.column for layer in layers).sum_horizontal().to_numpy()
     plot = figure(
         theme,
         *traces,
@@ -120,32 +121,34 @@ def overlap_by_bucket(buckets: pl.DataFrame, theme: Theme) -> Drawing:
         "bytes": ("bytes", quantity.size),
         **{layer.name: (layer.column, quantity.time) for layer in layers},
     }
-    return Drawing(plot, _worst_bucket(buckets), quantity.tabulate(buckets, columns))
+    return Drawing(plot, _describe_worst_bucket(buckets), quantity.tabulate(buckets, columns))
 
 
-def _worst_bucket(buckets: pl.DataFrame) -> str:
+def _describe_worst_bucket(buckets: pl.DataFrame) -> str:
+    """Return the bucket with most exposed communication per call, and its overlap."""
     exposed_ns = buckets["wait_ns"] + buckets["transfer_ns"]
-    bucket = buckets.with_columns(exposed=exposed_ns).sort("exposed").row(-1, named=True)
-    total_ns = max(bucket["exposed"] + bucket["hidden_ns"], 1.0)
+    worst_bucket = buckets.with_columns(exposed=exposed_ns).sort("exposed").row(-1, named=True)
+    total_ns = max(worst_bucket["exposed"] + worst_bucket["hidden_ns"], 1.0)
     return (
-        f"Bucket {bucket['bucket']} ({text.size(bucket['bytes'] or 0)}) has most exposed communication: "
-        f"{text.duration(bucket['exposed'])} of {text.duration(total_ns)} per call; overlap with "
-        f"compute {_share_text(bucket['hidden_ns'] / total_ns)}. Compute beside two calls counts for "
-        "both."
+        f"Bucket {worst_bucket['bucket']} ({text.size(worst_bucket['bytes'] or 0)}) has most "
+        f"exposed communication: {text.duration(worst_bucket['exposed'])} of "
+        f"{text.duration(total_ns)} per call; overlap with compute "
+        f"{_share_text(worst_bucket['hidden_ns'] / total_ns)}. Compute beside two calls counts "
+        "for both."
     )
 
 
 def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw medians, from when a gradient is ready; `chains` as `gradient_latency.SHOWN_COLUMNS`."""
+    """Draw the median stages of gradients from ready to first use, a row per bucket."""
     if chains.is_empty():
         return empty(theme, NO_CHAINS)
-    drawn = chains.sort("of", "ready_ns", "number").head(MOST_LANES)
-    labels = [f"{of} {number} " for of, number in drawn.select("of", "number").iter_rows()]
-    links = drawn.select("rank", "step").rows()
-    ready_ns = drawn["ready_ns"].fill_null(0)
-    base_ns, traces = ready_ns, []
+    drawn_chains = chains.sort("of", "ready_ns", "number").head(MOST_LANES)
+    labels = [f"{of} {number} " for of, number in drawn_chains.select("of", "number").iter_rows()]
+    links = drawn_chains.select("rank", "step").rows()
+    ready_ns = drawn_chains["ready_ns"].fill_null(0)
+    begins_ns, traces = ready_ns, []
     for stage in STAGES:
-        times_ns = drawn[stage.column]
+        times_ns = drawn_chains[stage.column]
         edge = {"width": 0.5, "color": theme.grid}
         trace = bars(
             labels,
@@ -153,28 +156,28 @@ def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
             None,
             f"%{{y}}{stage.name}: %{{customdata[0]}}",
             name=stage.name,
-            base=base_ns.to_list(),
+            base=begins_ns.to_list(),
             marker={"color": theme.categories[stage.category], "line": edge},
             customdata=pairs(map(_duration_text, times_ns), links),
         )
         traces.append(trace)
-        base_ns = base_ns + times_ns.fill_null(0)
+        begins_ns = begins_ns + times_ns.fill_null(0)
     # Medians of stages do not add up to the median of whole chains, which has a mark of its own.
-    ends_ns = ready_ns + drawn["whole_ns"]
-    mark = dots(
+    ends_ns = ready_ns + drawn_chains["whole_ns"]
+    total_marks = dots(
         ends_ns.to_list(),
         labels,
         {"symbol": "line-ns-open", "size": 15, "color": theme.text, "line": {"width": 2}},
         "%{y}from ready to first use: %{customdata[0]}",
         name="ready to first use",
-        customdata=pairs(map(_duration_text, drawn["whole_ns"]), links),
+        customdata=pairs(map(_duration_text, drawn_chains["whole_ns"]), links),
     )
-    last_ns = max(float(base_ns.to_numpy().max()), float(ends_ns.fill_null(0).to_numpy().max()))
+    last_ns = max(float(begins_ns.to_numpy().max()), float(ends_ns.fill_null(0).to_numpy().max()))
     title = {"title": {"text": "after the first gradient of the step is ready"}}
     plot = figure(
         theme,
         *traces,
-        mark,
+        total_marks,
         barmode="overlay",
         bargap=0.35,
         xaxis=axes.durations(last_ns * 1.03) | title,
@@ -189,43 +192,46 @@ def _duration_text(ns: float | None) -> str:
 
 
 def latency_summary(chains: pl.DataFrame) -> str:
-    """Return the longest latency, and its largest stage."""
-    complete = chains.drop_nulls("whole_ns")
-    rows = complete if complete.height else chains
-    longest = rows.sort(pl.col("whole_ns").fill_null(0)).row(-1, named=True)
-    stages_ns = {stage.name: longest[stage.column] or 0 for stage in STAGES}
-    stage = max(stages_ns, key=lambda name: stages_ns[name])
-    latency_ns = longest["whole_ns"] or sum(stages_ns.values())
-    mark = " (the mark; medians of stages need not add up to it)" if longest["whole_ns"] else ""
+    """Return the longest latency from ready to first use, and its longest stage."""
+    complete_chains = chains.drop_nulls("whole_ns")
+    ranked_chains = complete_chains if complete_chains.height else chains
+    longest_chain = ranked_chains.sort(pl.col("whole_ns").fill_null(0)).row(-1, named=True)
+    stages_ns = {stage.name: longest_chain[stage.column] or 0 for stage in STAGES}
+    longest_stage = max(stages_ns, key=lambda name: stages_ns[name])
+    latency_ns = longest_chain["whole_ns"] or sum(stages_ns.values())
+    mark_text = (
+        " (the mark; medians of stages need not add up to it)" if longest_chain["whole_ns"] else ""
+    )
     return (
-        f"{fmt.capital(longest['of'])} {longest['number']} has the longest gradient-to-weight latency, "
-        f"in the median {text.duration(latency_ns)} from ready to first use{mark}. Its longest stage is "
-        f"“{stage}”, in the median {text.duration(stages_ns[stage])}."
+        f"{fmt.capital(longest_chain['of'])} {longest_chain['number']} has the longest "
+        f"gradient-to-weight latency, in the median {text.duration(latency_ns)} from ready to "
+        f"first use{mark_text}. Its longest stage is “{longest_stage}”, in the median "
+        f"{text.duration(stages_ns[longest_stage])}."
     )
 
 
-def update_gaps(spread: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw the distribution; `spread` as `Interleaving.gap_spread`."""
-    if spread.is_empty():
+def update_gaps(gap_bins: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw how long gaps between updates are; `gap_bins` has one row per kind and bin of length."""
+    if gap_bins.is_empty():
         return empty(theme, NO_GAPS)
-    series = histogram.from_table(spread, "of", ("rank", "start_ns", "gap_ns"), theme)
+    series = histogram.from_table(gap_bins, "of", ("rank", "start_ns", "gap_ns"), theme)
     plot = histogram.draw(series, "gap between optimizer updates", COUNTED, theme)
     marks = [
-        (name, histogram.quantile(spread, share)) for name, share in (("p50", 0.5), ("p90", 0.9))
+        (name, histogram.quantile(gap_bins, share)) for name, share in (("p50", 0.5), ("p90", 0.9))
     ]
     histogram.mark(plot, marks, theme)
-    return Drawing(plot, gaps_summary(spread), histogram.rows(series, COUNTED))
+    return Drawing(plot, gaps_summary(gap_bins), histogram.rows(series, COUNTED))
 
 
-def gaps_summary(spread: pl.DataFrame) -> str:
-    """Return the median gaps, and the longest."""
-    medians = [
-        f"{text.count(int(gaps['count'].sum()), 'gap')} {gaps['of'][0]}, median "
-        f"{text.duration(histogram.quantile(gaps, 0.5))}"
-        for gaps in spread.partition_by("of", maintain_order=True)
+def gaps_summary(gap_bins: pl.DataFrame) -> str:
+    """Return the median gap of each kind, and the longest gap; `gap_bins` as above."""
+    median_texts = [
+        f"{text.count(int(bins_of_kind['count'].sum()), 'gap')} {bins_of_kind['of'][0]}, median "
+        f"{text.duration(histogram.quantile(bins_of_kind, 0.5))}"
+        for bins_of_kind in gap_bins.partition_by("of", maintain_order=True)
     ]
-    longest = spread.sort("gap_ns").row(-1, named=True)
+    longest_gap = gap_bins.sort("gap_ns").row(-1, named=True)
     return (
-        f"{'; '.join(medians)}. The longest is {text.duration(longest['gap_ns'])}, on rank "
-        f"{longest['rank']}."
+        f"{'; '.join(median_texts)}. The longest is {text.duration(longest_gap['gap_ns'])}, on "
+        f"rank {longest_gap['rank']}."
     )

@@ -12,9 +12,9 @@ from tracelens.lod import step_times
 from tracelens.reports.messages import cause
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, quantity
-from tracelens_dashboard.figures.drawing import Drawing, bars, empty, figure
+from tracelens_dashboard.figures.drawing import Drawing, Rows, bars, empty, figure
 from tracelens_dashboard.figures.timeline.frame import LEFT_PX, NARROW, RIGHT_PX, SECOND
-from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.theme import Theme, name_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tracelens.lod.step_times import Times
     from tracelens.lod.viewport import Window
     from tracelens.model.result import Efficiency
-    from tracelens_dashboard.figures.drawing import Rows
-    from tracelens_dashboard.theme import Theme
 
 SHARE_TEXT_PX: Final = 48  # beyond the longest bar
 LEAST_SHARE: Final = 0.0005  # shares below are not drawn; the table has them
@@ -45,26 +43,26 @@ class WaterfallBar(NamedTuple):
 
 
 def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
-    """Draw one bar a cause, each beginning where the one above it ended."""
+    """Draw a bar per cause of loss, each beginning where the one above it ended."""
     if efficiency is None:
         return empty(theme, "No steps recorded: time cannot be attributed.")
-    steps = [WaterfallBar("total rank time", 0.0, 1.0, theme.quiet)]
+    waterfall_bars = [WaterfallBar("total rank time", 0.0, 1.0, theme.quiet)]
     remaining_share = 1.0
     for loss in efficiency.waterfall:
         remaining_share -= loss.share
         if loss.share >= LEAST_SHARE:
-            label, base = text.safe(cause(loss.cause)), max(remaining_share, 0.0)
-            steps.append(WaterfallBar(label, base, loss.share, theme.loss, loss.cause))
-    steps.append(WaterfallBar("efficiency", 0.0, efficiency.achieved, theme.accent))
-    labels = [step.label for step in steps]
+            name, base = text.safe(cause(loss.cause)), max(remaining_share, 0.0)
+            waterfall_bars.append(WaterfallBar(name, base, loss.share, theme.loss, loss.cause))
+    waterfall_bars.append(WaterfallBar("efficiency", 0.0, efficiency.achieved, theme.accent))
+    labels = [step.label for step in waterfall_bars]
     trace = bars(
         labels,
-        [100 * step.share for step in steps],
-        [step.colour for step in steps],
+        [100 * step.share for step in waterfall_bars],
+        [step.colour for step in waterfall_bars],
         "%{y}: %{x:.2f} % of rank time",
-        base=[100 * step.base for step in steps],
-        customdata=[step.cause for step in steps],
-        text=["100 %", *(text.percent(step.share) for step in steps[1:])],
+        base=[100 * step.base for step in waterfall_bars],
+        customdata=[step.cause for step in waterfall_bars],
+        text=["100 %", *(text.percent(step.share) for step in waterfall_bars[1:])],
         textposition="outside",
         cliponaxis=False,
     )
@@ -78,27 +76,27 @@ def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
         bargap=0.28,
     )
     losses = sorted(efficiency.waterfall, key=lambda loss: -loss.share)
-    largest = f"; largest loss: {cause(losses[0].cause)}" if losses else ""
-    achieved = f"{'At most ' * efficiency.at_most}{text.percent(efficiency.achieved)}"
+    largest_loss_text = f"; largest loss: {cause(losses[0].cause)}" if losses else ""
+    efficiency_text = f"{'At most ' * efficiency.at_most}{text.percent(efficiency.achieved)}"
     shares = [(cause(loss.cause), loss.share) for loss in efficiency.waterfall]
     shares.append(("efficiency", efficiency.achieved))
-    table = [{"part": label, "share %": round(100 * share, 3)} for label, share in shares]
-    return Drawing(plot, f"{achieved} parallel efficiency{largest}.", table)
+    table_rows = [{"part": part, "share %": round(100 * share, 3)} for part, share in shares]
+    return Drawing(plot, f"{efficiency_text} parallel efficiency{largest_loss_text}.", table_rows)
 
 
 def step_parts(times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing:
-    """Draw an area a category; neighbouring steps that share a point are its mean.
+    """Draw the mean rank's time per step, an area per category; neighbours may share a point.
 
     `of_hosts`: devices did the work, and `times` are those of the threads that feed them.
     """
     if not times.steps:
         return empty(theme, "No steps recorded.")
     mean_ns = times.mean
-    neighbours = step_times.split_evenly(len(times.steps), MOST_STEP_POINTS)
-    drawn_ns = np.stack([mean_ns[:, steps].mean(axis=1) for steps in neighbours], axis=1)
+    step_groups = step_times.split_evenly(len(times.steps), MOST_STEP_POINTS)
+    group_means_ns = np.stack([mean_ns[:, group].mean(axis=1) for group in step_groups], axis=1)
     traces = [
         go.Scatter(
-            x=[times.steps[steps.start] for steps in neighbours],
+            x=[times.steps[group.start] for group in step_groups],
             y=category_ns,
             name=name_of(name),
             stackgroup="all",
@@ -108,10 +106,10 @@ def step_parts(times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing
             customdata=list(map(text.duration, category_ns.tolist())),
             hovertemplate="%{customdata} %{fullData.name}<extra></extra>",
         )
-        for name, category_ns in zip(times.categories, drawn_ns, strict=True)
+        for name, category_ns in zip(times.categories, group_means_ns, strict=True)
         if category_ns.any()
     ]
-    high_ns = max(float(np.quantile(drawn_ns.sum(axis=0), SCALE_QUANTILE)), 1.0) * 1.1
+    high_ns = max(float(np.quantile(group_means_ns.sum(axis=0), SCALE_QUANTILE)), 1.0) * 1.1
     time_axis = axes.durations(high_ns) | {"range": [0, high_ns]}
     layout: dict[str, Any] = {"hovermode": "x unified"} | axes.LEGEND
     plot = figure(theme, *traces, xaxis=axes.STEPS, yaxis=time_axis, **layout)
@@ -121,26 +119,26 @@ def step_parts(times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing
 
 
 def parts_summary(categories: tuple[str, ...], mean_ns: Floats) -> str:
-    """Return the two largest categories of the mean step; `mean_ns` is [category, step]."""
+    """Return the mean step, and its two largest categories; `mean_ns` is [category, step]."""
     category_ns = mean_ns.mean(axis=1)
-    largest = [
+    largest_texts = [
         f"{text.duration(float(category_ns[index]))} {name_of(categories[index])}"
         for index in np.argsort(-category_ns)[:2]
         if category_ns[index]
     ]
-    return f"Mean step {text.duration(float(category_ns.sum()))}: {' and '.join(largest)}."
+    return f"Mean step {text.duration(float(category_ns.sum()))}: {' and '.join(largest_texts)}."
 
 
 def _longest_steps(times: Times, mean_ns: Floats) -> Rows:
-    order = np.argsort(-mean_ns.sum(axis=0), kind="stable")[:MOST_STEPS_LISTED]
-    return [
-        {"step": times.steps[index], "step time": quantity.time(float(mean_ns[:, index].sum()))}
-        | {
-            name_of(name): quantity.time(float(ns))
-            for name, ns in zip(times.categories, mean_ns[:, index], strict=True)
-        }
-        for index in order.tolist()
-    ]
+    """List the longest steps with their times by category; `mean_ns` is [category, step]."""
+    longest_indexes = np.argsort(-mean_ns.sum(axis=0), kind="stable")[:MOST_STEPS_LISTED]
+    names = ["step time", *map(name_of, times.categories)]
+    table_rows: Rows = []
+    for index in longest_indexes.tolist():
+        times_ns = [mean_ns[:, index].sum(), *mean_ns[:, index]]
+        row = zip(names, (quantity.time(float(ns)) for ns in times_ns), strict=True)
+        table_rows.append({"step": times.steps[index], **dict(row)})
+    return table_rows
 
 
 def strip(
@@ -151,41 +149,43 @@ def strip(
     *,
     of_hosts: bool = False,
 ) -> Drawing:
-    """Stack the categories' shares over time; `windows` are the steps' (step, start, end).
+    """Stack the categories' shares of the time of all ranks over the run.
 
-    `of_hosts`: devices did the work, and `times` are those of the threads that feed them.
+    `windows` has one row per step: step, start_ns, end_ns. `of_hosts`: devices did the work, and
+    `times` are those of the threads that feed them.
     """
     if not windows.height:
         return empty(theme, "No steps recorded.")
-    column = np.searchsorted(times.steps, windows["step"].to_numpy())
-    shares = dict(zip(times.categories, times.shares()[:, column], strict=True))
+    time_columns = np.searchsorted(times.steps, windows["step"].to_numpy())
+    shares = dict(zip(times.categories, times.shares()[:, time_columns], strict=True))
     middles_s = ((windows["start_ns"] + windows["end_ns"]) / 2 - run_window.start_ns) / SECOND
-    neighbours = np.array_split(np.arange(windows.height), min(windows.height, MOST_STRIP_POINTS))
+    groups = np.array_split(np.arange(windows.height), min(windows.height, MOST_STRIP_POINTS))
     traces = [
         go.Scatter(
-            x=[float(middles_s[int(steps[0])]) for steps in neighbours],
-            y=[100 * float(share[steps].mean()) for steps in neighbours],
+            x=[float(middles_s[int(group[0])]) for group in groups],
+            y=[100 * float(category_shares[group].mean()) for group in groups],
             name=name_of(category),
             stackgroup="all",
             mode="none",
             fillcolor=theme.categories[category],
             hovertemplate="%{y:.0f} % %{fullData.name}<extra></extra>",
         )
-        for category, share in shares.items()
-        if share.any()
+        for category, category_shares in shares.items()
+        if category_shares.any()
     ]
-    fixed: dict[str, Any] = {"fixedrange": True, "automargin": False}
-    row = {"tickvals": [50], "ticktext": ["all ranks" + NARROW], "showgrid": False}
+    fixed_axis: dict[str, Any] = {"fixedrange": True, "automargin": False}
+    row_axis = {"tickvals": [50], "ticktext": ["all ranks" + NARROW], "showgrid": False}
     plot = figure(
         theme,
         *traces,
         margin={"l": LEFT_PX, "r": RIGHT_PX, "t": 4, "b": 4},
-        xaxis={"range": [0, run_window.width_ns / SECOND], "visible": False} | fixed,
-        yaxis={"range": [0, 100]} | row | fixed,
+        xaxis={"range": [0, run_window.width_ns / SECOND], "visible": False} | fixed_axis,
+        yaxis={"range": [0, 100]} | row_axis | fixed_axis,
         hovermode="x unified",
     )
-    largest = max(shares, key=lambda category: float(shares[category].mean()))
-    percent = text.percent(float(shares[largest].mean()))
+    largest_category = max(shares, key=lambda category: float(shares[category].mean()))
+    percent_text = text.percent(float(shares[largest_category].mean()))
     owner = "host thread" if of_hosts else "rank"
-    summary = f"Largest category over the run: {name_of(largest)}, {percent} of {owner} time."
+    largest_name = name_of(largest_category)
+    summary = f"Largest category over the run: {largest_name}, {percent_text} of {owner} time."
     return Drawing(plot, summary)

@@ -66,15 +66,15 @@ def milliseconds(digits: int = 3) -> Callable[[float | None], float | None]:
 
 
 def tabulate(frame: pl.DataFrame, columns: Columns) -> Rows:
-    """List the rows of a data frame: for each heading, a column and how its values are shown."""
-    listed = []
+    """List the rows of `frame` as cells by heading, each shown as `columns` says."""
+    table_rows = []
     for row in frame.iter_rows(named=True):
         cells = {}
         for heading, column in columns.items():
-            name, show = (column, None) if isinstance(column, str) else column
-            cells[heading] = show(row[name]) if show else row[name]
-        listed.append(cells)
-    return listed
+            column_name, show = (column, None) if isinstance(column, str) else column
+            cells[heading] = show(row[column_name]) if show else row[column_name]
+        table_rows.append(cells)
+    return table_rows
 
 
 def name(value: str | None) -> str:
@@ -83,10 +83,8 @@ def name(value: str | None) -> str:
 
 
 def unit(column: Iterable[Quantity]) -> tuple[float, str]:
-    """Choose the unit in which a column's largest number has digits before its point, and its size."""
+    """Choose the (size, name) of a unit in which a column's largest number is at least 1."""
     values = list(column)
-    largest = max(map(abs, values), default=0.0)
+    largest_value = max(map(abs, values), default=0.0)
     units = values[0].measure.units
-    return next(
-        (size_and_name for size_and_name in units if largest >= size_and_name[0]), units[-1]
-    )
+    return next(((size, name) for size, name in units if largest_value >= size), units[-1])

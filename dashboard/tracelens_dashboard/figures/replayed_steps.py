@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes, quantity
-from tracelens_dashboard.figures.drawing import Drawing, bars, empty, figure, intervals
+from tracelens_dashboard.figures import axes, drawing, quantity
+from tracelens_dashboard.figures.drawing import Drawing, Rows, bars, empty, figure, intervals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags
     from tracelens.replay.stretches import Stretches
     from tracelens.replay.whatif import WhatIf
-    from tracelens_dashboard.figures.drawing import Rows
     from tracelens_dashboard.theme import Theme
 
 MOST_ROWS: Final = 12
@@ -32,97 +31,87 @@ PANEL_DOMAINS: Final = ((0.54, 1.0), (0.0, 0.46))  # shares of the plot's height
 
 
 def steps(
-    pair: tuple[Stretches, Stretches], step: int, ranks: Sequence[int], theme: Theme
+    before_and_after: tuple[Stretches, Stretches], step: int, ranks: Sequence[int], theme: Theme
 ) -> Drawing:
-    """Draw both, a row a rank, from when the step before was over; `ranks` are those to show."""
-    ends_ns = [float(stretches.end_ns.max(initial=0.0)) for stretches in pair]
+    """Draw ranks in a step as it was and with edits; time counts from the last step's end."""
+    ends_ns = [float(stretches.end_ns.max(initial=0.0)) for stretches in before_and_after]
     traces = [
         _stretch_bars(stretches, panel, activity, ranks, theme)
-        for panel, stretches in enumerate(pair)
+        for panel, stretches in enumerate(before_and_after)
         for activity in (WORK, WAIT)
     ]
-    begin_ns = min(float(stretches.begin_ns.min(initial=0.0)) for stretches in pair)
-    time_axis = axes.durations(max(ends_ns)) | {
-        "range": [begin_ns, max(ends_ns) * 1.02],
-        "anchor": "y2",
-    }
+    begin_ns = min(float(stretches.begin_ns.min(initial=0.0)) for stretches in before_and_after)
+    end_ns = max(ends_ns)
+    time_axis = axes.durations(end_ns) | {"range": [begin_ns, end_ns * 1.02], "anchor": "y2"}
     labels = [f"rank {rank} " for rank in ranks]
-    order = {"type": "category", "categoryorder": "array", "categoryarray": labels}
-    rows = axes.rows_of(len(labels), theme, showgrid=False) | order
-    titles = zip((AS_IT_WAS, WITH_EDITS), ends_ns, strict=True)
+    category_axis = {"type": "category", "categoryorder": "array", "categoryarray": labels}
+    row_axis = axes.rows_of(len(labels), theme, showgrid=False) | category_axis
+    names_and_ends = zip((AS_IT_WAS, WITH_EDITS), ends_ns, strict=True)
     plot = figure(
         theme,
         *traces,
         barmode="overlay",
         bargap=0.25,
         xaxis=time_axis,
-        yaxis=rows | {"domain": list(PANEL_DOMAINS[0])},
-        yaxis2=rows | {"domain": list(PANEL_DOMAINS[1])},
+        yaxis=row_axis | {"domain": list(PANEL_DOMAINS[0])},
+        yaxis2=row_axis | {"domain": list(PANEL_DOMAINS[1])},
         showlegend=True,
         legend={"x": 1, "xanchor": "right"},
-        shapes=[_end_line(end_ns, panel, theme) for panel, end_ns in enumerate(ends_ns)],
+        shapes=[_end_line(ns, panel, theme) for panel, ns in enumerate(ends_ns)],
         annotations=[
-            _panel_title(f"{name}: {text.duration(end_ns)}", panel, theme)
-            for panel, (name, end_ns) in enumerate(titles)
+            _panel_title(f"{name}: {text.duration(ns)}", panel, theme)
+            for panel, (name, ns) in enumerate(names_and_ends)
         ],
         margin={"l": 8, "r": 12, "t": 34, "b": 8},
     )
-    sentence = (
+    summary = (
         f"Step {step} on {text.count(len(ranks), 'rank')}: {text.duration(ends_ns[0])} as it was, "
         f"{text.duration(ends_ns[1])} with the edits."
     )
-    return Drawing(plot, sentence, _times_of_ranks(pair, ranks))
+    return Drawing(plot, summary, _times_of_ranks(before_and_after, ranks))
 
 
 def _is_activity(stretches: Stretches, activity: str) -> Flags:
+    """Return a mask [stretch] of the stretches that are own work, or waiting."""
     return np.asarray(stretches.is_work == (activity == WORK))
 
 
 def _stretch_bars(
-    stretches: Stretches, panel: int, activity: str, ranks: Sequence[int], theme: Theme
+    stretches: Stretches, panel_index: int, activity: str, ranks: Sequence[int], theme: Theme
 ) -> go.Bar:
+    """Draw the stretches of one activity, work or waiting, of some ranks, in one panel."""
     is_drawn = _is_activity(stretches, activity) & np.isin(stretches.rank, list(ranks))
     begin_ns, rank = stretches.begin_ns[is_drawn], stretches.rank[is_drawn]
     length_ns = stretches.end_ns[is_drawn] - begin_ns
     return bars(
-        [f"rank {one} " for one in rank.tolist()],
+        [f"rank {rank_number} " for rank_number in rank.tolist()],
         length_ns,
         theme.accent if activity == WORK else theme.categories["wait"],
         f"%{{y}}{activity}: %{{customdata}}",
         name=activity,
         legendgroup=activity,
-        showlegend=panel == 0,
+        showlegend=panel_index == 0,
         base=begin_ns,
-        yaxis="y" if panel == 0 else "y2",
+        yaxis="y" if panel_index == 0 else "y2",
         customdata=[text.duration(ns) for ns in length_ns.tolist()],
     )
 
 
 def _end_line(end_ns: float, panel: int, theme: Theme) -> dict[str, Any]:
-    """Return the line at which a step is over."""
-    low, high = PANEL_DOMAINS[panel]
+    """Return the line at which a step is over, through one panel."""
     line = {"color": theme.text, "width": 1, "dash": "dot"}
-    sides = {"x0": end_ns, "x1": end_ns, "y0": low, "y1": high}
-    return {"type": "line", "yref": "paper", "line": line} | sides
+    return drawing.vertical_line(end_ns, line, PANEL_DOMAINS[panel])
 
 
 def _panel_title(title: str, panel: int, theme: Theme) -> dict[str, Any]:
-    return {
-        "text": title,
-        "x": 0,
-        "y": PANEL_DOMAINS[panel][1],
-        "xref": "paper",
-        "yref": "paper",
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "showarrow": False,
-        "font": {"color": theme.secondary, "size": 12},
-    }
+    corner = {"x": 0, "xanchor": "left", "y": PANEL_DOMAINS[panel][1], "yanchor": "bottom"}
+    return drawing.label(title, theme.secondary, corner, size=12, xref="paper", yref="paper")
 
 
-def _times_of_ranks(pair: tuple[Stretches, Stretches], ranks: Sequence[int]) -> Rows:
+def _times_of_ranks(before_and_after: tuple[Stretches, Stretches], ranks: Sequence[int]) -> Rows:
+    """List for each rank how long it works and waits in the step, as it was and with edits."""
     rows: Rows = [{"rank": rank} for rank in ranks]
-    for name, stretches in zip((AS_IT_WAS, WITH_EDITS), pair, strict=True):
+    for name, stretches in zip((AS_IT_WAS, WITH_EDITS), before_and_after, strict=True):
         length_ns = stretches.end_ns - stretches.begin_ns
         for activity in (WORK, WAIT):
             is_active = _is_activity(stretches, activity)
@@ -133,40 +122,40 @@ def _times_of_ranks(pair: tuple[Stretches, Stretches], ranks: Sequence[int]) -> 
 
 
 def savings(whatif: WhatIf, theme: Theme) -> Drawing:
-    """Draw what every single edit would save, with 95 % intervals, the largest on top."""
+    """Draw the share of the mean step that each edit alone would save, with 95 % intervals."""
     answers = [answer for answer in whatif.answers if answer.saving >= LEAST_SAVING]
     if not answers:
         return empty(theme, NO_EDIT)
-    drawn = answers[:MOST_EDITS]
-    labels = [text.safe(" + ".join(answer.edits) + " ") for answer in drawn]
-    saving = np.array([answer.saving for answer in drawn])
-    low, high = np.array([answer.interval for answer in drawn]).T
-    low, high = np.minimum(low, saving), np.maximum(high, saving)
+    drawn_answers = answers[:MOST_EDITS]
+    labels = [text.safe(" + ".join(answer.edits) + " ") for answer in drawn_answers]
+    savings = np.array([answer.saving for answer in drawn_answers])
+    low_savings, high_savings = np.array([answer.interval for answer in drawn_answers]).T
+    low_savings, high_savings = np.minimum(low_savings, savings), np.maximum(high_savings, savings)
     trace = bars(
         labels,
-        saving,
+        savings,
         theme.faster,
         "%{y}%{customdata[1]} less, %{customdata[2]} a step",
-        error_x=intervals(low, saving, high, theme.secondary, thickness=1),
+        error_x=intervals(low_savings, savings, high_savings, theme.secondary, thickness=1),
         customdata=[
             [answer.edits[0], text.percent(answer.saving), text.duration(answer.after_ns)]
-            for answer in drawn
+            for answer in drawn_answers
         ],
     )
     title = {"title": {"text": "saving, of the mean step"}}
-    rows = {"range": [len(labels) - 0.5, -0.5], "fixedrange": True, "showgrid": False}
+    row_axis = {"range": [len(labels) - 0.5, -0.5], "fixedrange": True, "showgrid": False}
     plot = figure(
         theme,
         trace,
         xaxis={"tickformat": ".0%", "rangemode": "tozero", "fixedrange": True} | title,
-        yaxis={"type": "category"} | rows,
+        yaxis={"type": "category"} | row_axis,
     )
-    single = (answer for answer in answers if not answer.edits[0].startswith(PHASE_EDIT))
-    top = next(single, answers[0])
-    sentence = (
-        f"Most would be saved by {top.edits[0]}: {text.percent(top.saving)} of the mean step of "
-        f"{text.duration(top.before_ns)}; phases without any time are limits. Click a bar to see it "
-        "above."
+    without_phases = (answer for answer in answers if not answer.edits[0].startswith(PHASE_EDIT))
+    best_answer = next(without_phases, answers[0])
+    summary = (
+        f"Most would be saved by {best_answer.edits[0]}: {text.percent(best_answer.saving)} of "
+        f"the mean step of {text.duration(best_answer.before_ns)}; phases without any time are "
+        "limits. Click a bar to see it above."
     )
     table = [
         {
@@ -179,4 +168,4 @@ def savings(whatif: WhatIf, theme: Theme) -> Drawing:
         }
         for answer in whatif.answers
     ]
-    return Drawing(plot, sentence, table)
+    return Drawing(plot, summary, table)

@@ -13,9 +13,9 @@ from tracelens.lod.colours import mixed
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.axes import TIMES, scaled
-from tracelens_dashboard.figures.drawing import Drawing, bars, empty, figure
+from tracelens_dashboard.figures.drawing import Drawing, Rows, bars, empty, figure
 from tracelens_dashboard.figures.timeline.frame import SECOND
-from tracelens_dashboard.theme import readable
+from tracelens_dashboard.theme import Theme, readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array
     from tracelens.lod.raster import Colour
     from tracelens.lod.viewport import Window
-    from tracelens_dashboard.figures.drawing import Rows
-    from tracelens_dashboard.theme import Theme
 
 FEW_SAMPLES: Final = (
     "Too few samples in this window and phase: choose more steps, or record with a higher rate "
@@ -43,31 +41,37 @@ BINS: Final = 160  # of the window, in each of which a frame's share is drawn
 FRAME: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 
 
-def icicle(calls: pl.DataFrame, rank: int, peers: int, theme: Theme) -> Drawing:
-    """Draw the calls; `calls` as `tracelens.lod.stacks.calls` returns them."""
+def icicle(calls: pl.DataFrame, rank: int, peer_count: int, theme: Theme) -> Drawing:
+    """Draw the calls of a rank, callers above callees; red if longer than on the median peer.
+
+    `calls` has one row per call path: call, parent, frame, ns, and peers_ns, null without peers.
+    `peer_count` is their number.
+    """
     if calls.is_empty():
         return empty(theme, FEW_SAMPLES)
     rows = calls.to_dicts()
     total_ns = max(rows[0]["ns"], 1.0)
-    drawn, outer_count = _without_outer(rows)
-    colours = [_call_colour(row, total_ns, theme) for row in drawn]
-    outer = f", below {text.count(outer_count, 'call')} that hold all of it" if outer_count else ""
-    root = f"rank {rank}{outer}"
+    drawn_rows, outer_count = _leave_out_outer(rows)
+    colours = [_call_colour(row, total_ns, theme) for row in drawn_rows]
+    outer_text = (
+        f", below {text.count(outer_count, 'call')} that hold all of it" if outer_count else ""
+    )
+    root_label = f"rank {rank}{outer_text}"
     trace = go.Icicle(
-        ids=[str(row["call"]) for row in drawn],
-        parents=["" if row["parent"] is None else str(row["parent"]) for row in drawn],
-        labels=[root, *(short(row["frame"]) for row in drawn[1:])],
-        text=[root, *(_fitting_name(row, total_ns) for row in drawn[1:])],
+        ids=[str(row["call"]) for row in drawn_rows],
+        parents=["" if row["parent"] is None else str(row["parent"]) for row in drawn_rows],
+        labels=[root_label, *(short(row["frame"]) for row in drawn_rows[1:])],
+        text=[root_label, *(_fitting_name(row, total_ns) for row in drawn_rows[1:])],
         texttemplate="%{text}",
-        values=[row["ns"] for row in drawn],
+        values=[row["ns"] for row in drawn_rows],
         branchvalues="total",
         marker={
             "colors": ["#{:02x}{:02x}{:02x}".format(*colour) for colour in colours],
             "line": {"width": 1, "color": theme.surface},
         },
         tiling={"orientation": "v"},
-        customdata=[row["frame"] for row in drawn],
-        hovertext=[_call_hover(row, total_ns, peers) for row in drawn],
+        customdata=[row["frame"] for row in drawn_rows],
+        hovertext=[_call_hover(row, total_ns, peer_count) for row in drawn_rows],
         hovertemplate="%{hovertext}<extra></extra>",
         textfont={"size": TEXT_PX, "color": list(map(readable, colours))},
         leaf={"opacity": 1},
@@ -75,8 +79,8 @@ def icicle(calls: pl.DataFrame, rank: int, peers: int, theme: Theme) -> Drawing:
         pathbar={"visible": False},
         sort=True,
     )
-    uniform = {"uniformtext": {"minsize": 10, "mode": "hide"}}
-    plot = figure(theme, trace, margin=dict.fromkeys("lrtb", 2), **uniform)
+    uniform_text = {"uniformtext": {"minsize": 10, "mode": "hide"}}
+    plot = figure(theme, trace, margin=dict.fromkeys("lrtb", 2), **uniform_text)
     table = [
         {
             "call": row["frame"] or "all",
@@ -89,60 +93,64 @@ def icicle(calls: pl.DataFrame, rank: int, peers: int, theme: Theme) -> Drawing:
         }
         for row in rows
     ]
-    return Drawing(plot, icicle_sentence(calls, rank, peers), table)
+    return Drawing(plot, icicle_sentence(calls, rank, peer_count), table)
 
 
-def short(frame: str, most: int = 80) -> str:
-    """Name a frame without the folders of its file, in at most `length` letters."""
+def short(frame: str, most_letters: int = 80) -> str:
+    """Name a frame without the folders of its file, in at most `most_letters` letters."""
     match = FRAME.match(frame)
     name = frame
     if match:
         file = match["file"].replace("\\", "/").rsplit("/", 1)[-1]
         name = f"{match['name']} ({file}:{match['line']})"
-    return text.safe(name if len(name) <= most else name[: most - 1] + "…")
+    return text.safe(name if len(name) <= most_letters else name[: most_letters - 1] + "…")
 
 
-def icicle_sentence(calls: pl.DataFrame, rank: int, peers: int) -> str:
+def icicle_sentence(calls: pl.DataFrame, rank: int, peer_count: int) -> str:
     """Follow the residual down from all calls to the innermost call that holds most of it."""
     rows = calls.to_dicts()
     call = rows[0]
-    if not peers:
+    if not peer_count:
         return f"Rank {rank}: {text.duration(call['ns'])}; no other rank was sampled."
-    residual_ns = _residual(call)
+    residual_ns = _residual_of_call(call)
     if residual_ns < LEAST_RESIDUAL * call["ns"]:
-        return f"Rank {rank} does not exceed the median of {_count_peers(peers)}."
+        return f"Rank {rank} does not exceed the median of {_count_peers(peer_count)}."
     callees: dict[int, list[dict[str, Any]]] = {}
     for row in rows[1:]:
         callees.setdefault(row["parent"], []).append(row)
+    # Descend as long as one callee explains most of its caller's residual.
     while callees.get(call["call"]):
-        worst_callee = max(callees[call["call"]], key=_residual)
-        if _residual(worst_callee) < CHILD_SHARE * _residual(call):
+        worst_callee = max(callees[call["call"]], key=_residual_of_call)
+        if _residual_of_call(worst_callee) < CHILD_SHARE * _residual_of_call(call):
             break
         call = worst_callee
-    frame = f", most of it in {short(call['frame'])}" if call["frame"] else ""
-    difference = f"{text.duration(residual_ns)} longer than the median of {_count_peers(peers)}"
-    return f"Rank {rank} takes {difference}{frame}."
+    frame_text = f", most of it in {short(call['frame'])}" if call["frame"] else ""
+    difference = (
+        f"{text.duration(residual_ns)} longer than the median of {_count_peers(peer_count)}"
+    )
+    return f"Rank {rank} takes {difference}{frame_text}."
 
 
-def _count_peers(peers: int) -> str:
-    return text.count(peers, "other rank")
+def _count_peers(peer_count: int) -> str:
+    return text.count(peer_count, "other rank")
 
 
-def _residual(row: dict[str, Any]) -> float:
+def _residual_of_call(row: dict[str, Any]) -> float:
+    """Return by how much a call takes longer than on the median peer, in ns; 0 without peers."""
     return float(row["ns"] - (row["peers_ns"] or 0.0)) if row["peers_ns"] is not None else 0.0
 
 
-def _without_outer(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Leave out the calls that hold all of the time, but the innermost; return their number, too."""
-    outer = [row for row in rows[1:] if row["ns"] >= OUTER_SHARE * rows[0]["ns"]]
-    left_out = {row["call"] for row in outer[:-1]}
-    root = rows[0]["call"]
-    inner = [
-        row | {"parent": root} if row["parent"] in left_out else row
+def _leave_out_outer(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Leave out calls that hold all time, but the innermost; return the rest and their number."""
+    outer_rows = [row for row in rows[1:] if row["ns"] >= OUTER_SHARE * rows[0]["ns"]]
+    left_out_calls = {row["call"] for row in outer_rows[:-1]}
+    root_call = rows[0]["call"]
+    inner_rows = [
+        row | {"parent": root_call} if row["parent"] in left_out_calls else row
         for row in rows
-        if row["call"] not in left_out
+        if row["call"] not in left_out_calls
     ]
-    return inner, len(left_out)
+    return inner_rows, len(left_out_calls)
 
 
 def _fitting_name(row: dict[str, Any], total_ns: float) -> str:
@@ -153,41 +161,45 @@ def _fitting_name(row: dict[str, Any], total_ns: float) -> str:
 
 def _call_colour(row: dict[str, Any], total_ns: float, theme: Theme) -> Colour:
     """Make calls that take longer than the peers' red, the others pale."""
-    strength = min(max(_residual(row) / total_ns, 0.0) * 3, 1.0)
+    strength = min(max(_residual_of_call(row) / total_ns, 0.0) * 3, 1.0)
     return mixed(theme.loss, theme.flame, strength if strength > LEAST_RESIDUAL else 0.0)
 
 
-def _call_hover(row: dict[str, Any], total_ns: float, peers: int) -> str:
-    share = text.percent(row["ns"] / total_ns)
+def _call_hover(row: dict[str, Any], total_ns: float, peer_count: int) -> str:
+    """Return the text under the mouse of a call: its time, its share, and its peers' median."""
+    share_text = text.percent(row["ns"] / total_ns)
     name = text.safe(row["frame"]) or "all"
-    lines = f"{name}<br>{text.duration(row['ns'])}, {share} of what is shown"
+    hover_text = f"{name}<br>{text.duration(row['ns'])}, {share_text} of what is shown"
     if row["peers_ns"] is None:
-        return lines
-    return f"{lines}<br>the median of {_count_peers(peers)}: {text.duration(row['peers_ns'])}"
+        return hover_text
+    peer_time = text.duration(row["peers_ns"])
+    return f"{hover_text}<br>the median of {_count_peers(peer_count)}: {peer_time}"
 
 
 def by_function(frames: pl.DataFrame, rank: int, theme: Theme) -> Drawing:
-    """Draw a pair of bars a frame, the rank's and the median peer's, the largest residual first."""
+    """Draw self times of frames on the rank and its median peer; `frames` has one row per frame."""
     if frames.is_empty():
         return empty(theme, FEW_SAMPLES)
-    drawn = frames.head(MOST_FUNCTIONS)
-    self_ns, names = drawn["self_ns"].to_numpy(), drawn["frame"].to_list()
-    unit, _ = scaled(self_ns, TIMES)
-    factor = next(factor for factor, name in TIMES if name == unit)
-    lengths = self_ns / factor
-    traces = [_function_bars(f"rank {rank}", lengths, names, unit, theme.accent)]
-    is_compared = bool(drawn["peers_self_ns"].is_not_null().all())
+    drawn_frames = frames.head(MOST_FUNCTIONS)
+    self_ns, names = drawn_frames["self_ns"].to_numpy(), drawn_frames["frame"].to_list()
+    unit_name, _ = scaled(self_ns, TIMES)
+    unit_ns = next(ns for ns, name in TIMES if name == unit_name)
+    rank_lengths = self_ns / unit_ns
+    traces = [_function_bars(f"rank {rank}", rank_lengths, names, unit_name, theme.accent)]
+    is_compared = bool(drawn_frames["peers_self_ns"].is_not_null().all())
     if is_compared:
-        peers = drawn["peers_self_ns"].to_numpy() / factor
-        traces.insert(0, _function_bars("median peer", peers, names, unit, theme.quiet))
-        is_longer = lengths > LONGER_RATIO * peers + LEAST_LONGER * self_ns.max() / factor
+        peer_lengths = drawn_frames["peers_self_ns"].to_numpy() / unit_ns
+        traces.insert(0, _function_bars("median peer", peer_lengths, names, unit_name, theme.quiet))
+        is_longer = (
+            rank_lengths > LONGER_RATIO * peer_lengths + LEAST_LONGER * self_ns.max() / unit_ns
+        )
         traces[1].marker.color = np.where(is_longer, theme.loss, theme.accent)
     labels = [f"{short(name, LABEL_LETTERS)} " for name in names]
     tick_font = {"color": theme.text, "size": 11}
     plot = figure(
         theme,
         *traces,
-        xaxis={"fixedrange": True, "ticksuffix": f" {unit}", "nticks": 4},
+        xaxis={"fixedrange": True, "ticksuffix": f" {unit_name}", "nticks": 4},
         yaxis=axes.labelled_rows(labels, theme, tickfont=tick_font),
         bargap=0.25,
         showlegend=True,
@@ -205,40 +217,45 @@ def by_function(frames: pl.DataFrame, rank: int, theme: Theme) -> Drawing:
     return Drawing(plot, sentence, table.to_dicts())
 
 
-def _function_bars(name: str, lengths: Array, frames: list[str], unit: str, colour: str) -> go.Bar:
+def _function_bars(
+    name: str, self_times: Array, frames: list[str], unit: str, colour: str
+) -> go.Bar:
+    """Draw a bar per frame; `self_times` are in `unit`."""
     hover, texts = f"%{{hovertext}}<br>{name}: %{{x:,.2f}} {unit}", list(map(text.safe, frames))
     options: dict[str, Any] = {"name": name, "customdata": frames, "hovertext": texts}
-    return bars(list(range(len(frames))), lengths, colour, hover, **options)
+    return bars(list(range(len(frames))), self_times, colour, hover, **options)
 
 
 def _function_sentence(frames: pl.DataFrame, rank: int, *, is_compared: bool) -> str:
+    """Return the frame with the largest residual, and its self time on the rank and its peers."""
     worst_frame = frames.row(0, named=True)
     name, self_time = short(worst_frame["frame"]), text.duration(worst_frame["self_ns"])
     if not is_compared:
         return (
             f"Rank {rank} spends most self time in {name}: {self_time}. Click a frame to see when."
         )
-    peers = text.duration(worst_frame["peers_self_ns"])
-    return f"{name}: {self_time} on rank {rank}, {peers} on the median peer. Click a frame to see when."
+    peer_time = text.duration(worst_frame["peers_self_ns"])
+    times = f"{self_time} on rank {rank}, {peer_time} on the median peer"
+    return f"{name}: {times}. Click a frame to see when."
 
 
 def over_time(
-    shares: Mapping[int, Array], frame: str, window: Window, origin_ns: int, theme: Theme
+    shares: Mapping[int, Array], frame_name: str, window: Window, origin_ns: int, theme: Theme
 ) -> Drawing:
-    """Draw, for each rank, the share of each bin of a window in which a frame was on its stack."""
-    if not frame or not shares:
+    """Draw the share of time, [bin] by rank, in which a frame was on the rank's stack."""
+    if not frame_name or not shares:
         return empty(theme, "Click a frame above to see when it was on the stack.")
     percents = 100 * np.stack(list(shares.values()))
     if not percents.any():
-        return empty(theme, f"{short(frame)} was not sampled in this window.")
+        return empty(theme, f"{short(frame_name)} was not sampled in this window.")
     bin_count = percents.shape[1]
     bin_ns = window.width_ns / bin_count
-    start_ns = window.start_ns - origin_ns
-    edges_ns = start_ns + np.arange(bin_count) * bin_ns
+    offset_ns = window.start_ns - origin_ns
+    edges_ns = offset_ns + np.arange(bin_count) * bin_ns
     ranks = list(shares)
     heat = go.Heatmap(
         z=percents.astype(np.float32),
-        x=(start_ns + (np.arange(bin_count) + 0.5) * bin_ns) / SECOND,
+        x=(offset_ns + (np.arange(bin_count) + 0.5) * bin_ns) / SECOND,
         y=[f"rank {rank} " for rank in ranks],
         customdata=[
             [axes.cell_lead(rank, round(edge), round(edge + bin_ns)) for edge in edges_ns]
@@ -251,17 +268,18 @@ def over_time(
         colorbar={"ticksuffix": " %", "nticks": 4},
         hovertemplate="%{y}at %{x:.3f} s: on the stack %{z:.0f} % of the time<extra></extra>",
     )
-    fixed: dict[str, Any] = {"showgrid": False, "fixedrange": True}
-    time_axis = {"title": {"text": "time since the start"}, "ticksuffix": " s"} | fixed
-    rows = axes.rows_of(len(ranks), theme, showgrid=False)
-    plot = figure(theme, heat, xaxis=time_axis, yaxis=rows)
+    fixed_axis: dict[str, Any] = {"showgrid": False, "fixedrange": True}
+    time_axis = {"title": {"text": "time since the start"}, "ticksuffix": " s"} | fixed_axis
+    row_axis = axes.rows_of(len(ranks), theme, showgrid=False)
+    plot = figure(theme, heat, xaxis=time_axis, yaxis=row_axis)
     totals_ns = {rank: float(row.sum()) * bin_ns for rank, row in shares.items()}
-    most = max(totals_ns, key=lambda rank: totals_ns[rank])
-    sentence = (
-        f"{short(frame)} was on rank {most}'s stack for {text.duration(totals_ns[most])}, more than on "
-        "any other rank shown. Click a cell to see its spans."
+    top_rank = max(totals_ns, key=lambda rank: totals_ns[rank])
+    summary = (
+        f"{short(frame_name)} was on rank {top_rank}'s stack for "
+        f"{text.duration(totals_ns[top_rank])}, more than on any other rank shown. Click a cell "
+        "to see its spans."
     )
     table: Rows = [
         {"rank": rank, "on the stack (ms)": round(ns / 1e6, 3)} for rank, ns in totals_ns.items()
     ]
-    return Drawing(plot, sentence, table)
+    return Drawing(plot, summary, table)

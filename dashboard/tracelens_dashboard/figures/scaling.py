@@ -6,16 +6,16 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from plotly import graph_objects as go
 
 from tracelens.model import fmt
-from tracelens.scaling import messages
+from tracelens.scaling import Curve, Row, Scaling, messages
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes, quantity
+from tracelens_dashboard.figures import axes, drawing, quantity
 from tracelens_dashboard.figures.drawing import Drawing, dots, figure
 
 if TYPE_CHECKING:
-    from tracelens.scaling import Curve, Row, Scaling
+    from plotly import graph_objects as go
+
     from tracelens.scaling.forecast import Forecast
     from tracelens_dashboard.theme import Theme
 
@@ -26,32 +26,34 @@ HEADROOM: Final = 1.08
 
 
 def factors(scaling: Scaling, theme: Theme) -> Drawing:
-    """Draw efficiency, and the factors that multiply up to it, against the size."""
+    """Draw efficiency, and the factors that multiply up to it, against workers or shards."""
     traces: list[go.Scatter] = []
     for curve, dash in zip(scaling.curves, cycle(DASHES), strict=False):
         traces += _factor_lines(curve, dash, theme, several=len(scaling.curves) > 1)
-    rows = [(curve, row) for curve in scaling.curves for row in curve.rows]
-    highest = max((max(row.efficiency, *row.ratios.values()) for _, row in rows), default=1.0)
+    curves_and_rows = [(curve, row) for curve in scaling.curves for row in curve.rows]
+    highest_share = max(
+        (max(row.efficiency, *row.ratios.values()) for _, row in curves_and_rows), default=1.0
+    )
     share_axis = {
-        "range": [0, max(highest, 1.0) * HEADROOM],
+        "range": [0, max(highest_share, 1.0) * HEADROOM],
         "tickformat": ".0%",
         "fixedrange": True,
         "title": {"text": "share of the smallest run's"},
     }
     plot = figure(theme, *traces, xaxis=_size_axis(scaling), yaxis=share_axis, showlegend=True)
     sentences = (
-        f"{messages.title(curve)}: {text.percent(curve.rows[-1].efficiency)} of the efficiency with "
-        f"{curve.rows[0].size} {curve.by} is left with {curve.rows[-1].size}"
+        f"{messages.title(curve)}: {text.percent(curve.rows[-1].efficiency)} of the efficiency "
+        f"with {curve.rows[0].size} {curve.by} is left with {curve.rows[-1].size}"
         for curve in scaling.curves
     )
     summary = fmt.capital("; ".join(sentences)) + "."
-    return Drawing(plot, summary, [_factor_row(curve, row) for curve, row in rows])
+    return Drawing(plot, summary, [_factor_row(curve, row) for curve, row in curves_and_rows])
 
 
 def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> list[go.Scatter]:
-    """Return the efficiency of a curve, and of a single one its factors."""
-    title = messages.title(curve) if several else EFFICIENCY
-    shares_by_name = {title: [row.efficiency for row in curve.rows]}
+    """Return the line of a curve's efficiency; of a single curve also those of its factors."""
+    efficiency_name = messages.title(curve) if several else EFFICIENCY
+    shares_by_name = {efficiency_name: [row.efficiency for row in curve.rows]}
     if not several:
         shares_by_name |= {
             name: [row.ratios[factor] for row in curve.rows]
@@ -59,64 +61,66 @@ def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> li
         }
     colours = (theme.text, *theme.series)
     return [
-        go.Scatter(
-            x=[row.size for row in curve.rows],
-            y=shares,
+        drawing.lines(
+            [row.size for row in curve.rows],
+            factor_shares,
+            {"color": colour, "width": 2.5 if name == efficiency_name else 1.4, "dash": dash},
+            f"%{{x}} {curve.by}, {name}: %{{customdata[0]}}<br>%{{customdata[1]}}",
             name=name,
             mode="lines+markers",
-            line={"color": colour, "width": 2.5 if name == title else 1.4, "dash": dash},
             customdata=[
-                [text.percent(share), text.safe(row.point.name)]
-                for share, row in zip(shares, curve.rows, strict=True)
+                [text.percent(factor_share), text.safe(row.point.name)]
+                for factor_share, row in zip(factor_shares, curve.rows, strict=True)
             ],
-            hovertemplate=(
-                f"%{{x}} {curve.by}, {name}: %{{customdata[0]}}<br>%{{customdata[1]}}<extra></extra>"
-            ),
         )
-        for (name, shares), colour in zip(shares_by_name.items(), colours, strict=False)
+        for (name, factor_shares), colour in zip(shares_by_name.items(), colours, strict=False)
     ]
 
 
 def steps(scaling: Scaling, theme: Theme) -> Drawing:
-    """Draw the step against the size; forecasts are hollow, with their interval."""
+    """Draw a step's length against the size; forecasts are hollow, with their 95 % interval."""
     traces: list[go.Scatter] = []
-    high_ns = 0.0
+    longest_ns = 0.0
     for curve, colour in zip(scaling.curves, cycle(theme.series), strict=False):
         steps_ns = [row.point.step_ns for row in curve.rows]
-        high_ns = max(high_ns, *steps_ns, *(one.interval[1] for one in curve.forecasts))
-        trace = go.Scatter(
-            x=[row.size for row in curve.rows],
-            y=steps_ns,
+        longest_ns = max(longest_ns, *steps_ns, *(one.interval[1] for one in curve.forecasts))
+        line = drawing.lines(
+            [row.size for row in curve.rows],
+            steps_ns,
+            {"color": colour},
+            f"%{{x}} {curve.by}: %{{customdata}}",
             name=messages.title(curve),
             mode="lines+markers",
-            line={"color": colour},
             customdata=[text.duration(ns) for ns in steps_ns],
-            hovertemplate=f"%{{x}} {curve.by}: %{{customdata}}<extra></extra>",
         )
-        traces.append(trace)
+        traces.append(line)
         if curve.forecasts:
-            traces.append(_forecasts(curve, colour))
-    limits = {"range": [0, high_ns * HEADROOM], "title": {"text": "step"}}
-    time_axis = axes.durations(high_ns) | limits
+            traces.append(_draw_forecasts(curve, colour))
+    axis_range = {"range": [0, longest_ns * HEADROOM], "title": {"text": "step"}}
+    time_axis = axes.durations(longest_ns) | axis_range
     plot = figure(theme, *traces, xaxis=_size_axis(scaling), yaxis=time_axis, showlegend=True)
     table = [
         _forecast_row(curve, forecast) for curve in scaling.curves for forecast in curve.forecasts
     ]
     table = table or [_step_row(row) for curve in scaling.curves for row in curve.rows]
-    return Drawing(plot, _steps_sentence(scaling.curves[0]), table)
+    return Drawing(plot, _describe_growth(scaling.curves[0]), table)
 
 
-def _forecasts(curve: Curve, colour: str) -> go.Scatter:
+def _draw_forecasts(curve: Curve, colour: str) -> go.Scatter:
+    """Draw the forecasts of a curve as rings with their 95 % intervals."""
     steps_ns = np.array([forecast.step_ns for forecast in curve.forecasts])
-    low, high = np.array([forecast.interval for forecast in curve.forecasts]).T
-    reach = {"array": (high - steps_ns).tolist(), "arrayminus": (steps_ns - low).tolist()}
+    low_ns, high_ns = np.array([forecast.interval for forecast in curve.forecasts]).T
+    lengths_ns = {
+        "array": (high_ns - steps_ns).tolist(),
+        "arrayminus": (steps_ns - low_ns).tolist(),
+    }
     return dots(
         [forecast.ranks for forecast in curve.forecasts],
         steps_ns,
         {"color": colour, "symbol": "circle-open", "size": 9},
         "%{x} workers, forecast: %{customdata[0]} (%{customdata[1]} to %{customdata[2]})",
         name="forecast",
-        error_y={"type": "data", "symmetric": False, "color": colour} | reach,
+        error_y={"type": "data", "symmetric": False, "color": colour} | lengths_ns,
         customdata=[
             [text.duration(forecast.step_ns), *map(text.duration, forecast.interval)]
             for forecast in curve.forecasts
@@ -125,7 +129,7 @@ def _forecasts(curve: Curve, colour: str) -> go.Scatter:
 
 
 def _size_axis(scaling: Scaling) -> dict[str, Any]:
-    """Return the axis of sizes: every size that was run or asked for, as far apart as factors of it."""
+    """Return the axis of all sizes that were run or forecast; it is logarithmic."""
     sizes = {row.size for curve in scaling.curves for row in curve.rows}
     sizes |= {forecast.ranks for curve in scaling.curves for forecast in curve.forecasts}
     ticks = sorted(sizes)
@@ -139,17 +143,19 @@ def _size_axis(scaling: Scaling) -> dict[str, Any]:
     }
 
 
-def _steps_sentence(curve: Curve) -> str:
+def _describe_growth(curve: Curve) -> str:
+    """Return the step's length with least and most workers, and the last forecast."""
     smallest, largest = curve.rows[0], curve.rows[-1]
-    growth = (
+    growth_sentence = (
         f"A step takes {text.duration(smallest.point.step_ns)} with {smallest.size} {curve.by}, "
         f"{text.duration(largest.point.step_ns)} with {largest.size}."
     )
     if not curve.forecasts:
-        return growth
+        return growth_sentence
     forecast = curve.forecasts[-1]
-    step, low, high = map(text.duration, (forecast.step_ns, *forecast.interval))
-    return f"{growth} Forecast for {forecast.ranks:,}: {step} ({low} to {high})."
+    step_text, low_text, high_text = map(text.duration, (forecast.step_ns, *forecast.interval))
+    forecast_text = f"{step_text} ({low_text} to {high_text})"
+    return f"{growth_sentence} Forecast for {forecast.ranks:,}: {forecast_text}."
 
 
 def _factor_row(curve: Curve, row: Row) -> dict[str, Any]:
@@ -171,12 +177,13 @@ def _step_row(row: Row) -> dict[str, Any]:
 
 
 def _forecast_row(curve: Curve, forecast: Forecast) -> dict[str, Any]:
-    low, high = forecast.interval
+    """Return a forecast of a curve as a row of the table."""
+    low_ns, high_ns = forecast.interval
     return {
         "curve": messages.title(curve),
         "workers": forecast.ranks,
         "step, forecast": quantity.time(forecast.step_ns),
-        "at least": quantity.time(low),
-        "at most": quantity.time(high),
+        "at least": quantity.time(low_ns),
+        "at most": quantity.time(high_ns),
         "validated": "yes" if forecast.validated else "no",
     }

@@ -9,13 +9,12 @@ import polars as pl
 from plotly import graph_objects as go
 
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes
-from tracelens_dashboard.figures.axes import BYTES, TIMES, cell_lead, scaled
+from tracelens_dashboard.figures import axes, drawing
+from tracelens_dashboard.figures.axes import BYTES, TIMES, Units, cell_lead, scaled
 from tracelens_dashboard.figures.drawing import Drawing, bars, dots, empty, figure, panels
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
-    from tracelens_dashboard.figures.axes import Units
     from tracelens_dashboard.theme import Theme
 
 MEASURES: Final[tuple[tuple[str, str, Units], ...]] = (
@@ -57,97 +56,107 @@ class Measure(NamedTuple):
 
 
 def scale_measures(shards: pl.DataFrame) -> list[Measure]:
-    """Scale every measure of `tracelens.analyses.servers.shards.Shards.loads`."""
+    """Return the `MEASURES` of all shards; `shards` has one row per shard."""
     requests = pl.max_horizontal("requests", pl.lit(1))
-    table = shards.with_columns(
+    shard_rows = shards.with_columns(
         service=pl.col("service_ns") / requests, queue=pl.col("queue_ns") / requests
     )
     return [
-        Measure(title, *scaled(table[name].fill_null(0).to_numpy().astype(float), units))
+        Measure(title, *scaled(shard_rows[name].fill_null(0).to_numpy().astype(float), units))
         for name, title, units in MEASURES
     ]
 
 
-def load(shards: pl.DataFrame, theme: Theme, marked: int | None = None) -> Drawing:
-    """Draw one column of dots a measure; the line is the mean, far dots are red."""
+def load(shards: pl.DataFrame, theme: Theme, marked_shard: int | None = None) -> Drawing:
+    """Draw a panel of dots per measure of shards (rows); the line is the mean, far dots are red."""
     if shards.is_empty():
         return empty(theme, NO_REQUESTS)
     measures, numbers = scale_measures(shards), shards["shard"].to_list()
     labels = [f"shard {number}" for number in numbers]
     plot = panels([measure.heading for measure in measures], theme, 0.03, margin={"t": 44})
-    for column, measure in enumerate(measures, start=1):
-        panel = {"row": 1, "col": column}
+    for panel, measure in enumerate(measures, start=1):
+        cell = {"row": 1, "col": panel}
         mean = float(measure.values.mean())
         is_far = measure.values > FAR_RATIO * mean
         marker = {"size": 11, "color": np.where(is_far, theme.loss, theme.accent)}
         hover = f"%{{y}}: %{{x:,.2f}} {measure.unit}"
-        plot.add_trace(dots(measure.values, labels, marker, hover, customdata=numbers), **panel)
-        plot.add_vline(x=mean, line={"dash": "dot", "color": theme.secondary}, **panel)
-        plot.update_xaxes(range=[0, max(measure.values.max(), 1e-9) * 1.15], **panel)
+        plot.add_trace(dots(measure.values, labels, marker, hover, customdata=numbers), **cell)
+        plot.add_vline(x=mean, line={"dash": "dot", "color": theme.secondary}, **cell)
+        plot.update_xaxes(range=[0, max(measure.values.max(), 1e-9) * 1.15], **cell)
     plot.update_xaxes(fixedrange=True, nticks=4)
     plot.update_yaxes(fixedrange=True, range=[len(labels) - 0.5, -0.5], ticksuffix=" ")
-    if marked in numbers:
-        row = numbers.index(marked)
-        band = {"y0": row - 0.45, "y1": row + 0.45}
+    if marked_shard in numbers:
+        marked_row = numbers.index(marked_shard)
+        band = {"y0": marked_row - 0.45, "y1": marked_row + 0.45}
         plot.add_hrect(**band, fillcolor=theme.loss, opacity=0.14, line_width=0)
-    columns = {"shard": numbers, "host": shards["host"].to_list()}
-    columns |= {
+    table_columns = {"shard": numbers, "host": shards["host"].to_list()}
+    table_columns |= {
         measure.heading.replace("<br>", " "): measure.values.round(3).tolist()
         for measure in measures
     }
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return Drawing(plot, load_summary(shards), rows)
+    table_rows = zip(*table_columns.values(), strict=True)
+    table = [dict(zip(table_columns, row, strict=True)) for row in table_rows]
+    return Drawing(plot, describe_load(shards), table)
 
 
-def load_summary(shards: pl.DataFrame) -> str:
-    """Describe how unevenly the shards are loaded."""
-    nbytes = shards["bytes"].to_numpy()
-    if not nbytes.sum():
+def describe_load(shards: pl.DataFrame) -> str:
+    """Return the fullest shard, and its bytes in relation to the mean; `shards` as in `load`."""
+    shard_bytes = shards["bytes"].to_numpy()
+    if not shard_bytes.sum():
         return "Shard requests have no byte counts."
-    fullest = int(nbytes.argmax())
-    ratio = nbytes[fullest] / nbytes.mean()
-    if ratio < EVEN_RATIO:
-        return f"The {len(nbytes)} shards are balanced: {text.size(nbytes.mean())} each."
+    fullest_index = int(shard_bytes.argmax())
+    ratio_to_mean = shard_bytes[fullest_index] / shard_bytes.mean()
+    if ratio_to_mean < EVEN_RATIO:
+        return f"The {len(shard_bytes)} shards are balanced: {text.size(shard_bytes.mean())} each."
     return (
-        f"Shard {shards['shard'][fullest]} carries {text.size(float(nbytes[fullest]))}, "
-        f"{ratio:.1f} times the mean of {len(nbytes)} shards; its utilization while requested is "
-        f"{text.percent(float(shards['busy_share'][fullest] or 0))}. Dotted line: mean."
+        f"Shard {shards['shard'][fullest_index]} carries "
+        f"{text.size(float(shard_bytes[fullest_index]))}, {ratio_to_mean:.1f} times the mean of "
+        f"{len(shard_bytes)} shards; its utilization while requested is "
+        f"{text.percent(float(shards['busy_share'][fullest_index] or 0))}. Dotted line: mean."
     )
 
 
 def traffic(requests: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw which worker moves how many bytes with which shard; `requests` as in `Shards.traffic`.
+    """Draw how many bytes each worker moves with each shard.
 
-    Requests that do not say which shard they are for are left out.
+    `requests` has one row per worker, shard and kind of request, with its bytes; those that do not
+    say which shard they are for are left out.
     """
     requests = requests.drop_nulls("shard")
     if requests.is_empty():
         return empty(theme, NO_REQUESTS)
-    sums = requests.group_by("rank", "shard").agg(pl.col("bytes").sum()).sort("shard", "rank")
-    pivot = sums.pivot(on="shard", index="rank", values="bytes").sort("rank")
-    shards = [name for name in pivot.columns if name != "rank"]
-    unit, cells = scaled(pivot.select(shards).fill_null(0).to_numpy().astype(float), BYTES)
+    pair_bytes = requests.group_by("rank", "shard").agg(pl.col("bytes").sum()).sort("shard", "rank")
+    bytes_by_worker = pair_bytes.pivot(on="shard", index="rank", values="bytes").sort("rank")
+    shard_names = [name for name in bytes_by_worker.columns if name != "rank"]
+    unit_name, scaled_bytes = scaled(
+        bytes_by_worker.select(shard_names).fill_null(0).to_numpy().astype(float), BYTES
+    )
     trace = go.Heatmap(
-        z=cells,
-        customdata=[[cell_lead(rank, int(shard)) for shard in shards] for rank in pivot["rank"]],
-        x=[f"shard {name}" for name in shards],
-        y=[f"worker {rank} " for rank in pivot["rank"]],
+        z=scaled_bytes,
+        customdata=[
+            [cell_lead(rank, int(shard)) for shard in shard_names]
+            for rank in bytes_by_worker["rank"]
+        ],
+        x=[f"shard {name}" for name in shard_names],
+        y=[f"worker {rank} " for rank in bytes_by_worker["rank"]],
         colorscale=[[0, theme.ramp[0]], [1, theme.accent]],
         zmin=0,
-        zmax=float(cells.max()) or 1.0,
-        colorbar={"ticksuffix": f" {unit}", "nticks": 5},
-        hovertemplate=f"%{{y}}with %{{x}}: %{{z:,.2f}} {unit}<extra></extra>",
+        zmax=float(scaled_bytes.max()) or 1.0,
+        colorbar={"ticksuffix": f" {unit_name}", "nticks": 5},
+        hovertemplate=f"%{{y}}with %{{x}}: %{{z:,.2f}} {unit_name}<extra></extra>",
         xgap=2,
-        ygap=2 if len(cells) <= 64 else 0,
+        ygap=2 if len(scaled_bytes) <= 64 else 0,
     )
-    fixed = {"fixedrange": True, "showgrid": False}
-    plot = figure(theme, trace, xaxis=fixed, yaxis=fixed | {"range": [len(cells) - 0.5, -0.5]})
-    totals = cells.sum(axis=1)
+    axis = {"fixedrange": True, "showgrid": False}
+    rows = axis | {"range": [len(scaled_bytes) - 0.5, -0.5]}
+    plot = figure(theme, trace, xaxis=axis, yaxis=rows)
+    worker_totals = scaled_bytes.sum(axis=1)
     summary = (
-        f"Worker {pivot['rank'][int(totals.argmax())]} moves the most, {totals.max():,.2f} {unit}; "
-        f"the least is {totals.min():,.2f} {unit}."
+        f"Worker {bytes_by_worker['rank'][int(worker_totals.argmax())]} moves the most, "
+        f"{worker_totals.max():,.2f} {unit_name}; the least is {worker_totals.min():,.2f} "
+        f"{unit_name}."
     )
-    if totals.max() < EVEN_RATIO * max(totals.min(), 1e-9):
+    if worker_totals.max() < EVEN_RATIO * max(worker_totals.min(), 1e-9):
         summary = "Traffic is balanced across workers."
     return Drawing(plot, summary, requests.to_dicts())
 
@@ -155,25 +164,25 @@ def traffic(requests: pl.DataFrame, theme: Theme) -> Drawing:
 def tensor_bars(
     tensors: pl.DataFrame, shard: int, mean_bytes: float | None, theme: Theme
 ) -> Drawing:
-    """Draw a bar a tensor, largest first (LPT); red if it alone outweighs the mean shard.
+    """Draw a bar per tensor of a shard, the largest first; red if it exceeds the mean shard.
 
-    `tensors` as in `analyses.shards`; `mean_bytes` is what a worker moves one way to the mean shard in
-    a step.
+    `tensors` has one row per tensor and shard. `mean_bytes` is what a worker moves one way to the
+    mean shard in a step, None where that is not known.
     """
     tensors_of_shard = tensors if tensors.is_empty() else tensors.filter(pl.col("shard") == shard)
     if tensors_of_shard.is_empty():
         return empty(theme, UNNAMED.format(shard=shard))
-    drawn = tensors_of_shard.head(MOST_TENSORS)
-    step_bytes = drawn["step_bytes"].to_numpy()
-    unit, sizes = scaled(step_bytes.astype(float), BYTES)
-    labels = [text.safe(name) for name in drawn["tensor"]]
+    drawn_tensors = tensors_of_shard.head(MOST_TENSORS)
+    step_bytes = drawn_tensors["step_bytes"].to_numpy()
+    unit_name, scaled_sizes = scaled(step_bytes.astype(float), BYTES)
+    labels = [text.safe(name) for name in drawn_tensors["tensor"]]
     trace = bars(
         list(range(len(labels))),
-        sizes,
+        scaled_sizes,
         np.where(step_bytes > (mean_bytes or np.inf), theme.loss, theme.accent),
-        f"%{{hovertext}}: %{{x:,.2f}} {unit} per step",
+        f"%{{hovertext}}: %{{x:,.2f}} {unit_name} per step",
         customdata=[[shard, row] for row in range(len(labels))],
-        text=[text.percent(share) for share in drawn["share"]],
+        text=[text.percent(share) for share in drawn_tensors["share"]],
         textposition="outside",
         cliponaxis=False,
         hovertext=labels,
@@ -181,19 +190,18 @@ def tensor_bars(
     plot = figure(
         theme,
         trace,
-        xaxis=_size_axis(f"{unit} per step, one way", 1.15 * float(sizes.max(initial=0))),
+        xaxis=_size_axis(
+            f"{unit_name} per step, one way", 1.15 * float(scaled_sizes.max(initial=0))
+        ),
         yaxis=axes.labelled_rows([f"{label} " for label in labels], theme),
         bargap=0.3 if len(labels) > FEW_TENSORS else 0.6,
         margin={"t": 26},
     )
     if mean_bytes:
-        mean_size = mean_bytes * sizes[0] / step_bytes[0]
-        font = {"color": theme.secondary, "size": 11}
+        mean_size = mean_bytes * scaled_sizes[0] / step_bytes[0]
+        position = {"x": mean_size, "y": 1, "yref": "paper", "yanchor": "bottom"}
         plot.add_vline(x=mean_size, line={"dash": "dot", "color": theme.secondary, "width": 1.5})
-        plot.add_annotation(
-            x=mean_size, y=1, yref="paper", yanchor="bottom", text="mean shard", showarrow=False,
-            font=font,
-        )  # fmt: skip
+        plot.add_annotation(drawing.label("mean shard", theme.secondary, position))
     length_ms = (pl.col("longest_end_ns") - pl.col("longest_start_ns")) / 1e6
     table = tensors_of_shard.select(
         "tensor",
@@ -204,21 +212,22 @@ def tensor_bars(
         length_ms.round(3).alias("longest request (ms)"),
         pl.col("rank").alias("of rank"),
     )
-    return Drawing(plot, _tensor_sentence(tensors_of_shard, shard, mean_bytes), table.to_dicts())
+    return Drawing(plot, _describe_tensors(tensors_of_shard, shard, mean_bytes), table.to_dicts())
 
 
 def _size_axis(title: str, high: float) -> dict[str, Any]:
     return {"fixedrange": True, "range": [0, high or 1], "title": {"text": title}}
 
 
-def _tensor_sentence(tensors: pl.DataFrame, shard: int, mean_bytes: float | None) -> str:
-    largest = tensors.row(0, named=True)
-    name, size = text.safe(largest["tensor"]), text.size(largest["step_bytes"])
+def _describe_tensors(tensors_of_shard: pl.DataFrame, shard: int, mean_bytes: float | None) -> str:
+    """Return the largest tensor of a shard, and whether it exceeds the mean shard."""
+    largest_tensor = tensors_of_shard.row(0, named=True)
+    name, size = text.safe(largest_tensor["tensor"]), text.size(largest_tensor["step_bytes"])
     sentence = (
-        f"Shard {shard} serves {text.count(tensors.height, 'tensor')}; {name} ({size} per step, one "
-        f"way) is {text.percent(largest['share'])} of its bytes."
+        f"Shard {shard} serves {text.count(tensors_of_shard.height, 'tensor')}; {name} ({size} "
+        f"per step, one way) is {text.percent(largest_tensor['share'])} of its bytes."
     )
-    if not mean_bytes or largest["step_bytes"] <= mean_bytes:
+    if not mean_bytes or largest_tensor["step_bytes"] <= mean_bytes:
         return sentence
     return (
         f"{sentence} Alone it exceeds the mean shard's {text.size(mean_bytes)}: unless it is "
@@ -227,40 +236,40 @@ def _tensor_sentence(tensors: pl.DataFrame, shard: int, mean_bytes: float | None
 
 
 def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a bar a placement; the diamond is the least that any placement of its kind could have."""
+    """Draw the bytes of each placement's (row's) fullest shard; diamond: its lower bound."""
     if placements.is_empty():
         return empty(theme, "No request has a byte count: placements cannot be evaluated.")
-    rows = placements.to_dicts()
-    unit, fullest_size = scaled(placements["most_bytes"].to_numpy().astype(float), BYTES)
-    factor = rows[0]["most_bytes"] / fullest_size[0]
-    labels = [f"{_name_placement(row)} " for row in rows]
+    placement_rows = placements.to_dicts()
+    unit_name, fullest_size = scaled(placements["most_bytes"].to_numpy().astype(float), BYTES)
+    unit_bytes = placement_rows[0]["most_bytes"] / fullest_size[0]
+    labels = [f"{_name_placement(row)} " for row in placement_rows]
     trace = bars(
         labels,
         fullest_size,
-        [theme.quiet if row["placement"] == "now" else theme.accent for row in rows],
-        f"%{{y}}: %{{x:,.2f}} {unit} on the max shard, %{{customdata}} effective shards",
-        text=[_saving_text(row) for row in rows],
+        [theme.quiet if row["placement"] == "now" else theme.accent for row in placement_rows],
+        f"%{{y}}: %{{x:,.2f}} {unit_name} on the max shard, %{{customdata}} effective shards",
+        text=[_saving_text(row) for row in placement_rows],
         textposition="outside",
         cliponaxis=False,
-        customdata=[f"{row['effective_shards']:.1f}" for row in rows],
+        customdata=[f"{row['effective_shards']:.1f}" for row in placement_rows],
     )
-    diamonds, hover = {"symbol": "diamond", "size": 10}, f"lower bound %{{x:,.2f}} {unit}"
-    bound_size = placements["least_bytes"].to_numpy() / factor
-    bounds = dots(bound_size, labels, diamonds | {"color": theme.text}, hover)
+    marker, hover = {"symbol": "diamond", "size": 10}, f"lower bound %{{x:,.2f}} {unit_name}"
+    bound_size = placements["least_bytes"].to_numpy() / unit_bytes
+    bound_dots = dots(bound_size, labels, marker | {"color": theme.text}, hover)
     plot = figure(
         theme,
         trace,
-        bounds,
-        xaxis=_size_axis(f"{unit} per step on the max shard", 1.3 * float(fullest_size.max())),
+        bound_dots,
+        xaxis=_size_axis(f"{unit_name} per step on the max shard", 1.3 * float(fullest_size.max())),
         yaxis=axes.rows_of(len(labels), theme),
         bargap=0.35,
         margin={"t": 22},
     )
-    font = {"size": 11, "color": theme.secondary}
+    label_font = {"size": 11, "color": theme.secondary}
     plot.add_vline(
-        x=rows[0]["mean_bytes"] / factor,
+        x=placement_rows[0]["mean_bytes"] / unit_bytes,
         line={"dash": "dot", "color": theme.secondary, "width": 1.5},
-        annotation={"text": "mean shard", "yanchor": "bottom", "font": font},
+        annotation={"text": "mean shard", "yanchor": "bottom", "font": label_font},
         annotation_position="top",
     )
     table = placements.select(
@@ -271,27 +280,32 @@ def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
         pl.col("effective_shards").round(2).alias("effective shards"),
         (100 * pl.col("saving")).round(2).alias("saving (% of job time)"),
     )
-    return Drawing(plot, placement_sentence(placements), table.to_dicts())
+    return Drawing(plot, describe_placements(placements), table.to_dicts())
 
 
 def _name_placement(row: dict[str, Any]) -> str:
     return PLACEMENT_NAMES.get(row["placement"], row["placement"])
 
 
-def placement_sentence(placements: pl.DataFrame) -> str:
-    """Return the effective shards, and what the best placement would save."""
-    alternatives = {row["placement"]: row for row in placements.to_dicts()}
-    row = alternatives.pop("now")
-    shards = round(row["effective_shards"] * row["most_bytes"] / max(row["mean_bytes"], 1))
-    sentence = f"Effective shards: {row['effective_shards']:.1f} of {shards}"
-    if any(row["saving"] is None for row in alternatives.values()):
-        return f"{sentence}; its requests cannot be replayed: what a placement saves is not known."
-    option = max(alternatives.values(), key=lambda row: row["saving"], default=row)
-    if option["saving"] < LEAST_SAVING:
-        return f"{sentence}; no other placement would shorten the job."
+def describe_placements(placements: pl.DataFrame) -> str:
+    """Return the effective shards of now, and what the best placement would save."""
+    alternatives = {placement["placement"]: placement for placement in placements.to_dicts()}
+    current = alternatives.pop("now")
+    ratio_to_mean = current["most_bytes"] / max(current["mean_bytes"], 1)
+    shard_count = round(current["effective_shards"] * ratio_to_mean)
+    effective_text = f"Effective shards: {current['effective_shards']:.1f} of {shard_count}"
+    if any(placement["saving"] is None for placement in alternatives.values()):
+        return (
+            f"{effective_text}; its requests cannot be replayed: what a placement saves is not "
+            "known."
+        )
+    best_alternative = max(alternatives.values(), key=lambda row: row["saving"], default=current)
+    if best_alternative["saving"] < LEAST_SAVING:
+        return f"{effective_text}; no other placement would shorten the job."
     return (
-        f"{sentence}; placement “{_name_placement(option)}”: {option['effective_shards']:.1f}, and the "
-        f"job would be {text.percent(option['saving'])} shorter, by replay of its requests."
+        f"{effective_text}; placement “{_name_placement(best_alternative)}”: "
+        f"{best_alternative['effective_shards']:.1f}, and the job would be "
+        f"{text.percent(best_alternative['saving'])} shorter, by replay of its requests."
     )
 
 
@@ -321,24 +335,29 @@ PANELS: Final = (
 
 
 def staleness(workers: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a row a worker, the stalest first if they are many; `workers` as in `analyses.asynchrony`."""
+    """Draw a row per worker: its updates, their staleness, its time serialized at the server."""
     if workers.is_empty():
         return empty(theme, SYNCHRONOUS)
     order = pl.max_horizontal(pl.col("staleness").fill_null(0), pl.col("turn_share").fill_null(0))
-    drawn = workers.sort(order, descending=True).head(MOST_WORKERS).sort("rank")
-    measured = [panel for panel in PANELS if (drawn[panel.column].fill_null(0) > 0).any()]
-    titles = [panel.title for panel in measured]
+    drawn_workers = workers.sort(order, descending=True).head(MOST_WORKERS).sort("rank")
+    drawn_panels = [
+        panel for panel in PANELS if (drawn_workers[panel.column].fill_null(0) > 0).any()
+    ]
+    titles = [panel.title for panel in drawn_panels]
     plot = panels(titles, theme, 0.05, margin={"t": 48}, bargap=0.3)
-    labels, ranks = [f"worker {rank} " for rank in drawn["rank"]], drawn["rank"].to_list()
-    for column, panel in enumerate(measured, start=1):
+    labels = [f"worker {rank} " for rank in drawn_workers["rank"]]
+    ranks = drawn_workers["rank"].to_list()
+    for column, panel in enumerate(drawn_panels, start=1):
         cell, hover = {"row": 1, "col": column}, f"%{{y}}: %{{x:.2f}} {panel.unit}"
-        values = drawn[panel.column] * panel.factor
+        values = drawn_workers[panel.column] * panel.factor
         plot.add_trace(bars(labels, values, theme.accent, hover, customdata=ranks), **cell)
         if panel.column == "staleness":
             ring = {"symbol": "circle-open", "size": 9, "color": theme.loss, "line": {"width": 2}}
             hover, options = "%{y}: at most %{x} versions", {"cliponaxis": False}
-            worst = dots(drawn["staleness_max"], labels, ring, hover, customdata=ranks, **options)
-            plot.add_trace(worst, **cell)
+            worst_dots = dots(
+                drawn_workers["staleness_max"], labels, ring, hover, customdata=ranks, **options
+            )
+            plot.add_trace(worst_dots, **cell)
         if panel.even:
             plot.add_vline(x=panel.even, line={"dash": "dot", "color": theme.secondary}, **cell)
     plot.update_xaxes(fixedrange=True, rangemode="tozero", nticks=5)
@@ -352,19 +371,20 @@ def staleness(workers: pl.DataFrame, theme: Theme) -> Drawing:
         (pl.col("turn_ns") / 1e6).round(2).alias("serialized at the server (ms)"),
         (100 * pl.col("turn_share")).round(2).alias("% of the job"),
     )
-    return Drawing(plot, staleness_sentence(workers), table.to_dicts())
+    return Drawing(plot, describe_staleness(workers), table.to_dicts())
 
 
-def staleness_sentence(workers: pl.DataFrame) -> str:
+def describe_staleness(workers: pl.DataFrame) -> str:
     """Return the stalest worker, how even updates are, and how long workers are serialized."""
     sentences = []
-    stale = workers.drop_nulls("staleness").sort("staleness", descending=True)
-    if not stale.is_empty():
-        stalest = stale.row(0, named=True)
+    workers_by_staleness = workers.drop_nulls("staleness").sort("staleness", descending=True)
+    if not workers_by_staleness.is_empty():
+        stalest_worker = workers_by_staleness.row(0, named=True)
         sentences.append(
-            f"Worker {stalest['rank']}'s updates are the stalest: made from weights "
-            f"{stalest['staleness']:.1f} versions old on average, {stalest['staleness_max']} at most."
-            if stalest["staleness"]
+            f"Worker {stalest_worker['rank']}'s updates are the stalest: made from weights "
+            f"{stalest_worker['staleness']:.1f} versions old on average, "
+            f"{stalest_worker['staleness_max']} at most."
+            if stalest_worker["staleness"]
             else "Every update is made from the newest weights."
         )
     rates = workers["rate"].drop_nulls().to_list()
@@ -373,8 +393,8 @@ def staleness_sentence(workers: pl.DataFrame) -> str:
         sentences.append(
             f"Workers make between {lowest:.2f} and {highest:.2f} times the mean number of updates."
         )
-    shares = workers["turn_share"].drop_nulls().to_list()
-    if shares:
-        mean = text.percent(sum(shares) / len(shares))
-        sentences.append(f"They are serialized at the server {mean} of the time.")
+    turn_shares = workers["turn_share"].drop_nulls().to_list()
+    if turn_shares:
+        mean_text = text.percent(sum(turn_shares) / len(turn_shares))
+        sentences.append(f"They are serialized at the server {mean_text} of the time.")
     return " ".join(sentences) or SYNCHRONOUS

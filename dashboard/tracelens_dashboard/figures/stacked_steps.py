@@ -10,14 +10,13 @@ from plotly import graph_objects as go
 from tracelens.lod import step_times
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, quantity
-from tracelens_dashboard.figures.drawing import figure
+from tracelens_dashboard.figures.drawing import Rows, figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
 
-    from tracelens_dashboard.figures.drawing import Rows
     from tracelens_dashboard.theme import Theme
 
 MOST_BARS: Final = 320
@@ -33,43 +32,44 @@ class Layer(NamedTuple):
 
 
 def draw(table: pl.DataFrame, layers: Sequence[Layer], theme: Theme) -> go.Figure:
-    """Draw a table with a row a step, in order of `step`; a bar's `customdata` ends with its step."""
+    """Stack the layers (ns) of each step (row); of steps that share a bar the longest."""
     times_ns = table.select(layer.column for layer in layers).to_numpy()
     totals_ns = times_ns.sum(axis=1)
-    neighbours = step_times.split_evenly(table.height, MOST_BARS)
-    rows = [part.start + int(totals_ns[part].argmax()) for part in neighbours]
-    steps = table["step"].to_numpy()[rows].tolist()
+    step_groups = step_times.split_evenly(table.height, MOST_BARS)
+    drawn_rows = [group.start + int(totals_ns[group].argmax()) for group in step_groups]
+    steps = table["step"].to_numpy()[drawn_rows].tolist()
     traces = []
-    for column, layer in enumerate(layers):
-        drawn_ns = times_ns[rows, column]
-        data = zip(map(text.duration, drawn_ns.tolist()), steps, strict=True)
+    for layer_index, layer in enumerate(layers):
+        layer_ns = times_ns[drawn_rows, layer_index]
+        texts_and_steps = zip(map(text.duration, layer_ns.tolist()), steps, strict=True)
         trace = go.Bar(
             name=layer.name,
             x=steps,
-            y=drawn_ns,
-            width=_widths(steps),
+            y=layer_ns,
+            width=_choose_widths(steps),
             marker={"color": layer.colour, "line": {"width": 0}},
-            customdata=[list(pair) for pair in data],
+            customdata=[list(pair) for pair in texts_and_steps],
             hovertemplate=f"step %{{x}}, {layer.name}: %{{customdata[0]}}<extra></extra>",
         )
         traces.append(trace)
-    high_ns = max(float(np.quantile(totals_ns[rows], SCALE_QUANTILE)), 1.0) * 1.1
+    high_ns = max(float(np.quantile(totals_ns[drawn_rows], SCALE_QUANTILE)), 1.0) * 1.1
     time_axis = axes.durations(high_ns) | {"range": [0, high_ns]}
     bar_layout = {"barmode": "stack", "bargap": 0} | axes.LEGEND
     return figure(theme, *traces, xaxis=axes.STEPS, yaxis=time_axis, **bar_layout)
 
 
-def rows(table: pl.DataFrame, layers: Sequence[Layer], most: int = 500) -> Rows:
-    """List the steps with most of it."""
-    totals = table.select(layer.column for layer in layers).sum_horizontal()
-    longest = table.with_columns(total=totals).sort("total", descending=True).head(most)
+def rows(table: pl.DataFrame, layers: Sequence[Layer], most_rows: int = 500) -> Rows:
+    """List the longest steps, at most `most_rows`; `table` as in `draw`."""
+    totals_ns = table.select(layer.column for layer in layers).sum_horizontal()
+    longest = table.with_columns(total=totals_ns).sort("total", descending=True).head(most_rows)
     columns: quantity.Columns = {
         "step": "step", **{layer.name: (layer.column, quantity.time) for layer in layers}
     }  # fmt: skip
     return quantity.tabulate(longest, columns)
 
 
-def _widths(steps: list[int]) -> list[float]:
+def _choose_widths(steps: list[int]) -> list[float]:
+    """Return the width of each bar: up to the next step, but no wider than the median bar."""
     gaps = np.diff(steps, append=steps[-1] + 1)
     median_gap = max(float(np.median(gaps)), 1.0)
     return np.minimum(np.maximum(gaps, 1), median_gap).astype(float).tolist()

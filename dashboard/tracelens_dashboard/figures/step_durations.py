@@ -10,9 +10,9 @@ from plotly import graph_objects as go
 from tracelens.lod import step_times
 from tracelens.model.fmt import capital
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes, histogram, quantity
+from tracelens_dashboard.figures import axes, drawing, histogram, quantity
 from tracelens_dashboard.figures.axes import rank_label, ranks_and_steps
-from tracelens_dashboard.figures.drawing import Drawing, empty, figure
+from tracelens_dashboard.figures.drawing import Drawing, Rows, empty, figure
 from tracelens_dashboard.figures.histogram import QUANTILES
 
 if TYPE_CHECKING:
@@ -21,22 +21,19 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats
     from tracelens.lod.regimes import Regime
     from tracelens.lod.step_times import StepGrid, StepTimes
-    from tracelens_dashboard.figures.drawing import Rows
     from tracelens_dashboard.theme import Theme
 
 MOST_POINTS: Final = 800
 MOST_MARKS: Final = 4
 MOST_REGIMES_NAMED: Final = 5
-FAR_RATIO: Final = (
-    2.5  # to the median step: a first step that loads libraries does not set the scale
-)
+FAR_RATIO: Final = 2.5  # to the median step: a first step that loads libraries sets no scale
 MOST_CELLS_LISTED: Final = 200
 SAME_SHARE: Final = 0.05  # of a step's time: ranks that differ by less take the same
 COUNTED: Final = "steps of ranks"
 NO_STEPS: Final = "No steps recorded."
 ALIKE: Final = (
-    " All ranks take about the same time, since they wait for each other: choose compute time to see "
-    "which rank causes the wait."
+    " All ranks take about the same time, since they wait for each other: choose compute time to "
+    "see which rank causes the wait."
 )
 LOW_QUANTILE, HIGH_QUANTILE = 0.05, 0.98  # of cells, and of the longest of columns
 LEAST_SCALE, MOST_SCALE = 1.25, 2.5  # where the map's scale ends, times the median step
@@ -52,55 +49,60 @@ class Mark(NamedTuple):
 
 
 def over_run(
-    times: StepTimes, levels: Sequence[Regime], marks: Sequence[Mark], measure: str, theme: Theme
+    times: StepTimes,
+    regimes: Sequence[Regime],
+    marks: Sequence[Mark],
+    measure_name: str,
+    theme: Theme,
 ) -> Drawing:
-    """Draw the series; of a long run each point is the longest of some neighbouring steps."""
+    """Draw the slowest and the median rank's time per step; `measure_name` is what they measure."""
     if not times.steps:
         return empty(theme, NO_STEPS)
-    neighbours = step_times.split_evenly(len(times.steps), MOST_POINTS)
+    step_groups = step_times.split_evenly(len(times.steps), MOST_POINTS)
     drawn_marks = marks[:MOST_MARKS]
     median_ns = float(np.nanmedian(times.usual_ns))
-    most_ns = 1.1 * float(np.quantile(times.longest_ns, 0.98))  # nearly all steps are below
-    high_ns = min(float(np.nanmax(times.longest_ns)), max(FAR_RATIO * median_ns, most_ns) or 1.0)
-    top_ns = high_ns * (1.12 + 0.08 * len(drawn_marks))
+    nearly_all_ns = 1.1 * float(np.quantile(times.longest_ns, 0.98))  # nearly all steps are below
+    limit_ns = max(FAR_RATIO * median_ns, nearly_all_ns) or 1.0
+    highest_ns = min(float(np.nanmax(times.longest_ns)), limit_ns)
+    top_ns = highest_ns * (1.12 + 0.08 * len(drawn_marks))
     plot = figure(
         theme,
-        _slowest_line(times, neighbours, theme),
-        _median_line(times, neighbours, theme),
-        _regime_lines(times, levels, theme),
+        _draw_slowest(times, step_groups, theme),
+        _draw_medians(times, step_groups, theme),
+        _draw_regimes(times, regimes, theme),
         xaxis=axes.STEPS,
         yaxis=axes.durations(top_ns) | {"range": [0, top_ns]},
         showlegend=True,
         hovermode="closest",
         margin={"t": 30},
     )
-    for row, mark in enumerate(drawn_marks):
-        _add_mark(plot, mark, row, times.steps, theme)
-    summary = over_run_summary(times, levels, measure)
-    return Drawing(plot, summary, over_run_table(times, levels))
+    for label_row, mark in enumerate(drawn_marks):
+        _add_mark(plot, mark, label_row, times.steps, theme)
+    summary = over_run_summary(times, regimes, measure_name)
+    return Drawing(plot, summary, over_run_table(times, regimes))
 
 
-def over_run_summary(times: StepTimes, levels: Sequence[Regime], measure: str) -> str:
-    """Return the median, the longest, and the regimes."""
-    median_ns, index = float(np.nanmedian(times.usual_ns)), int(np.argmax(times.longest_ns))
+def over_run_summary(times: StepTimes, regimes: Sequence[Regime], measure_name: str) -> str:
+    """Return the median step, the longest one, and the regimes if there are several."""
+    median_ns, longest_index = float(np.nanmedian(times.usual_ns)), int(np.argmax(times.longest_ns))
     median_text = (
-        f"{capital(measure)}: {text.duration(median_ns)} on the median rank; the longest is "
-        f"{text.duration(float(times.longest_ns[index]))}, on rank {times.longest_rank[index]} in step "
-        f"{times.steps[index]}."
+        f"{capital(measure_name)}: {text.duration(median_ns)} on the median rank; the longest is "
+        f"{text.duration(float(times.longest_ns[longest_index]))}, on rank "
+        f"{times.longest_rank[longest_index]} in step {times.steps[longest_index]}."
     )
-    if len(levels) < 2:
+    if len(regimes) < 2:
         return f"{median_text} One regime over the whole run."
-    regimes = [
-        f"{text.duration(one.level)} in {text.steps(times.steps[one.first], times.steps[one.last])}"
-        for one in levels[:MOST_REGIMES_NAMED]
+    regime_texts = [
+        f"{text.duration(regime.level)} in "
+        f"{text.steps(times.steps[regime.first], times.steps[regime.last])}"
+        for regime in regimes[:MOST_REGIMES_NAMED]
     ]
-    others = len(levels) - MOST_REGIMES_NAMED
-    return (
-        f"{median_text} Regimes: {', '.join(regimes)}{f' and {others} more' if others > 0 else ''}."
-    )
+    other_count = len(regimes) - MOST_REGIMES_NAMED
+    others_text = f" and {other_count} more" if other_count > 0 else ""
+    return f"{median_text} Regimes: {', '.join(regime_texts)}{others_text}."
 
 
-def over_run_table(times: StepTimes, levels: Sequence[Regime]) -> Rows:
+def over_run_table(times: StepTimes, regimes: Sequence[Regime]) -> Rows:
     """List the regimes."""
     return [
         {
@@ -108,91 +110,80 @@ def over_run_table(times: StepTimes, levels: Sequence[Regime]) -> Rows:
             "first step": times.steps[regime.first],
             "last step": times.steps[regime.last],
             "level": quantity.time(regime.level),
-            "vs. first": quantity.change(regime.level / max(levels[0].level, 1e-9) - 1),
+            "vs. first": quantity.change(regime.level / max(regimes[0].level, 1e-9) - 1),
             "longest": quantity.time(float(times.longest_ns[regime.first : regime.last + 1].max())),
         }
-        for number, regime in enumerate(levels, 1)
+        for number, regime in enumerate(regimes, 1)
     ]
 
 
-def _slowest_line(times: StepTimes, neighbours: list[slice], theme: Theme) -> go.Scatter:
-    indexes = [steps.start + int(times.longest_ns[steps].argmax()) for steps in neighbours]
-    longest_ns = [float(times.longest_ns[index]) for index in indexes]
-    return go.Scatter(
+def _draw_slowest(times: StepTimes, step_groups: list[slice], theme: Theme) -> go.Scatter:
+    """Draw the longest step of any rank in each group of steps."""
+    step_indexes = [group.start + int(times.longest_ns[group].argmax()) for group in step_groups]
+    longest_ns = [float(times.longest_ns[step_index]) for step_index in step_indexes]
+    return drawing.lines(
+        [times.steps[step_index] for step_index in step_indexes],
+        longest_ns,
+        {"color": theme.quiet, "width": 1},
+        "step %{x}, slowest: rank %{customdata[1]}: %{customdata[2]}",
         name="slowest rank",
-        x=[times.steps[index] for index in indexes],
-        y=longest_ns,
-        mode="lines+markers" if len(indexes) <= MOST_POINTS / 4 else "lines",
-        line={"color": theme.quiet, "width": 1},
+        mode="lines+markers" if len(step_indexes) <= MOST_POINTS / 4 else "lines",
         marker={"size": 4, "color": theme.quiet},
         customdata=[
-            [times.steps[index], times.longest_rank[index], text.duration(ns)]
-            for index, ns in zip(indexes, longest_ns, strict=True)
+            [times.steps[step_index], times.longest_rank[step_index], text.duration(ns)]
+            for step_index, ns in zip(step_indexes, longest_ns, strict=True)
         ],
-        hovertemplate="step %{x}, slowest: rank %{customdata[1]}: %{customdata[2]}<extra></extra>",
     )
 
 
-def _median_line(times: StepTimes, neighbours: list[slice], theme: Theme) -> go.Scatter:
-    steps, medians_ns = [times.steps[part.start] for part in neighbours], []
-    for part in neighbours:
-        known_ns = times.usual_ns[part]
+def _draw_medians(times: StepTimes, step_groups: list[slice], theme: Theme) -> go.Scatter:
+    """Draw the median rank's time in each group of steps; None where no rank has one."""
+    first_steps, medians_ns = [times.steps[group.start] for group in step_groups], []
+    for group in step_groups:
+        known_ns = times.usual_ns[group]
         known_ns = known_ns[np.isfinite(known_ns)]
         medians_ns.append(float(np.median(known_ns)) if len(known_ns) else None)
-    return go.Scatter(
+    return drawing.lines(
+        first_steps,
+        medians_ns,
+        {"color": theme.accent, "width": 1.6},
+        "step %{x}, median rank: %{customdata[2]}",
         name="median rank",
-        x=steps,
-        y=medians_ns,
-        mode="lines",
-        line={"color": theme.accent, "width": 1.6},
         customdata=[
             [step, None, text.duration(ns or 0.0)]
-            for step, ns in zip(steps, medians_ns, strict=True)
+            for step, ns in zip(first_steps, medians_ns, strict=True)
         ],
-        hovertemplate="step %{x}, median rank: %{customdata[2]}<extra></extra>",
     )
 
 
-def _regime_lines(times: StepTimes, levels: Sequence[Regime], theme: Theme) -> go.Scatter:
+def _draw_regimes(times: StepTimes, regimes: Sequence[Regime], theme: Theme) -> go.Scatter:
     """Draw each regime's level as a line of its own."""
     steps: list[float | None] = []
     levels_ns: list[float | None] = []
-    for regime in levels if len(levels) > 1 else ():
+    for regime in regimes if len(regimes) > 1 else ():
         steps += [times.steps[regime.first] - 0.5, times.steps[regime.last] + 0.5, None]
         levels_ns += [regime.level, regime.level, None]
-    return go.Scatter(
-        name="regime level",
-        x=steps,
-        y=levels_ns,
-        mode="lines",
-        line={"color": theme.text, "width": 2.2, "dash": "dash"},
-        hoverinfo="skip",
-    )
+    line = {"color": theme.text, "width": 2.2, "dash": "dash"}
+    return drawing.lines(steps, levels_ns, line, name="regime level")
 
 
-def _add_mark(plot: go.Figure, mark: Mark, row: int, steps: Sequence[int], theme: Theme) -> None:
+def _add_mark(
+    plot: go.Figure, mark: Mark, label_row: int, steps: Sequence[int], theme: Theme
+) -> None:
+    """Shade the steps of a finding, and name it `label_row` lines below the top."""
     colour = theme.loss if mark.fault else theme.secondary
-    middle = (mark.first + mark.last) / 2
-    share = (middle - steps[0]) / max(steps[-1] - steps[0], 1)
+    middle_step = (mark.first + mark.last) / 2
+    position_share = (middle_step - steps[0]) / max(steps[-1] - steps[0], 1)
     # A label grows to the side on which there is more room: never out of the plot.
-    anchor = "left" if share < 1 / 3 else "center" if share <= 2 / 3 else "right"
-    sides = {"x0": mark.first - 0.5, "x1": mark.last + 0.5}
-    plot.add_vrect(**sides, fillcolor=colour, opacity=0.09, line_width=0)
-    plot.add_annotation(
-        x=middle,
-        xanchor=anchor,
-        y=1,
-        yref="paper",
-        yanchor="top",
-        yshift=-15 * row,
-        text=mark.label,
-        showarrow=False,
-        font={"size": 11, "color": colour},
-    )
+    anchor = "left" if position_share < 1 / 3 else "center" if position_share <= 2 / 3 else "right"
+    extent = {"x0": mark.first - 0.5, "x1": mark.last + 0.5}
+    plot.add_vrect(**extent, fillcolor=colour, opacity=0.09, line_width=0)
+    position = {"x": middle_step, "xanchor": anchor, "yshift": -15 * label_row}
+    plot.add_annotation(drawing.label(mark.label, colour, position, drawing.AT_TOP))
 
 
-def by_rank(grid: StepGrid, theme: Theme, marked: tuple[int, int] | None = None) -> Drawing:
-    """Draw the cells; the scale ends at what few columns exceed, as a first step may be very long."""
+def by_rank(grid: StepGrid, theme: Theme, marked_steps: tuple[int, int] | None = None) -> Drawing:
+    """Draw the time of each rank in each step; `marked_steps`, first to last, are framed."""
     cells_ns, steps, ranks = grid.cells_ns, grid.times.steps, grid.times.ranks
     if not cells_ns.size or np.isnan(cells_ns).all():
         return empty(theme, NO_STEPS)
@@ -211,48 +202,47 @@ def by_rank(grid: StepGrid, theme: Theme, marked: tuple[int, int] | None = None)
         text=[[text.duration(float(ns)) for ns in row] for row in np.nan_to_num(cells_ns)],
         hovertemplate="%{y}, step %{x}: %{text}<extra></extra>",
     )
-    plot = figure(theme, trace, **ranks_and_steps(labels, theme, marked))
+    plot = figure(theme, trace, **ranks_and_steps(labels, theme, marked_steps))
     return Drawing(plot, by_rank_summary(grid), by_rank_table(grid))
 
 
 def by_rank_summary(grid: StepGrid) -> str:
-    """Return the longest step, and how many ranks and steps share a cell."""
+    """Return the longest step and its rank, and how many ranks and steps share a cell."""
     cells_ns = np.nan_to_num(grid.cells_ns, nan=-1)
-    row, column = np.unravel_index(int(cells_ns.argmax()), cells_ns.shape)
-    rank, step = grid.longest(int(row), int(column))
-    ranks = max(part.stop - part.start for part in grid.rows)
-    steps = max(part.stop - part.start for part in grid.columns)
-    step_ns = grid.cells_ns[:, column]
-    is_alone = float(np.nanmax(step_ns)) > (1 + SAME_SHARE) * float(np.nanmin(step_ns))
-    hint = ALIKE if len(cells_ns) > 1 and not is_alone else ""
-    if ranks * steps > 1:
+    row_index, column_index = np.unravel_index(int(cells_ns.argmax()), cells_ns.shape)
+    rank, step = grid.longest(int(row_index), int(column_index))
+    ranks_per_cell = max(group.stop - group.start for group in grid.rows)
+    steps_per_cell = max(group.stop - group.start for group in grid.columns)
+    column_ns = grid.cells_ns[:, column_index]
+    ranks_differ = float(np.nanmax(column_ns)) > (1 + SAME_SHARE) * float(np.nanmin(column_ns))
+    hint = ALIKE if len(cells_ns) > 1 and not ranks_differ else ""
+    if ranks_per_cell * steps_per_cell > 1:
         hint += (
-            f" Each cell is the maximum over up to {text.count(ranks, 'rank')} and "
-            f"{text.count(steps, 'step')}."
+            f" Each cell is the maximum over up to {text.count(ranks_per_cell, 'rank')} and "
+            f"{text.count(steps_per_cell, 'step')}."
         )
-    longest = text.duration(float(cells_ns[row, column]))
-    return (
-        f"The longest is {longest}, {f'on rank {rank} in' if is_alone else 'in'} step {step}.{hint}"
-    )
+    longest_text = text.duration(float(cells_ns[row_index, column_index]))
+    position = f"on rank {rank} in" if ranks_differ else "in"
+    return f"The longest is {longest_text}, {position} step {step}.{hint}"
 
 
 def by_rank_table(grid: StepGrid) -> Rows:
     """List the longest cells."""
     cells_ns = np.nan_to_num(grid.cells_ns, nan=-1)
     count = min(cells_ns.size, MOST_CELLS_LISTED)
-    longest = np.argpartition(-cells_ns.ravel(), count - 1)[:count]
-    rows = []
-    for cell in longest[np.argsort(-cells_ns.ravel()[longest], kind="stable")].tolist():
-        row, column = divmod(cell, cells_ns.shape[1])
-        if cells_ns[row, column] >= 0:
-            rank, step = grid.longest(row, column)
-            duration = quantity.time(float(cells_ns[row, column]))
-            rows.append({"rank": rank, "step": step, "duration": duration})
-    return rows
+    longest_cells = np.argpartition(-cells_ns.ravel(), count - 1)[:count]
+    table_rows = []
+    for cell in longest_cells[np.argsort(-cells_ns.ravel()[longest_cells], kind="stable")].tolist():
+        row_index, column_index = divmod(cell, cells_ns.shape[1])
+        if cells_ns[row_index, column_index] >= 0:
+            rank, step = grid.longest(row_index, column_index)
+            duration = quantity.time(float(cells_ns[row_index, column_index]))
+            table_rows.append({"rank": rank, "step": step, "duration": duration})
+    return table_rows
 
 
 def _choose_scale(cells_ns: Floats) -> tuple[float, float]:
-    """Choose the scale by the median step: neither noise nor few long steps use its colours up."""
+    """Return the ends of the colour scale, in ns: neither noise nor few long steps use it up."""
     median_ns = float(np.nanmedian(cells_ns))
     low_ns = min(float(np.nanquantile(cells_ns, LOW_QUANTILE)), median_ns)
     longest_ns = np.nan_to_num(cells_ns).max(axis=0)
@@ -260,36 +250,36 @@ def _choose_scale(cells_ns: Floats) -> tuple[float, float]:
     return low_ns, max(high_ns, LEAST_SCALE * median_ns, 1.0)
 
 
-def distribution(times: StepTimes, measure: str, theme: Theme) -> Drawing:
-    """Draw the distribution."""
+def distribution(times: StepTimes, measure_name: str, theme: Theme) -> Drawing:
+    """Draw how many steps of ranks lasted how long; `measure_name` is what `times` measure."""
     is_known = np.isfinite(times.sample_ns)
     sample_ns = times.sample_ns[is_known]
     if not sample_ns.size:
         return empty(theme, NO_STEPS)
     edges = histogram.choose_edges(sample_ns)
     counts = np.histogram(sample_ns, edges)[0].astype(float)
-    examples = _examples(times, is_known, edges)
-    series = [histogram.Series(measure, edges, counts, theme.accent, examples)]
+    examples = _choose_examples(times, is_known, edges)
+    series = [histogram.Series(measure_name, edges, counts, theme.accent, examples)]
     quantiles_ns = np.quantile(sample_ns, list(QUANTILES.values())).tolist()
-    plot = histogram.draw(series, measure, COUNTED, theme)
+    plot = histogram.draw(series, measure_name, COUNTED, theme)
     histogram.mark(plot, list(zip(QUANTILES, quantiles_ns, strict=True)), theme)
     p50, p90, p99 = map(text.duration, quantiles_ns)
-    sampled = f" Every {times.every}th step is counted." if times.every > 1 else ""
-    summary = f"p50 {p50}, p90 {p90}, p99 {p99}.{sampled}"
+    sampled_text = f" Every {times.every}th step is counted." if times.every > 1 else ""
+    summary = f"p50 {p50}, p90 {p90}, p99 {p99}.{sampled_text}"
     return Drawing(plot, summary, histogram.rows(series, COUNTED))
 
 
-def _examples(times: StepTimes, is_known: Flags, edges: Floats) -> list[Any]:
-    """Return rank and step of the longest of every bar."""
-    rows, columns = np.nonzero(is_known)
+def _choose_examples(times: StepTimes, is_known: Flags, edges: Floats) -> list[Any]:
+    """Return [rank, step] of the longest step between `edges` (ns); None for an empty bar."""
+    rank_indexes, sample_indexes = np.nonzero(is_known)
     sample_ns = times.sample_ns[is_known]
     order = np.argsort(sample_ns, kind="stable")
     last_in_bar = np.searchsorted(sample_ns[order], edges[1:], side="left") - 1
-    longest = order[np.maximum(last_in_bar, 0)]
+    longest_in_bar = order[np.maximum(last_in_bar, 0)]
     sampled_steps = times.steps[:: times.every]
     return [
-        [times.ranks[rows[index]], sampled_steps[columns[index]]]
-        if sample_ns[index] >= low_ns
+        [times.ranks[rank_indexes[sample_index]], sampled_steps[sample_indexes[sample_index]]]
+        if sample_ns[sample_index] >= low_ns
         else None
-        for index, low_ns in zip(longest.tolist(), edges[:-1].tolist(), strict=True)
+        for sample_index, low_ns in zip(longest_in_bar.tolist(), edges[:-1].tolist(), strict=True)
     ]

@@ -29,9 +29,9 @@ EXPLANATION: Final = (
 QUESTION: Final = "Do ranks wait for each other, or for the network?"
 NO_DATA: Final = (
     "No collective entered by several ranks is in this trace. Hooks record them: PyTorch DDP and "
-    "torch.distributed, Horovod and MPI, with “tracelens record” or tl.attach(…). In your own code, "
-    "“with tl.span('reduce', kind='reduction', op='allreduce', nbytes=n): …” records a call; calls "
-    "match by communicator and number."
+    "torch.distributed, Horovod and MPI, with “tracelens record” or tl.attach(…). In your own "
+    "code, “with tl.span('reduce', kind='reduction', op='allreduce', nbytes=n): …” records a "
+    "call; calls match by communicator and number."
 )
 WITH_SERVERS: Final = (
     "This run has parameter servers: see the page “PS shards” for traffic between them and workers."
@@ -43,19 +43,16 @@ def _draw_distribution(store: Store, theme: Theme) -> Drawing:
     return arrival_skew.distribution(store.table("arrivals_spread"), uncertainty_ns, theme)
 
 
-def _draw_links(store: Store, theme: Theme) -> Drawing:
-    return bandwidth.by_link(store.table("links"), theme, links.slow_links(store))
-
-
 def _link_to_largest_skew(store: Store, point: dict[str, Any]) -> str:
-    """Show the collective of a step with the largest arrival skew."""
+    """Link to the collective of a step with the largest arrival skew, else to the step."""
     step = int(point["x"])
-    calls = store.table("arrivals_by_step").filter(step=step).select("first_ns", "over_ns").rows()
-    return links.to_call(store, Window(*calls[0])) if calls else links.to_step(store, step)
+    step_row = store.table("arrivals_by_step").filter(step=step)
+    calls = [Window(*ends_ns) for ends_ns in step_row.select("first_ns", "over_ns").iter_rows()]
+    return links.to_call(store, calls[0]) if calls else links.to_step(store, step)
 
 
 def _link_to_call(store: Store, point: dict[str, Any]) -> str | None:
-    """Show the call behind a mark, selected."""
+    """Link to the call behind a mark; None where the mark has none."""
     _, call = point.get("customdata") or (None, None)
     if not call:
         return None
@@ -63,18 +60,11 @@ def _link_to_call(store: Store, point: dict[str, Any]) -> str | None:
     return links.to_call(store, Window(first_ns, over_ns))
 
 
-def _link_to_ends(store: Store, point: dict[str, Any]) -> str:
-    """Show both ends of a link between ranks, in the whole run."""
-    return links.to_ranks(store, tuple(point["customdata"][1]))
-
-
 EXCHANGE: Final = ChartCard(
     name="collective-exchange",
     title="Wait and transfer per step",
-    explanation=(
-        "Time in collectives per rank and step: until the last arrival it is wait, after it "
-        "transfer."
-    ),
+    explanation="Time in collectives per rank and step: until the last arrival it is wait, after "
+    "it transfer.",
     draw=from_tables(arrival_skew.by_step, "arrivals_by_step"),
     link_from_mark=_link_to_largest_skew,
     span=HALF,
@@ -90,10 +80,8 @@ SKEW: Final = ChartCard(
 LAST_ARRIVALS: Final = ChartCard(
     name="collective-last",
     title="Last arrivals",
-    explanation=(
-        "In how many calls a rank arrived last, beside what chance gives (whiskers); wait "
-        "caused alone is what all waited for that one rank."
-    ),
+    explanation="In how many calls a rank arrived last, beside what chance gives (whiskers); wait "
+    "caused alone is what all waited for that one rank.",
     draw=from_tables(arrival_skew.last_arrivals, "arrivals_last"),
     height_px=fit_rows(
         lambda store: min(len(store.ranks), arrival_skew.MOST_RANKS), 90, 24, chart.PLOT_PX
@@ -112,10 +100,8 @@ DISTRIBUTION: Final = ChartCard(
 BANDWIDTH: Final = ChartCard(
     name="collective-speed",
     title="Bandwidth by message size",
-    explanation=(
-        "Filled: bus bandwidth; hollow: algorithm bandwidth; a colour for each operation, "
-        "number of ranks and algorithm. Dashed: the fitted cost model."
-    ),
+    explanation="Filled: bus bandwidth; hollow: algorithm bandwidth; a colour for each operation, "
+    "number of ranks and algorithm. Dashed: the fitted cost model.",
     draw=from_tables(bandwidth.by_size, "bandwidths", "message_costs", "bandwidths_slowest"),
     height_px=chart.PLOT_PX + 60,
     link_from_mark=_link_to_call,
@@ -123,16 +109,16 @@ BANDWIDTH: Final = ChartCard(
 LINKS: Final = ChartCard(
     name="collective-links",
     title="Links between ranks",
-    explanation=(
-        "Bandwidth of messages between two ranks, the slowest first. Red: a finding names the "
-        "link."
+    explanation="Bandwidth of messages between two ranks, the slowest first. Red: a finding names "
+    "the link.",
+    draw=lambda store, theme: bandwidth.by_link(
+        store.table("links"), theme, links.slow_links(store)
     ),
-    draw=_draw_links,
     height_px=fit_rows(
         lambda store: min(store.table("links").height or 8, bandwidth.MOST_LINKS),
         90, 24, chart.PLOT_PX,
     ),
-    link_from_mark=_link_to_ends,
+    link_from_mark=lambda store, point: links.to_ranks(store, tuple(point["customdata"][1])),
 )  # fmt: skip
 CARDS: Final[tuple[ChartCard, ...]] = (
     EXCHANGE,
@@ -148,11 +134,11 @@ _lay_out_findings = finding_card.section_of_page("collectives-findings", PATH)
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
-    top = [heading.page_title(TITLE, EXPLANATION), html.P(QUESTION, className="summary")]
+    page_heading = [heading.page_title(TITLE, EXPLANATION), html.P(QUESTION, className="summary")]
     if store.table("arrivals_last").is_empty():
         lines = [NO_DATA, WITH_SERVERS] if store.shard_count else [NO_DATA]
-        return heading.page_in_words(top, *lines)
-    width = HALF if store.table("links").height else 12
-    cards = (*CARDS[:4], *(replace(card, span=width) for card in (BANDWIDTH, LINKS)))
-    parts = [*top, _lay_out_findings(store, view), chart.grid(cards, store, view)]
+        return heading.page_in_words(page_heading, *lines)
+    bandwidth_columns = HALF if store.table("links").height else 12
+    cards = (*CARDS[:4], *(replace(card, span=bandwidth_columns) for card in (BANDWIDTH, LINKS)))
+    parts = [*page_heading, _lay_out_findings(store, view), chart.grid(cards, store, view)]
     return html.Div(parts, className="page")

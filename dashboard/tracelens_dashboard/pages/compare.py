@@ -7,32 +7,28 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import Input, Output, State, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import Dash, Input, Output, State, dcc, html
 
-from tracelens.comparison import Steps
+from tracelens.comparison import Comparison, Metric, Steps
 from tracelens.comparison import compare as compare_runs
 from tracelens.comparison.series import CATEGORY_OF, MEAN_STEP_TIME, STEP_TIME, difference
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import baselines, chart, fields, finding_card, heading, live
 from tracelens_dashboard.components.chart import HALF_FROM_MEDIUM, ChartCard
 from tracelens_dashboard.components.timeline import side_by_side
-from tracelens_dashboard.figures import compare, overview
-from tracelens_dashboard.figures.drawing import empty
+from tracelens_dashboard.figures import compare
+from tracelens_dashboard.figures.drawing import Drawing, empty
+from tracelens_dashboard.pages.overview import WATERFALL
 from tracelens_dashboard.runs import current, selection
-from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.theme import Theme, name_of
 from tracelens_dashboard.view import links, state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.comparison import Comparison, Metric
-    from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
-    from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = links.COMPARE
@@ -43,12 +39,12 @@ CHOICE: Final = "compare-choice"
 NEW: Final = "compare-new"
 MOST_COMPARISONS_KEPT: Final = 2  # of which a page has the charts drawn
 ALONE: Final = (
-    "One run is served, so there is none to compare it with. Name another one beside it, or a folder "
-    "that holds both: tracelens serve DIR DIR ..."
+    "One run is served, so there is none to compare it with. Name another one beside it, or a "
+    "folder that holds both: tracelens serve DIR DIR ..."
 )
 CHOOSE: Final = (
-    "Choose the run to compare this one with, or several baselines. Steps are matched by their number "
-    "since the start, on the ranks that both have."
+    "Choose the run to compare this one with, or several baselines. Steps are matched by their "
+    "number since the start, on the ranks that both have."
 )
 NOT_CHOSEN: Final = "Choose a run to compare with."
 
@@ -63,14 +59,6 @@ def _draw_with_baseline(draw: Callable[[Store, Store, Theme], Drawing]) -> Calla
     return draw_pair
 
 
-def _draw_waterfall(store: Store, theme: Theme) -> Drawing:
-    return overview.waterfall(store.report.efficiency, theme)
-
-
-def _draw_baseline_waterfall(_store: Store, baseline: Store, theme: Theme) -> Drawing:
-    return overview.waterfall(baseline.report.efficiency, theme)
-
-
 def _draw_categories(store: Store, baseline: Store, theme: Theme) -> Drawing:
     names = current.name(store), current.name(baseline)
     return compare.by_category(_compare(store, baseline).phases, names, theme)
@@ -81,20 +69,13 @@ def _draw_map(store: Store, baseline: Store, theme: Theme) -> Drawing:
     return compare.by_rank(cells, theme, step_ns=store.times.usual_ns)
 
 
-THIS_RUN: Final = ChartCard(
-    name="compare-here",
-    title="Where the time went",
-    explanation=(
-        "From total rank time down to parallel efficiency, each loss by its cause, after POP."
-    ),
-    draw=_draw_waterfall,
-    height_px=280,
-    span=HALF_FROM_MEDIUM,
+THIS_RUN: Final = replace(
+    WATERFALL, name="compare-here", height_px=280, span=HALF_FROM_MEDIUM, link_from_mark=None
 )
 BASELINE: Final = replace(
     THIS_RUN,
     name="compare-there",
-    draw=_draw_with_baseline(_draw_baseline_waterfall),
+    draw=_draw_with_baseline(lambda _, baseline, theme: WATERFALL.draw(baseline, theme)),
     inputs=(Input(OTHER, "data"),),
 )
 CATEGORIES: Final = ChartCard(
@@ -109,10 +90,8 @@ CATEGORIES: Final = ChartCard(
 MAP: Final = ChartCard(
     name="compare-map",
     title="Compute time difference by rank and step",
-    explanation=(
-        "Compute time of this run minus the other's; teal: faster, orange: slower, pale: "
-        "within noise."
-    ),
+    explanation="Compute time of this run minus the other's; teal: faster, orange: slower, pale: "
+    "within noise.",
     draw=_draw_with_baseline(_draw_map),
     inputs=(Input(OTHER, "data"),),
     span={"base": 12, "md": 7},
@@ -121,18 +100,18 @@ CARDS: Final[tuple[ChartCard, ...]] = (THIS_RUN, BASELINE, CATEGORIES, MAP, *bas
 
 
 def layout(store: Store, view: ViewState) -> Component:
-    """Return the page, or how to come to a second run."""
+    """Return the page: one baseline step by step, several as ratios, none as a hint."""
     title = heading.page_title(TITLE, EXPLANATION)
     if selection.is_served_alone(store.run_id):
         return heading.page_in_words([title], ALONE, identity="compare")
-    top = html.Div([title, _choose_runs(store, view)], className="page-heading")
-    stores = [other for run_id in view.compared if (other := current.find_store(run_id))]
-    if not stores:
-        return heading.page_in_words([top], CHOOSE, identity="compare")
-    if len(stores) > 1:
-        parts = [top, *baselines.layout(store, view)]
-        return html.Div(parts, className="page", id="compare")
-    (baseline,) = stores
+    top_line = html.Div([title, _choose_runs(store, view)], className="page-heading")
+    baseline_stores = [other for run_id in view.compared if (other := current.find_store(run_id))]
+    if not baseline_stores:
+        return heading.page_in_words([top_line], CHOOSE, identity="compare")
+    if len(baseline_stores) > 1:
+        page_parts = [top_line, *baselines.layout(store, view)]
+        return html.Div(page_parts, className="page", id="compare")
+    (baseline,) = baseline_stores
     common_ranks = len(set(store.ranks) & set(baseline.ranks))
     cards = (
         replace(THIS_RUN, suffix=f": {current.name(store)}"),
@@ -143,7 +122,7 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=OTHER, data=baseline.run_id),
-            top,
+            top_line,
             _lay_out_verdict(store, view),
             chart.grid(cards, store, view),
             side_by_side.layout(store, baseline, view),
@@ -155,7 +134,7 @@ def layout(store: Store, view: ViewState) -> Component:
 
 
 def register(app: Dash) -> None:
-    """Compare baseline runs when they are chosen; a click on a cell shows the step in both timelines."""
+    """Compare other runs when they are chosen; a click on a cell aligns both timelines there."""
     side_by_side.register(app, OTHER, ids.part(MAP.name, "graph"))
 
     @app.callback(
@@ -166,8 +145,7 @@ def register(app: Dash) -> None:
     )
     def choose(chosen: Any, search: Any) -> str:
         view, run_ids = state.read(search), state.baselines(chosen)
-        if not all(map(current.runs().entry, run_ids)) or run_ids == view.compare:
-            raise PreventUpdate
+        current.require(all(map(current.runs().entry, run_ids)) and run_ids != view.compare)
         return links.to_comparison(view.run, *run_ids)
 
     @app.callback(
@@ -178,8 +156,7 @@ def register(app: Dash) -> None:
     )
     def renew(chosen: Any, search: Any) -> str:
         view = state.read(search)
-        if chosen not in view.compare:
-            raise PreventUpdate
+        current.require(chosen in view.compare)
         return _swap_runs(view, chosen)
 
 
@@ -190,14 +167,15 @@ def _baseline_of(view: ViewState) -> Store | None:
 
 
 def _choose_runs(store: Store, view: ViewState) -> Component:
-    part = selection.read(store.run_id)
-    run_id = part.run if part else None
-    names = {entry.id: text.shown(entry.name) for entry in current.runs().look()}
-    offered = {other_id: name for other_id, name in names.items() if other_id != run_id}
-    baseline_ids = [other_id for other_id in view.compare if other_id in offered]
-    choice = fields.multi_select(
+    """Return the fields for the baselines and, with several of them, for the new run."""
+    run_selection = selection.read(store.run_id)
+    run_id = run_selection.run if run_selection else None
+    name_by_run = {entry.id: text.shown(entry.name) for entry in current.runs().look()}
+    offered_names = {other_id: name for other_id, name in name_by_run.items() if other_id != run_id}
+    baseline_ids = [other_id for other_id in view.compare if other_id in offered_names]
+    baseline_field = fields.multi_select(
         CHOICE,
-        offered.items(),
+        offered_names.items(),
         "runs to compare with",
         value=baseline_ids,
         placeholder="Add a baseline" if baseline_ids else "Compare with",
@@ -208,34 +186,35 @@ def _choose_runs(store: Store, view: ViewState) -> Component:
         miw=220,
         maw=560,
     )
-    controls = [html.Span("with", className="fact-name"), choice]
+    controls = [html.Span("with", className="fact-name"), baseline_field]
     if len(baseline_ids) > 1 and run_id:
-        compared = [(one, names[one]) for one in (run_id, *baseline_ids)]
+        compared_runs = [(any_id, name_by_run[any_id]) for any_id in (run_id, *baseline_ids)]
         label = "new run, compared with all others"
-        newest = fields.select(NEW, compared, label, value=run_id, w=190)
-        controls = [html.Span("new run", className="fact-name"), newest, *controls]
+        new_run_field = fields.select(NEW, compared_runs, label, value=run_id, w=190)
+        controls = [html.Span("new run", className="fact-name"), new_run_field, *controls]
     elif baseline_ids and view.run:
         href = _swap_runs(view, baseline_ids[0])
         controls.append(dcc.Link("Swap", href=href, className="way"))
     return dmc.Group(controls, gap="sm")
 
 
-def _swap_runs(view: ViewState, chosen: str) -> str:
-    """Compare one of the baselines with all baseline runs of a comparison."""
-    part = selection.read(view.run)
-    former_run = (part.run if part else None) or ""
-    new_run = (part.in_run(chosen) if part else None) or chosen
+def _swap_runs(view: ViewState, new_id: str) -> str:
+    """Link to the comparison of one of the baselines with all other runs of a comparison."""
+    run_selection = selection.read(view.run)
+    former_run = (run_selection.run if run_selection else None) or ""
+    new_run = (run_selection.in_run(new_id) if run_selection else None) or new_id
     return links.to_comparison(
-        new_run, *(former_run if run_id == chosen else run_id for run_id in view.compare)
+        new_run, *(former_run if run_id == new_id else run_id for run_id in view.compare)
     )
 
 
 @live.section("compare-verdict")
 def _lay_out_verdict(store: Store, view: ViewState) -> Component | None:
+    """Describe how this run differs from its baseline, in one title."""
     baseline = _baseline_of(view)
     if baseline is None:
         return None
-    describers = (_compare_steps, _compare_efficiency, _largest_change)
+    describers = (_compare_steps, _compare_efficiency, _describe_largest_change)
     sentences = (describe(store, baseline) for describe in describers)
     sentence = text.tied(" ".join(filter(None, sentences)))
     return html.Div(dmc.Title(sentence, order=2, id="verdict"), className="verdict")
@@ -247,54 +226,64 @@ def _compare(store: Store, baseline: Store) -> Comparison:
 
 
 def _compare_steps(store: Store, baseline: Store) -> str:
+    """Describe how the median and the mean step differ from the baseline's, in a sentence."""
     comparison = _compare(store, baseline)
-    step, mean = comparison.metric(STEP_TIME), comparison.metric(MEAN_STEP_TIME)
-    if step is None or mean is None:
+    step_metric, mean_metric = comparison.metric(STEP_TIME), comparison.metric(MEAN_STEP_TIME)
+    if step_metric is None or mean_metric is None:
         return "One of the runs has no steps."
-    change = "no clear difference" if not step.clear else _describe_change(step)
+    change_text = "no clear difference" if not step_metric.clear else _describe_change(step_metric)
     return (
-        f"Median step {text.duration(step.change.after)}, in {current.name(baseline)} "
-        f"{text.duration(step.change.before)}: {change}; the mean step is {_describe_change(mean)}."
+        f"Median step {text.duration(step_metric.change.after)}, in {current.name(baseline)} "
+        f"{text.duration(step_metric.change.before)}: {change_text}; the mean step is "
+        f"{_describe_change(mean_metric)}."
     )
 
 
 def _describe_change(metric: Metric) -> str:
-    """Return by how much a metric is longer or shorter, with its interval where that is clear."""
+    """Return by how much a metric is longer or shorter, with its interval if that is clear."""
     change = metric.change
-    share = change.share(change.delta) or 0.0
-    amount = f"{text.percent(abs(share))} {'longer' if share > 0 else 'shorter'}"
+    relative_change = change.share(change.delta) or 0.0
+    amount_text = (
+        f"{text.percent(abs(relative_change))} {'longer' if relative_change > 0 else 'shorter'}"
+    )
     if not metric.clear or change.low is None or change.high is None:
-        return amount
-    low, high = sorted(abs(change.share(edge) or 0.0) for edge in (change.low, change.high))
-    return f"{amount} (95 % interval {text.points(low)} to {text.percent(high)})"
+        return amount_text
+    low_share, high_share = sorted(
+        abs(change.share(interval_end) or 0.0) for interval_end in (change.low, change.high)
+    )
+    return f"{amount_text} (95 % interval {text.points(low_share)} to {text.percent(high_share)})"
 
 
 def _compare_efficiency(store: Store, baseline: Store) -> str:
+    """Describe the parallel efficiency of both runs; empty if one has none."""
     efficiencies = [run.report.efficiency for run in (store, baseline)]
-    shares = [text.percent(one.achieved) for one in efficiencies if one]
-    return "" if len(shares) < 2 else f"Parallel efficiency {shares[0]} here, {shares[1]} there."
+    share_texts = [text.percent(efficiency.achieved) for efficiency in efficiencies if efficiency]
+    if len(share_texts) < 2:
+        return ""
+    return f"Parallel efficiency {share_texts[0]} here, {share_texts[1]} there."
 
 
-def _largest_change(store: Store, baseline: Store) -> str:
+def _describe_largest_change(store: Store, baseline: Store) -> str:
+    """Return the category whose time per step differs most from the baseline's."""
     phases = _compare(store, baseline).phases
     if not phases:
         return ""
-    phase, delta_ns = name_of(CATEGORY_OF[phases[0].name]), phases[0].change.delta
+    phase_name, delta_ns = name_of(CATEGORY_OF[phases[0].name]), phases[0].change.delta
     direction = "more" if delta_ns > 0 else "less"
-    return f"Largest change: {phase}, {text.duration(abs(delta_ns))} {direction} per step."
+    return f"Largest change: {phase_name}, {text.duration(abs(delta_ns))} {direction} per step."
 
 
 @live.section("compare-findings")
 def _lay_out_findings(store: Store, view: ViewState) -> Component | None:
-    """List what appeared, and what is not there any more."""
+    """List the findings of this run that the baseline lacks, and those that it alone has."""
     baseline = _baseline_of(view)
     if baseline is None:
         return None
-    rows = _compare(store, baseline).findings
+    finding_changes = _compare(store, baseline).findings
     columns = []
-    for run, name in ((store, "new"), (baseline, "gone")):
-        findings = [row.finding for row in rows if row.state == name]
-        build = partial(finding_card.card, run)
-        cards = finding_card.titled_cards(f"Only in {current.name(run)}", findings, build)
+    for run, state_name in ((store, "new"), (baseline, "gone")):
+        findings = [change.finding for change in finding_changes if change.state == state_name]
+        build_card = partial(finding_card.card, run)
+        cards = finding_card.titled_cards(f"Only in {current.name(run)}", findings, build_card)
         columns.append(dmc.GridCol(cards, span=HALF_FROM_MEDIUM))
     return dmc.Grid(columns, gutter="sm", mt="sm")

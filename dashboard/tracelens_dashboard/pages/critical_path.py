@@ -28,14 +28,14 @@ TITLE: Final = "Critical path"
 EXPLANATION: Final = "The chain of work and communication that the job is as long as."
 GROUP: Final = "path-group"
 WHAT_IT_IS: Final = (
-    "The critical path is the chain of compute and communication across ranks that determines the "
-    "job's length: where a rank waits, it continues on the rank waited for. Shortening anything else "
-    "changes nothing."
+    "The critical path is the chain of compute and communication across ranks that determines "
+    "the job's length: where a rank waits, it continues on the rank waited for. Shortening "
+    "anything else changes nothing."
 )
 NO_STEPS: Final = (
-    "This trace has no steps, so ranks cannot be connected. Hooks of frameworks mark "
-    "steps by themselves; in a loop of your own, write “with tl.step(i): …” around what is done for "
-    "each batch."
+    "This trace has no steps, so ranks cannot be connected. Hooks of frameworks mark steps by "
+    "themselves; in a loop of your own, write “with tl.step(i): …” around what is done for each "
+    "batch."
 )
 
 
@@ -57,7 +57,7 @@ def _link_to_cell(store: Store, point: dict[str, Any]) -> str | None:
 
 
 def _link_to_group(store: Store, point: dict[str, Any]) -> str | None:
-    """Lead to the longest segment of the path in a group and category, else to the group's ranks."""
+    """Link to the path's longest segment in a group and category, else to the group's ranks."""
     grouping, group, category = point.get("customdata") or ("", "", "")
     ranks = [
         rank
@@ -65,8 +65,8 @@ def _link_to_group(store: Store, point: dict[str, Any]) -> str | None:
         if grouping == "category" or group == (f"rank {rank}" if grouping == "rank" else host)
     ]
     is_in_group = (pl.col("category") == category) & pl.col("rank").is_in(ranks)
-    segments = store.table("critical_longest").filter(is_in_group)
-    return _link_to_segment(store, 0, segments) or links.along_path(
+    group_segments = store.table("critical_longest").filter(is_in_group)
+    return _link_to_segment(store, 0, group_segments) or links.along_path(
         links.to_ranks(store, tuple(ranks))
     )
 
@@ -79,10 +79,11 @@ def _link_to_bar(store: Store, point: dict[str, Any]) -> str | None:
 def _link_to_segment(
     store: Store, segment_index: int, segments: pl.DataFrame | None = None
 ) -> str | None:
-    table = store.table("critical_longest") if segments is None else segments
-    if not 0 <= segment_index < table.height:
+    """Link to a segment of the path by its index; None where there is none."""
+    all_segments = store.table("critical_longest") if segments is None else segments
+    if not 0 <= segment_index < all_segments.height:
         return None
-    segment = table.row(segment_index, named=True)
+    segment = all_segments.row(segment_index, named=True)
     window = Window(segment["start_ns"], segment["end_ns"])
     return links.along_path(links.to_moment(store, window, (segment["rank"],)))
 
@@ -130,9 +131,8 @@ SEGMENTS: Final = ChartCard(
 SLACK: Final = ChartCard(
     name="path-slack",
     title="Slack",
-    explanation=(
-        "By how much a rank could be later without making the job longer; none: it is critical."
-    ),
+    explanation="By how much a rank could be later without making the job longer; none: it is "
+    "critical.",
     draw=from_tables(critical_path.slack, "slack"),
     height_px=fit_rows(_count_rows, 120, 24, 220, 520),
     link_from_mark=_link_to_rank,
@@ -145,7 +145,7 @@ def layout(store: Store, view: ViewState) -> Component:
     title = heading.page_title(TITLE, EXPLANATION)
     if store.table("critical_cells").is_empty():
         return heading.page_in_words([title], NO_STEPS, identity="no-path")
-    timeline = links.along_path(links.to_ranks(store, ()))
-    link = dcc.Link("Show it on the timeline", timeline, className="way")
+    timeline_href = links.along_path(links.to_ranks(store, ()))
+    link = dcc.Link("Show it on the timeline", timeline_href, className="way")
     explanation = html.P([WHAT_IT_IS, " ", link], className="summary prose")
     return html.Div([title, explanation, chart.grid(CARDS, store, view)], className="page")

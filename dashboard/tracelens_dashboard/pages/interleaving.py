@@ -32,10 +32,6 @@ NO_DATA: Final = (
 )
 
 
-def _link_to_step(store: Store, point: dict[str, Any]) -> str:
-    return links.to_step(store, int(point["x"]))
-
-
 def _link_to_call(store: Store, point: dict[str, Any]) -> str:
     """Show the call of a bucket that is exposed longest."""
     start_ns, end_ns, rank = point["customdata"][1]
@@ -64,11 +60,10 @@ def _fit_table(table_name: str) -> Callable[[Store], int]:
 BY_STEP: Final = ChartCard(
     name="overlap-steps",
     title="Overlapped and exposed communication per step",
-    explanation=(
-        "Communication of the mean rank per step: beside compute, exposed, or waiting for others."
-    ),
+    explanation="Communication of the mean rank per step: beside compute, exposed, or waiting for "
+    "others.",
     draw=from_tables(interleaving.overlap_by_step, "overlap_by_step"),
-    link_from_mark=_link_to_step,
+    link_from_mark=links.to_step_of_mark,
 )
 BY_BUCKET: Final = ChartCard(
     name="overlap-buckets",
@@ -82,10 +77,8 @@ BY_BUCKET: Final = ChartCard(
 CHAINS: Final = ChartCard(
     name="gradient-chains",
     title="Gradient-to-weight latency per bucket",
-    explanation=(
-        "From a gradient's being ready to the next use of its weights. Bars: the median of "
-        "each stage; the mark: the median of the whole."
-    ),
+    explanation="From a gradient's being ready to the next use of its weights. Bars: the median of "
+    "each stage; the mark: the median of the whole.",
     draw=from_tables(interleaving.latency, "chains"),
     height_px=_fit_table("chains"),
     link_from_mark=_link_to_chain,
@@ -105,9 +98,9 @@ _lay_out_findings = finding_card.section_of_page("interleaving-findings", PATH)
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
-    top = [heading.page_title(HEADING, EXPLANATION), html.P(QUESTION, className="summary")]
+    page_heading = [heading.page_title(HEADING, EXPLANATION), html.P(QUESTION, className="summary")]
     lacks_communication = interleaving.has_no_communication(store.table("overlap_by_step"))
     if lacks_communication and store.table("gap_spread").is_empty():
-        return heading.page_in_words(top, NO_DATA)
-    parts = [*top, _lay_out_findings(store, view), chart.grid(CARDS, store, view)]
+        return heading.page_in_words(page_heading, NO_DATA)
+    parts = [*page_heading, _lay_out_findings(store, view), chart.grid(CARDS, store, view)]
     return html.Div(parts, className="page")

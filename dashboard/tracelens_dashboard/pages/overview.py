@@ -37,23 +37,15 @@ def _has_rank_rows(store: Store) -> bool:
     return len(store.ranks) <= MOST_RANK_ROWS
 
 
-def _draw_waterfall(store: Store, theme: Theme) -> Drawing:
-    return overview.waterfall(store.report.efficiency, theme)
-
-
 def _draw_map(store: Store, theme: Theme) -> Drawing:
     if _has_rank_rows(store):
         return stragglers.by_rank(store.residuals, theme)
     return stragglers.by_host(store.residuals, store.hosts, theme)
 
 
-def _draw_steps(store: Store, theme: Theme) -> Drawing:
-    return overview.step_parts(store.times, theme, of_hosts=store.uses_devices)
-
-
 def _fit_map(store: Store) -> int:
-    rows = len(store.ranks) if _has_rank_rows(store) else len(set(store.hosts.values()))
-    return max(170, min(280, 110 + 26 * rows))
+    row_count = len(store.ranks) if _has_rank_rows(store) else len(set(store.hosts.values()))
+    return max(170, min(280, 110 + 26 * row_count))
 
 
 def _link_to_cell(store: Store, point: dict[str, Any]) -> str:
@@ -75,20 +67,15 @@ def _link_to_loss(store: Store, point: dict[str, Any]) -> str | None:
     """Lead to the step in which most was lost to a cause."""
     categories = {SLOW_HOST: "wait"} | {cause: category for category, cause in CAUSES.items()}
     category = categories.get(str(point.get("customdata")))
-    return links.to_most(store, category) if category else None
-
-
-def _link_to_step(store: Store, point: dict[str, Any]) -> str:
-    return links.to_step(store, int(point["x"]))
+    return links.to_step_with_most(store, category) if category else None
 
 
 WATERFALL: Final = ChartCard(
     name="waterfall",
     title="Where the time went",
-    explanation=(
-        "From total rank time down to parallel efficiency, each loss by its cause, after POP."
-    ),
-    draw=_draw_waterfall,
+    explanation="From total rank time down to parallel efficiency, each loss by its cause, after "
+    "POP.",
+    draw=lambda store, theme: overview.waterfall(store.report.efficiency, theme),
     height_px=300,
     link_from_mark=_link_to_loss,
     span={"base": 12, "md": 5},
@@ -104,18 +91,16 @@ RESIDUALS: Final = ChartCard(
 RESIDUALS_BY_HOST: Final = replace(
     RESIDUALS,
     title="Residual by host and step: the worst rank of each host",
-    explanation=(
-        "The largest residual of a host's ranks in a step: compute time minus the peers' "
-        "median. A mean over the host would hide a single rank."
-    ),
+    explanation="The largest residual of a host's ranks in a step: compute time minus the peers' "
+    "median. A mean over the host would hide a single rank.",
 )
 STEPS: Final = ChartCard(
     name="overview-parts",
     title="Step time by category",
     explanation="Time of the mean rank per step, by the category it belongs to.",
-    draw=_draw_steps,
+    draw=lambda store, theme: overview.step_parts(store.times, theme, of_hosts=store.uses_devices),
     height_px=230,
-    link_from_mark=_link_to_step,
+    link_from_mark=links.to_step_of_mark,
 )
 CARDS: Final[tuple[ChartCard, ...]] = (WATERFALL, RESIDUALS, STEPS)
 
@@ -124,11 +109,11 @@ def layout(store: Store, view: ViewState) -> Component:
     """Return the page; few findings leave room for the map next to the waterfall."""
     residuals = RESIDUALS if _has_rank_rows(store) else RESIDUALS_BY_HOST
     map_column = residuals.lay_out(store, view)
-    findings, rows = _lay_out_findings(store, view), []
+    findings_section, full_rows = _lay_out_findings(store, view), []
     if len(store.report.findings) <= FEW_FINDINGS:
-        right = [findings, map_column.children]
+        right = [findings_section, map_column.children]
     else:
-        right, rows = [findings], [map_column]
+        right, full_rows = [findings_section], [map_column]
     return html.Div(
         [
             _lay_out_verdict(store, view),
@@ -136,7 +121,7 @@ def layout(store: Store, view: ViewState) -> Component:
                 [
                     WATERFALL.lay_out(store, view),
                     dmc.GridCol(html.Div(right, className="column"), span={"base": 12, "md": 7}),
-                    *rows,
+                    *full_rows,
                     STEPS.lay_out(store, view),
                 ],
                 gutter="sm",
@@ -149,10 +134,11 @@ def layout(store: Store, view: ViewState) -> Component:
 
 @live.section("overview-verdict")
 def _lay_out_verdict(store: Store, _view: ViewState) -> Component:
+    """Return the run's verdict as a title, with its lines as terms and descriptions."""
     lines = [
-        part
+        term_or_line
         for name, line in lines_of(store.report)
-        for part in (html.Dt(name), html.Dd(text.tied(line)))
+        for term_or_line in (html.Dt(name), html.Dd(text.tied(line)))
     ]
     headline = text.tied(clean(store.report.verdict.headline))
     return html.Div(
@@ -163,15 +149,16 @@ def _lay_out_verdict(store: Store, _view: ViewState) -> Component:
 
 @live.section("overview-findings")
 def _lay_out_findings(store: Store, _view: ViewState) -> Component:
+    """List all findings; beyond `MOST_OPEN_FINDINGS` they are folded."""
     findings = store.report.findings
     if not findings:
         return dmc.Card(html.P("No findings.", className="summary"), className="card")
     cards = [finding_card.card(store, finding) for finding in findings]
     sections: list[Component] = [dmc.Stack(cards[:MOST_OPEN_FINDINGS], gap="xs")]
-    folded = cards[MOST_OPEN_FINDINGS:]
-    if folded:
-        summary = html.Summary(f"{len(folded)} more", className="way")
-        sections.append(html.Details([summary, dmc.Stack(folded, gap="xs")]))
+    folded_cards = cards[MOST_OPEN_FINDINGS:]
+    if folded_cards:
+        summary = html.Summary(f"{len(folded_cards)} more", className="way")
+        sections.append(html.Details([summary, dmc.Stack(folded_cards, gap="xs")]))
     return html.Section(sections, **aria(text.count(len(findings), "finding")), id="findings")
 
 
@@ -180,8 +167,8 @@ def _lay_out_notes(store: Store, _view: ViewState) -> Component:
     """List what limits the trace."""
     lines = [html.Li(write_note(note)) for note in store.report.notes]
     lines += [
-        html.Li(f"{number:,} events dropped while recording: {reason}.")
-        for reason, number in store.report.summary.dropped.items()
+        html.Li(f"{event_count:,} events dropped while recording: {reason}.")
+        for reason, event_count in store.report.summary.dropped.items()
     ]
     if not lines:
         return html.Div()

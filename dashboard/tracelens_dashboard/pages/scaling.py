@@ -7,17 +7,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import Input, Output, html
+from dash import Dash, Input, Output, html
 
 from tracelens.errors import TraceLensError
 from tracelens.lod import opening
 from tracelens.model.inert import clean
-from tracelens.scaling import Point, curves, messages
+from tracelens.scaling import Point, Scaling, curves, messages
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import chart, fields, heading
 from tracelens_dashboard.components.chart import HALF, ChartCard
 from tracelens_dashboard.figures import scaling
-from tracelens_dashboard.figures.drawing import empty
+from tracelens_dashboard.figures.drawing import Drawing, empty
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current, selection
 
@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.scaling import Scaling
-    from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.catalog import Entry
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
@@ -50,14 +47,16 @@ MOST_WORKERS: Final = 1 << 20
 KINDS: Final = ("as measured", "weak", "strong")
 BYS: Final = ("workers", "shards")
 ALONE: Final = (
-    "One run is served. Scaling needs runs of one program on different numbers of workers, or servers: "
-    "tracelens serve DIR DIR ..."
+    "One run is served. Scaling needs runs of one program on different numbers of workers, or "
+    "servers: tracelens serve DIR DIR ..."
 )
 UNREAD: Final = "{count} not analyzed yet: the list of runs shows how far that is."
 CONTROLS: Final = tuple(Input(name, "value") for name in (CHOSEN, BY, KIND, AHEAD))
 
 
 def _draw_scaling(draw: Callable[[Scaling, Theme], Drawing]) -> Callable[..., Drawing]:
+    """Return a card's `draw` that compares the chosen runs, or draws why that fails."""
+
     def draw_chosen(_store: Store, theme: Theme, *values: Any) -> Drawing:
         try:
             return draw(_compare_sizes(*values), theme)
@@ -70,10 +69,8 @@ def _draw_scaling(draw: Callable[[Scaling, Theme], Drawing]) -> Callable[..., Dr
 FACTORS: Final = ChartCard(
     name="scaling-factors",
     title="Efficiency and its factors",
-    explanation=(
-        "Efficiency against the smallest run: the product of POP's factors, each as a share "
-        "of the smallest run's."
-    ),
+    explanation="Efficiency against the smallest run: the product of POP's factors, each as a "
+    "share of the smallest run's.",
     draw=_draw_scaling(scaling.factors),
     height_px=360,
     inputs=CONTROLS,
@@ -113,25 +110,27 @@ def register(app: Dash) -> None:
 
     @app.callback(Output(VERDICT, "children"), *CONTROLS, Input(ids.RUN, "data"))
     def judge(run_ids: Any, *values: Any) -> list[Component]:
+        """Return the verdict on how the chosen runs scale, or why they cannot be compared."""
         try:
-            scaled = _compare_sizes(run_ids, *values[:-1])  # the last one: a run was read again
+            comparison = _compare_sizes(run_ids, *values[:-1])  # the last one: a run was read again
         except TraceLensError as error:
             return [html.P(clean(str(error)), className="summary", id="scaling-refused")]
-        lines = [messages.explain_loss(scaled), messages.advice(scaled), messages.scope(scaled)]
-        lines += messages.cautions(scaled)
-        unread = sum(current.runs().glance(entry) is None for entry in _find_entries(run_ids))
-        lines += [UNREAD.format(count=text.count(unread, "run"))] if unread else []
+        describers = (messages.explain_loss, messages.advice, messages.scope)
+        lines = [*(describe(comparison) for describe in describers), *messages.cautions(comparison)]
+        unread_count = sum(current.runs().glance(entry) is None for entry in _find_entries(run_ids))
+        lines += [UNREAD.format(count=text.count(unread_count, "run"))] if unread_count else []
         return [
-            dmc.Title(text.tied(messages.headline(scaled)), order=2, id="verdict"),
+            dmc.Title(text.tied(messages.headline(comparison)), order=2, id="verdict"),
             *(html.P(line, className="summary") for line in lines),
         ]
 
 
 def _lay_out_controls(entries: list[Entry]) -> Component:
-    names = [(entry.id, text.shown(entry.name)) for entry in entries]
+    """Return the fields for the runs, what they differ in, the kind of scaling, and forecasts."""
+    run_choices = [(entry.id, text.shown(entry.name)) for entry in entries]
     run_ids = [entry.id for entry in entries[:MOST_RUNS]]
     options = {"searchable": True, "clearable": True, "limit": 100, "maw": 640}
-    runs = fields.multi_select(CHOSEN, names, "runs to compare", value=run_ids, **options)
+    runs = fields.multi_select(CHOSEN, run_choices, "runs to compare", value=run_ids, **options)
     switches = [
         dmc.SegmentedControl(id=name, data=list(words), value=words[0], size="xs", **aria(label))
         for name, words, label in (
@@ -140,11 +139,11 @@ def _lay_out_controls(entries: list[Entry]) -> Component:
         )
     ]
     label = "numbers of workers to forecast"
-    sizes = fields.text_input(AHEAD, label, "forecast: 64 128", w=140)
-    return dmc.Group([runs, *switches, sizes], gap="xs")
+    sizes_field = fields.text_input(AHEAD, label, "forecast: 64 128", w=140)
+    return dmc.Group([runs, *switches, sizes_field], gap="xs")
 
 
-def _compare_sizes(chosen: Any, by: Any, kind: Any, ahead: Any) -> Scaling:
+def _compare_sizes(chosen_ids: Any, grouping: Any, kind: Any, forecast_text: Any) -> Scaling:
     """Compare runs; what the browser sends may be anything.
 
     Raises:
@@ -153,25 +152,26 @@ def _compare_sizes(chosen: Any, by: Any, kind: Any, ahead: Any) -> Scaling:
     # A run that was not read yet, or has no steps with computation, is no point.
     points = [
         point
-        for entry in _find_entries(chosen)
+        for entry in _find_entries(chosen_ids)
         if (point := _measure(entry.path, text.shown(entry.name), entry.changed_ns))
     ]
-    typed = re.findall(r"\b\d{1,7}\b", ahead) if isinstance(ahead, str) else []
+    sizes = re.findall(r"\b\d{1,7}\b", forecast_text) if isinstance(forecast_text, str) else []
     return curves(
         points,
-        by="shards" if by == "shards" else None,
+        by="shards" if grouping == "shards" else None,
         kind=kind if kind in KINDS[1:] else None,
-        at={int(size) for size in typed if 0 < int(size) <= MOST_WORKERS},
+        at={int(size) for size in sizes if 0 < int(size) <= MOST_WORKERS},
     )
 
 
-def _find_entries(chosen: Any) -> list[Entry]:
-    run_ids = chosen[:MOST_RUNS] if isinstance(chosen, list) else []
+def _find_entries(chosen_ids: Any) -> list[Entry]:
+    run_ids = chosen_ids[:MOST_RUNS] if isinstance(chosen_ids, list) else []
     return [entry for entry in map(current.runs().entry, run_ids) if entry]
 
 
 @lru_cache(4 * MOST_RUNS)
 def _measure(path: Path, name: str, _changed_ns: int) -> Point | None:
+    """Return a run's point on the curves; None if it was not analyzed, or has no steps of work."""
     run = opening.indexed(path)
     try:
         return Point.from_run(run, name) if run else None

@@ -38,8 +38,8 @@ NO_DATA: Final = (
 )
 WHAT_IT_SHOWS: Final = (
     "Where processes of the role “ps” are recorded, this page compares their shards: bytes, "
-    "requests, service time and queue time, each against the mean, which worker talks to which, which "
-    "tensors a shard holds, and the estimated speed-up of another placement."
+    "requests, service time and queue time, each against the mean, which worker talks to which, "
+    "which tensors a shard holds, and the estimated speed-up of another placement."
 )
 
 
@@ -51,21 +51,17 @@ def _choose_shard(store: Store, view: ViewState) -> Component:
     """Offer the shards; the one of the link is chosen, else the one that carries most."""
     numbers = store.run.loads["shard"].to_list()
     shard = view.shard if view.shard in numbers else _heaviest_shard(store)
-    shards_by_value = [(str(number), f"shard {number}") for number in numbers]
+    shard_choices = [(str(number), f"shard {number}") for number in numbers]
     options = {"searchable": True, "limit": 50, "w": 120}
-    return fields.select(CHOSEN, shards_by_value, "shard", value=str(shard), **options)
+    return fields.select(CHOSEN, shard_choices, "shard", value=str(shard), **options)
 
 
 def _draw_loads(store: Store, theme: Theme, marked: Any = None) -> Drawing:
     return shards.load(store.run.loads, theme, marked if isinstance(marked, int) else None)
 
 
-def _draw_traffic(store: Store, theme: Theme) -> Drawing:
-    return shards.traffic(store.run.traffic, theme)
-
-
-def _draw_tensors(store: Store, theme: Theme, chosen: Any) -> Drawing:
-    shard = int(chosen) if str(chosen).isdecimal() else 0
+def _draw_tensors(store: Store, theme: Theme, chosen_shard: Any) -> Drawing:
+    shard = int(chosen_shard) if str(chosen_shard).isdecimal() else 0
     placements = store.table("placements")
     mean_bytes = None if placements.is_empty() else float(placements["mean_bytes"][0])
     return shards.tensor_bars(store.table("tensors"), shard, mean_bytes, theme)
@@ -79,7 +75,7 @@ def draw_heaviest_shard(store: Store, theme: Theme) -> Drawing:
 
 
 def _link_to_shard(store: Store, point: dict[str, Any]) -> str | None:
-    """Lead to the longest request that a shard was sent."""
+    """Link to the longest request that a shard was sent."""
     return _link_to_longest(store, store.run.traffic, shard=point.get("customdata"))
 
 
@@ -110,16 +106,16 @@ def _read_pair(point: dict[str, Any]) -> tuple[int, int]:
 
 
 def _link_to_longest(store: Store, requests: pl.DataFrame, **constraints: Any) -> str | None:
-    """Lead to the longest of some requests, its worker pinned."""
+    """Link to the longest of some requests, its worker pinned; None without any."""
     if not all(isinstance(value, int) for value in constraints.values()):
         return None
-    matching = requests.filter(**constraints)
-    if matching.is_empty():
+    matching_requests = requests.filter(**constraints)
+    if matching_requests.is_empty():
         return None
     length_ns = pl.col("longest_end_ns") - pl.col("longest_start_ns")
-    longest = matching.sort(length_ns, descending=True).row(0, named=True)
-    window = Window(longest["longest_start_ns"], longest["longest_end_ns"])
-    return links.to_moment(store, window, (longest["rank"],))
+    longest_request = matching_requests.sort(length_ns, descending=True).row(0, named=True)
+    window = Window(longest_request["longest_start_ns"], longest_request["longest_end_ns"])
+    return links.to_moment(store, window, (longest_request["rank"],))
 
 
 LOADS: Final = ChartCard(
@@ -136,7 +132,7 @@ TRAFFIC: Final = ChartCard(
     name="shard-traffic",
     title="Bytes between workers and shards",
     explanation="Bytes that each worker exchanged with each shard, both ways.",
-    draw=_draw_traffic,
+    draw=lambda store, theme: shards.traffic(store.run.traffic, theme),
     height_px=fit_rows(rank_count, 110, ROW_PX, 320, MOST_PX),
     link_from_mark=_link_to_pair,
     span=HALF,
@@ -155,20 +151,16 @@ TENSORS: Final = ChartCard(
 PLACEMENTS: Final = ChartCard(
     name="shard-placements",
     title="Variable placement",
-    explanation=(
-        "Bytes of the fullest shard under other placements. Effective shards: mean load over "
-        "max load, times their number."
-    ),
+    explanation="Bytes of the fullest shard under other placements. Effective shards: mean load "
+    "over max load, times their number.",
     draw=from_tables(shards.placement_bars, "placements"),
     height_px=240,
 )
 STALENESS: Final = ChartCard(
     name="shard-staleness",
     title="Staleness and fairness",
-    explanation=(
-        "How many updates of others came between a worker's read and its own update, and how "
-        "often each worker gets its turn."
-    ),
+    explanation="How many updates of others came between a worker's read and its own update, and "
+    "how often each worker gets its turn.",
     draw=from_tables(shards.staleness, "asynchrony"),
     height_px=fit_rows(rank_count, 130, ROW_PX, LEAST_PX, MOST_PX),
     link_from_mark=_link_to_worker,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import Input, Output, State, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import Dash, Input, Output, State, dcc, html
 
 from tracelens.lod import stacks
 from tracelens.lod.viewport import Window
@@ -15,16 +14,14 @@ from tracelens_dashboard.components import chart, fields, heading
 from tracelens_dashboard.components.chart import ChartCard, fit_rows
 from tracelens_dashboard.figures import sampled_stacks
 from tracelens_dashboard.runs import current
-from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.theme import Theme, name_of
 from tracelens_dashboard.view import links, peer_stacks, state, viewport
 
 if TYPE_CHECKING:
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
-    from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = links.STACKS
@@ -40,13 +37,13 @@ VIEW: Final = "stack-view"
 FRAME: Final = "stack-frame"
 LONGEST_FRAME: Final = 2000  # letters
 NO_DATA: Final = (
-    "No call stacks were sampled in this run. With py-spy installed (pip install py-spy), record it "
-    "with"
+    "No call stacks were sampled in this run. With py-spy installed (pip install py-spy), record "
+    "it with"
 )
 COMMAND: Final = "tracelens record --sample -- COMMAND"
 WHAT_IT_SHOWS: Final = (
-    "Then this page shows in which code a rank spends its time, in a phase and steps, compared with "
-    "its peers; a straggler's finding names the function."
+    "Then this page shows in which code a rank spends its time, in a phase and steps, compared "
+    "with its peers; a straggler's finding names the function."
 )
 CHOICES: Final = (Input(RANK, "value"), Input(PHASE, "value"), Input(VIEW, "data"))
 
@@ -65,28 +62,27 @@ def _draw_functions(store: Store, theme: Theme, *choice: Any) -> Drawing:
 
 
 def _draw_times(store: Store, theme: Theme, *values: Any) -> Drawing:
-    """Draw when the chosen frame ran; before one is chosen, the one with the largest residual."""
-    *choice, frame = values
-    comparison = peer_stacks.read(store, *choice)
-    if not isinstance(frame, str):
+    """Draw when a frame was on stacks: the chosen one, at first that with the largest residual."""
+    *comparison_values, frame_name = values
+    comparison = peer_stacks.read(store, *comparison_values)
+    if not isinstance(frame_name, str):
         frames = stacks.frames(*peer_stacks.stacks_of(store, comparison))
-        frame = "" if frames.is_empty() else str(frames["frame"][0])
+        frame_name = "" if frames.is_empty() else str(frames["frame"][0])
+    window, ranks = comparison.window, (comparison.rank, *comparison.peers)
     shares = {
-        rank: stacks.share_over_time(
-            store.samples(rank), frame, comparison.window, sampled_stacks.BINS
-        )
-        for rank in (comparison.rank, *comparison.peers)
-        if frame
+        rank: stacks.share_over_time(store.samples(rank), frame_name, window, sampled_stacks.BINS)
+        for rank in ranks
+        if frame_name
     }
-    return sampled_stacks.over_time(shares, frame, comparison.window, store.whole.start_ns, theme)
+    return sampled_stacks.over_time(shares, frame_name, window, store.whole.start_ns, theme)
 
 
 def _link_to_moment(store: Store, point: dict[str, Any]) -> str | None:
-    rank, start, end = point.get("customdata") or (None, None, None)
-    if rank not in store.ranks or not (isinstance(start, int) and isinstance(end, int)):
+    rank, start_ns, end_ns = point.get("customdata") or (None, None, None)
+    if rank not in store.ranks or not (isinstance(start_ns, int) and isinstance(end_ns, int)):
         return None
-    origin = store.whole.start_ns
-    return links.to_moment(store, Window(origin + start, origin + end), (int(rank),))
+    window = Window(start_ns, end_ns).shift(store.whole.start_ns)
+    return links.to_moment(store, window, (int(rank),))
 
 
 CALLS: Final = ChartCard(
@@ -123,8 +119,8 @@ def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say how to record what it shows."""
     title = heading.page_title(HEADING, EXPLANATION)
     if not store.sampled:
-        command = dmc.Code(COMMAND, block=True)
-        return heading.page_in_words([title], NO_DATA, command, WHAT_IT_SHOWS, identity="no-stacks")
+        lines = (NO_DATA, dmc.Code(COMMAND, block=True), WHAT_IT_SHOWS)
+        return heading.page_in_words([title], *lines, identity="no-stacks")
     window = _find_window(store, view)
     return html.Div(
         [
@@ -139,7 +135,7 @@ def layout(store: Store, view: ViewState) -> Component:
 
 
 def register(app: Dash) -> None:
-    """Let a click on a frame show when it ran; follow a run that grows."""
+    """Let a click on a frame choose it; follow a run that grows."""
     for card in (CALLS, FUNCTIONS):
         _register_choice(app, card.name)
 
@@ -150,8 +146,7 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def renew(run: Any, search: Any) -> list[int]:
-        if not current.edition(run):
-            raise PreventUpdate
+        current.require(bool(current.edition(run)))
         window = _find_window(current.store(run), state.read(search))
         return [window.start_ns, window.end_ns]
 
@@ -164,9 +159,8 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         Input(ids.part(chart_name, "graph"), "clickData"),
         prevent_initial_call=True,
     )
-    def by_mark(click: Any) -> str:
-        points = (click or {}).get("points")
-        return _read_frame(points[0].get("customdata") if points else None)
+    def choose_mark(click: Any) -> str:
+        return _read_frame(current.require(chart.clicked_point(click)).get("customdata"))
 
     @app.callback(
         Output(FRAME, "data", allow_duplicate=True),
@@ -174,48 +168,47 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         State(ids.part(chart_name, "rows"), "rowData"),
         prevent_initial_call=True,
     )
-    def by_row(cell: Any, rows: Any) -> str:
-        row_id = str((cell or {}).get("rowId"))
-        has_row = rows and row_id.isdecimal() and int(row_id) < len(rows)
-        row = rows[int(row_id)] if has_row else {}
+    def choose_row(cell: Any, rows: Any) -> str:
+        row_index = current.require(chart.clicked_row(cell))
+        row = rows[row_index] if rows and row_index < len(rows) else {}
         return _read_frame(row.get("call") or row.get("frame"))
 
 
 def _read_frame(value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_FRAME:
-        raise PreventUpdate
-    return value
+    is_frame = isinstance(value, str) and 0 < len(value) <= LONGEST_FRAME
+    return str(current.require(value if is_frame else None))
 
 
 def _lay_out_controls(store: Store, view: ViewState) -> Component:
+    """Return the fields for the rank and the phase."""
     rank = peer_stacks.first_rank(store, view.pins)
-    ranks = [(str(one), f"rank {one}") for one in store.sampled]
-    phases = [(name, name_of(name)) for name in (peer_stacks.ALL_TIME, *store.times.categories)]
+    rank_choices = [(str(sampled_rank), f"rank {sampled_rank}") for sampled_rank in store.sampled]
+    names = (peer_stacks.ALL_TIME, *store.times.categories)
+    phase_choices = [(name, name_of(name)) for name in names]
     phase = peer_stacks.first_phase(store, rank)
     return dmc.Group(
         [
-            fields.select(RANK, ranks, "rank", value=str(rank), searchable=True, limit=50),
-            fields.select(PHASE, phases, "phase", value=phase),
+            fields.select(RANK, rank_choices, "rank", value=str(rank), searchable=True, limit=50),
+            fields.select(PHASE, phase_choices, "phase", value=phase),
         ],
         gap="xs",
     )
 
 
 def _find_window(store: Store, view: ViewState) -> Window:
-    """Return the window of the link, else that of its steps, else the whole run."""
-    steps = store.window_of(*view.steps) if view.steps and view.start_ns is None else None
-    if steps:
-        return steps
-    window, origin = viewport.window_of(store, view), store.whole.start_ns
-    return Window(origin + window.start_ns, origin + window.end_ns)
+    """Return the window of the link, else that of its steps, else the whole run; absolute."""
+    window_of_steps = store.window_of(*view.steps) if view.steps and view.start_ns is None else None
+    if window_of_steps:
+        return window_of_steps
+    return viewport.window_of(store, view).shift(store.whole.start_ns)
 
 
 def _describe_scope(store: Store, view: ViewState, window: Window) -> list[Any]:
     """Name the part of the run that is shown, with a link to all of it."""
     if window == store.whole:
         return [f"{QUESTION} The whole run; a finding's link “Sampled code” narrows it."]
-    begin = text.duration(window.start_ns - store.whole.start_ns)
-    length = text.duration(window.width_ns)
-    extent = text.steps(*view.steps) if view.steps else f"{length} from {begin} on"
+    begin_text = text.duration(window.start_ns - store.whole.start_ns)
+    length_text = text.duration(window.width_ns)
+    extent_text = text.steps(*view.steps) if view.steps else f"{length_text} from {begin_text} on"
     link = dcc.Link("show the whole run", href=links.to_stacks(store), className="way")
-    return [f"{QUESTION} A part of the run: {extent}; ", link, "."]
+    return [f"{QUESTION} A part of the run: {extent_text}; ", link, "."]

@@ -16,7 +16,7 @@ from tracelens.lod.step_times import StepGrid
 from tracelens_dashboard.components import chart, fields, finding_card, heading, live
 from tracelens_dashboard.components.chart import ChartCard, fit_rows, rank_count
 from tracelens_dashboard.figures import axes, step_durations
-from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.theme import Theme, name_of
 from tracelens_dashboard.view import finding_pages, links
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
-    from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = finding_pages.STEPS
@@ -35,9 +34,9 @@ MARKED: Final = "step-marked"
 WHOLE_STEP: Final = "the whole step"
 COMPUTE_TIME: Final = "compute time"
 NO_STEPS: Final = (
-    "This trace has no steps. Hooks of frameworks mark them by themselves; in a loop of your own, write "
-    "“with tl.step(i): …” around what is done for each batch, and this page shows how long each "
-    "took on every rank."
+    "This trace has no steps. Hooks of frameworks mark them by themselves; in a loop of your "
+    "own, write “with tl.step(i): …” around what is done for each batch, and this page shows how "
+    "long each took on every rank."
 )
 
 
@@ -61,14 +60,17 @@ def name_measure(measure: str | None) -> str:
 
 
 def _draw_series(store: Store, theme: Theme, measure: str | None) -> Drawing:
+    """Draw a measure of steps over the run, with its regimes and the findings' marks."""
     marks = [
-        step_durations.Mark(finding_card.title(one), *one.steps, one.category == "fault")
-        for one in store.report.findings
-        if one.steps
+        step_durations.Mark(
+            finding_card.title(finding), *finding.steps, finding.category == "fault"
+        )
+        for finding in store.report.findings
+        if finding.steps
     ]
     times = store.step_times(select_categories(store, measure))
-    levels = regimes.find(times.usual_ns)
-    return step_durations.over_run(times, levels, marks, name_measure(measure), theme)
+    step_regimes = regimes.find(times.usual_ns)
+    return step_durations.over_run(times, step_regimes, marks, name_measure(measure), theme)
 
 
 def draw_plain_series(store: Store, theme: Theme) -> Drawing:
@@ -113,10 +115,8 @@ def _link_to_example(store: Store, point: dict[str, Any]) -> str | None:
 SERIES: Final = ChartCard(
     name="step-series",
     title="Step time over the run",
-    explanation=(
-        "The median and the slowest rank of each step. A regime is a part of the run whose "
-        "step time keeps another level."
-    ),
+    explanation="The median and the slowest rank of each step. A regime is a part of the run whose "
+    "step time keeps another level.",
     draw=_draw_series,
     height_px=280,
     inputs=(Input(MEASURE, "value"),),
@@ -125,10 +125,8 @@ SERIES: Final = ChartCard(
 MAP: Final = ChartCard(
     name="step-map",
     title="Step time by rank and step",
-    explanation=(
-        "The longest step of each cell. The scale ends at 2.5 times the median step at most, "
-        "so a few warm-up steps do not use its colours up."
-    ),
+    explanation="The longest step of each cell. The scale ends at 2.5 times the median step at "
+    "most, so a few warm-up steps do not use its colours up.",
     draw=_draw_map,
     height_px=fit_rows(rank_count, 100, 30, 240, 440),
     inputs=(Input(MEASURE, "value"), Input(MARKED, "data")),

@@ -10,7 +10,7 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens_dashboard.components import chart, fields, finding_card, heading
 from tracelens_dashboard.components.chart import ChartCard, fit_rows, rank_count
 from tracelens_dashboard.figures import axes, stragglers
-from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.theme import Theme, name_of
 from tracelens_dashboard.view import finding_pages, links
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
-    from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = finding_pages.STRAGGLERS
@@ -45,10 +44,6 @@ def _draw_map(
     return stragglers.by_rank(residuals, theme, (marked[0], marked[1]) if marked else None)
 
 
-def _draw_phases(store: Store, theme: Theme) -> Drawing:
-    return stragglers.by_category(store.residuals, store.residuals_in, theme)
-
-
 def _link_to_cell(store: Store, point: dict[str, Any]) -> str:
     return links.to_step(store, int(point["x"]), (axes.first_rank(point["y"]),))
 
@@ -68,7 +63,7 @@ BARS: Final = ChartCard(
     name="late-bars",
     title="Residual by phase",
     explanation="The mean residual per step of the worst ranks, by the phase it is in.",
-    draw=_draw_phases,
+    draw=lambda store, theme: stragglers.by_category(store.residuals, store.residuals_in, theme),
     height_px=fit_rows(rank_count, 100, 34, 240, 440),
     span={"base": 12, "lg": 5},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import dcc, html
+from dash import Dash, dcc, html
 
 from tracelens_dashboard.components import chart
 from tracelens_dashboard.components.timeline import (
@@ -24,7 +24,6 @@ from tracelens_dashboard.theme import TIMELINE_CONFIG
 from tracelens_dashboard.view import viewport
 
 if TYPE_CHECKING:
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.components.chart import ChartCard
@@ -45,8 +44,8 @@ def layout(store: Store, view: ViewState) -> Component:
         id=names.PLOT,
         **aria("timeline"),
     )
-    rows = html.Div([graph, html.Div(id=names.GUTTER, className="gutter")], className="rows")
-    plots = html.Div([controls.strip_layout(), rows], className="plots")
+    plot_area = html.Div([graph, html.Div(id=names.GUTTER, className="gutter")], className="rows")
+    plots = html.Div([controls.strip_layout(), plot_area], className="plots")
     panel = inspector.layout(store, selection)
     content = html.Div([plots, panel], className="beside-inspector")
     return html.Div(
@@ -78,12 +77,8 @@ def register(app: Dash) -> None:
 
 
 def _read_view(store: Store, view: ViewState) -> dict[str, Any]:
-    """Return the page's view of a link, in ns since the run's start."""
+    """Return the view as the browser keeps it: times in ns since the run's start."""
     window = viewport.window_of(store, view)
     steps = list(view.steps) if view.steps else None
-    return {
-        "t0": window.start_ns,
-        "t1": window.end_ns,
-        "whole": store.whole.width_ns,
-        "steps": steps,
-    }
+    ends = {"t0": window.start_ns, "t1": window.end_ns, "whole": store.whole.width_ns}
+    return ends | {"steps": steps}

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
 import numpy as np
-from dash import ALL, Input, Output, State, ctx, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import TraceLensError
@@ -18,21 +17,18 @@ from tracelens_dashboard import text
 from tracelens_dashboard.components import fields, finding_card, heading
 from tracelens_dashboard.components.chart import ChartCard, fit_rows
 from tracelens_dashboard.figures import replayed_steps
-from tracelens_dashboard.figures.drawing import empty
+from tracelens_dashboard.figures.drawing import Drawing, empty
 from tracelens_dashboard.runs import current
-from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.theme import Theme, name_of
 from tracelens_dashboard.view import links, state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens.replay.whatif import Answer, Replay
-    from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
-    from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = links.WHAT_IF
@@ -55,12 +51,12 @@ LEAST_PHASE_SHARE: Final = 0.005  # of all time: a phase with less has no slider
 LEAST_CHANGE: Final = 0.01  # of a step: with less it is as it was
 LOWEST_POWER, HIGHEST_POWER = -2, 3  # of two, that sliders reach
 NO_STEPS: Final = (
-    "This trace has no steps on all its workers: there is nothing to replay. Hooks of frameworks mark "
-    "steps by themselves; in a loop of your own, write “with tl.step(i): …”."
+    "This trace has no steps on all its workers: there is nothing to replay. Hooks of frameworks "
+    "mark steps by themselves; in a loop of your own, write “with tl.step(i): …”."
 )
 TOO_LARGE: Final = (
-    "This run has {spans} spans, more than a page can replay while you wait. In a terminal: tracelens "
-    "whatif {name} --what all"
+    "This run has {spans} spans, more than a page can replay while you wait. In a terminal: "
+    "tracelens whatif {name} --what all"
 )
 CHOOSE: Final = "Choose above what would be different."
 NO_EDITS: Final = "With an edit, a step is drawn here as it was, and as it would be."
@@ -79,24 +75,26 @@ def _try_all(store: Store, _view: ViewState) -> Component:
 
 
 def _draw_step(store: Store, theme: Theme, given_edits: Any, step: Any) -> Drawing:
+    """Draw a step as it was and with the edits; without edits, or where that fails, why."""
     edits = _read_edits(given_edits)
     if not edits:
         return empty(theme, NO_EDITS)
     try:
         replay = store.replay
-        row = _find_step(replay, edits, step)
-        pair = replay.replay_step(row, *edits)
+        step_index = _find_step(replay, edits, step)
+        before_and_after = replay.replay_step(step_index, *edits)
         (answer,) = replay.answer(*edits).answers
     except TraceLensError as error:
         return empty(theme, clean(str(error)))
     ranks = _select_ranks(answer, edits)
-    return replayed_steps.steps(pair, int(replay.graph.steps[row]), ranks, theme)
+    return replayed_steps.steps(before_and_after, int(replay.graph.steps[step_index]), ranks, theme)
 
 
 def _draw_savings(store: Store, theme: Theme, clicks: Any) -> Drawing:
-    spans = store.report.summary.spans
-    if not clicks and spans > MOST_SPANS_UNASKED:
-        return empty(theme, ASK.format(spans=f"{spans:,}"))
+    """Draw what each edit alone would save; in a large run only after a click."""
+    span_count = store.report.summary.spans
+    if not clicks and span_count > MOST_SPANS_UNASKED:
+        return empty(theme, ASK.format(spans=f"{span_count:,}"))
     try:
         return replayed_steps.savings(store.replay.answer(EVERY_EDIT), theme)
     except TraceLensError as error:
@@ -112,10 +110,8 @@ def _link_to_edit(store: Store, point: dict[str, Any]) -> str | None:
 BOTH: Final = ChartCard(
     name="what-if-both",
     title="One step, before and after",
-    explanation=(
-        "What ranks do in a step: replayed as it was, and below with the edits. The step is "
-        "over on all ranks at the dotted line."
-    ),
+    explanation="What ranks do in a step: replayed as it was, and below with the edits. The step "
+    "is over on all ranks at the dotted line.",
     draw=_draw_step,
     height_px=fit_rows(
         lambda store: 2 * min(len(store.ranks), replayed_steps.MOST_ROWS), 140, 22, 0
@@ -126,9 +122,8 @@ BOTH: Final = ChartCard(
 EVERY: Final = ChartCard(
     name="what-if-every",
     title="What every single edit would save",
-    explanation=(
-        "The mean step's saving by each edit alone, with its 95 % interval; they do not add up."
-    ),
+    explanation="The mean step's saving by each edit alone, with its 95 % interval; they do not "
+    "add up.",
     draw=_draw_savings,
     height_px=360,
     inputs=(Input(TRY, "n_clicks"),),
@@ -141,18 +136,18 @@ CARDS: Final[tuple[ChartCard, ...]] = (BOTH, EVERY)
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say why this run cannot be replayed here."""
     title = heading.page_title(TITLE, EXPLANATION)
-    spans = store.report.summary.spans
+    span_count = store.report.summary.spans
     if store.windows.is_empty():
         return heading.page_in_words([title], NO_STEPS, identity="no-replay")
-    if spans > MOST_SPANS:
-        refusal = TOO_LARGE.format(spans=f"{spans:,}", name=text.shown(store.name))
+    if span_count > MOST_SPANS:
+        refusal = TOO_LARGE.format(spans=f"{span_count:,}", name=text.shown(store.name))
         return heading.page_in_words([title], refusal, identity="no-replay")
     edits = view.edits or _suggest_edits(store)
     controls = _lay_out_controls(store, edits)
-    answer = html.Div(id=ANSWER, className="verdict", role="status")
-    columns = [dmc.GridCol(part, span=12) for part in (controls, answer)]
-    columns += [card.lay_out(store, view) for card in CARDS]
-    grid = dmc.Grid(columns, gutter="sm")
+    answer_box = html.Div(id=ANSWER, className="verdict", role="status")
+    grid_columns = [dmc.GridCol(part, span=12) for part in (controls, answer_box)]
+    grid_columns += [card.lay_out(store, view) for card in CARDS]
+    grid = dmc.Grid(grid_columns, gutter="sm")
     return html.Div([dcc.Store(id=EDITS, data=list(edits)), title, grid], className="page")
 
 
@@ -167,8 +162,7 @@ def register(app: Dash) -> None:
     )
     def collect(_values: Any, before: Any) -> list[str]:
         edits = edits_of(_read_controls(ctx.inputs_list[0]))
-        if edits == before:
-            raise PreventUpdate
+        current.require(edits != before)
         return edits
 
     @app.callback(Output(ANSWER, "children"), Input(EDITS, "data"), current.RUN)
@@ -177,59 +171,62 @@ def register(app: Dash) -> None:
 
 
 def _read_controls(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the values of controls, by what their ids say; a browser may send any ids."""
-    values = {}
+    """Return the values of controls by their names; a browser may send any ids."""
+    value_by_name = {}
     for control in controls:
         identity = control.get("id")
         name = identity.get(CONTROL) if isinstance(identity, dict) else None
         if isinstance(name, str):
-            values[name] = control.get("value")
-    return values
+            value_by_name[name] = control.get("value")
+    return value_by_name
 
 
-def edits_of(values: Mapping[str, Any]) -> list[str]:
-    """Return the edits of the controls' values, by the controls' names."""
-    ranks = values.get(RANKS)
-    rank_texts = ranks if isinstance(ranks, list) else []
+def edits_of(value_by_name: Mapping[str, Any]) -> list[str]:
+    """Return the edits, as text, that the controls' values by their names stand for.
+
+    A phase's value is its percentage, the others' a power of two.
+    """
+    chosen_ranks = value_by_name.get(RANKS)
+    rank_texts = chosen_ranks if isinstance(chosen_ranks, list) else []
     edits = [f"rank:{rank}=median" for rank in rank_texts if str(rank).isdecimal()]
-    for name, percent in values.items():
+    for name, percent in value_by_name.items():
         is_phase = name.startswith(PHASE) and isinstance(percent, (int, float))
         if is_phase and 0 <= percent < FULL_PERCENT:
             edits.append(f"{name}*{percent / FULL_PERCENT:g}" if percent else f"{name}=0")
-    for name, operators in (("bandwidth", "*/"), ("latency", "/*"), ("message_cost", "/*")):
-        power = values.get(name)
+    for name, signs in (("bandwidth", "*/"), ("latency", "/*"), ("message_cost", "/*")):
+        power = value_by_name.get(name)
         if isinstance(power, (int, float)) and power:
-            edits.append(f"{name}{operators[power < 0]}{2 ** abs(power):g}")
+            edits.append(f"{name}{signs[power < 0]}{2 ** abs(power):g}")
     edits += [
-        f"{name}={values[name]}"
+        f"{name}={value_by_name[name]}"
         for name in ("overlap", "algorithm", "async")
-        if isinstance(values.get(name), str) and values[name] != AS_RECORDED
+        if isinstance(value_by_name.get(name), str) and value_by_name[name] != AS_RECORDED
     ]
-    return [*edits, *state.edits(values.get(MORE))]
+    return [*edits, *state.edits(value_by_name.get(MORE))]
 
 
 def _suggest_edits(store: Store) -> tuple[str, ...]:
-    """Write the first fault of ranks as edits."""
+    """Return the fix of the first fault that has one, as edits."""
     faults = (finding for finding in store.report.findings if finding.category == "fault")
     return next(filter(None, (links.fix_of(store, fault) for fault in faults)), ())
 
 
 def _lay_out_controls(store: Store, edits: Sequence[str]) -> Component:
     """Return the controls; edits without a control, or from a link, are in the text."""
-    ranks = {f"rank:{rank}=median": str(rank) for rank in store.ranks}
-    fast_ranks = dmc.MultiSelect(
+    rank_by_edit = {f"rank:{rank}=median": str(rank) for rank in store.ranks}
+    ranks_field = dmc.MultiSelect(
         id={CONTROL: RANKS},
-        data=list(ranks.values()),
-        value=[ranks[edit] for edit in edits if edit in ranks],
+        data=list(rank_by_edit.values()),
+        value=[rank_by_edit[edit] for edit in edits if edit in rank_by_edit],
         label="Ranks as fast as the others",
         searchable=True,
         clearable=True,
         limit=50,
         size="xs",
     )
-    typed = dmc.TextInput(
+    text_field = dmc.TextInput(
         id={CONTROL: MORE},
-        value=f"{state.BETWEEN_EDITS} ".join(edit for edit in edits if edit not in ranks),
+        value=f"{state.BETWEEN_EDITS} ".join(edit for edit in edits if edit not in rank_by_edit),
         label="More edits, as in the terminal (docs/whatif.md)",
         placeholder="buckets=100MB; ranks=64; placement=greedy",
         debounce=True,
@@ -237,40 +234,44 @@ def _lay_out_controls(store: Store, edits: Sequence[str]) -> Component:
     )
     sliders = [_phase_slider(name) for name in _select_phases(store)]
     sliders += [_power_slider("bandwidth", "Bandwidth", 1), _power_slider("latency", "Latency", -1)]
-    choices = [
+    choice_fields = [
         _select("overlap", "Overlap with backprop", ("on", "off")),
         _select("algorithm", "Allreduce by", ALGORITHMS),
     ]
     if store.shard_count:
         sliders.append(_power_slider("message_cost", "Servers' cost a message", -1))
-        choices.append(_select("async", "Asynchronous updates", ("on",)))
-    cells = [dmc.GridCol(field, span={"base": 12, "md": 6}) for field in (fast_ranks, typed)]
+        choice_fields.append(_select("async", "Asynchronous updates", ("on",)))
+    cells = [dmc.GridCol(field, span={"base": 12, "md": 6}) for field in (ranks_field, text_field)]
     cells += [
-        dmc.GridCol(control, span={"base": 12, "xs": 6, "md": 3}) for control in sliders + choices
+        dmc.GridCol(control, span={"base": 12, "xs": 6, "md": 3})
+        for control in sliders + choice_fields
     ]
     return dmc.Card(dmc.Grid(cells, gutter="md"), className="card")
 
 
 def _select_phases(store: Store) -> list[str]:
-    """Return the phases of ranks' own work that take a share of the time worth a slider."""
+    """Return the phases of ranks' own work that take enough time for a slider."""
     total_ns = float(np.nansum(store.times.time_in(store.times.categories)))
     least_ns = LEAST_PHASE_SHARE * max(total_ns, 1.0)
     return [
-        name for name in OWN_CATEGORIES if float(np.nansum(store.times.time_in([name]))) > least_ns
+        phase
+        for phase in OWN_CATEGORIES
+        if float(np.nansum(store.times.time_in([phase]))) > least_ns
     ]
 
 
-def _phase_slider(name: str) -> Component:
-    label = name_of(name)
+def _phase_slider(phase: str) -> Component:
+    """Return the slider for the percentage of a phase's time that is left."""
+    label = name_of(phase)
     marks = [{"value": value, "label": f"{value} %"} for value in (0, FULL_PERCENT)]
     thumb_label = f"{label}, percent of its time"
     title = f"{label[:1].upper()}{label[1:]}"
     limits = {"value": FULL_PERCENT, "min": 0, "max": FULL_PERCENT, "step": 5}
-    return _slider(PHASE + name, title, marks=marks, thumbLabel=thumb_label, **limits)
+    return _slider(PHASE + phase, title, marks=marks, thumbLabel=thumb_label, **limits)
 
 
 def _power_slider(name: str, title: str, sign: int) -> Component:
-    """Return a slider that is better to the right; with `sign` -1 less of it is."""
+    """Return a slider of powers of two that is better to the right; `sign` -1: less is better."""
     marks = [
         {"value": power, "label": f"{2.0 ** (sign * power):g} \N{MULTIPLICATION SIGN}"}
         for power in (LOWEST_POWER, 0, HIGHEST_POWER)
@@ -298,7 +299,7 @@ def _select(name: str, label: str, values: Sequence[str]) -> Component:
 
 
 def _answer_edits(store: Store, edits: tuple[str, ...]) -> list[Component]:
-    """Describe what the edits come to, how far to trust it, and how to ask it in a terminal."""
+    """Describe the steps with the edits, how far to trust that, and the command for a terminal."""
     if not edits:
         return [html.P(CHOOSE, className="summary")]
     try:
@@ -309,7 +310,7 @@ def _answer_edits(store: Store, edits: tuple[str, ...]) -> list[Component]:
     options = " ".join(f"--what '{edit}'" for edit in edits)
     lines = [*_name_fixes(store, edits), whatif.trust, *answer.remarks]
     return [
-        dmc.Title(text.tied(sentence(answer)), order=2, id="verdict"),
+        dmc.Title(text.tied(describe_answer(answer)), order=2, id="verdict"),
         *(html.P(line, className="summary") for line in lines),
         html.Code(f"tracelens whatif {text.shown(store.name)} {options}", className="summary"),
     ]
@@ -317,48 +318,48 @@ def _answer_edits(store: Store, edits: tuple[str, ...]) -> list[Component]:
 
 def _name_fixes(store: Store, edits: Sequence[str]) -> list[str]:
     """Return a line for each fix among the edits, which says what finding it is of."""
-    findings = dict(enumerate(store.report.findings, 1))
+    finding_by_number = dict(enumerate(store.report.findings, 1))
     numbers = [int(edit.removeprefix(FIX)) for edit in edits if re.fullmatch(FIX + r"\d+", edit)]
     return [
-        f"{FIX}{number} fixes finding {number}: {finding_card.title(findings[number])}."
+        f"{FIX}{number} fixes finding {number}: {finding_card.title(finding_by_number[number])}."
         for number in numbers
-        if number in findings
+        if number in finding_by_number
     ]
 
 
-def sentence(answer: Answer) -> str:
-    """Describe in a sentence what some edits do to the mean step."""
-    low, high = sorted(answer.interval)
+def describe_answer(answer: Answer) -> str:
+    """Return by how much some edits shorten or lengthen the mean step, as a sentence."""
+    low_saving, high_saving = sorted(answer.interval)
     direction = "shorter" if answer.saving >= 0 else "longer"
-    ends = (low, high) if answer.saving >= 0 else (-high, -low)
+    low, high = (low_saving, high_saving) if answer.saving >= 0 else (-high_saving, -low_saving)
     return (
         f"The mean step would take {text.duration(answer.after_ns)} instead of "
         f"{text.duration(answer.before_ns)}: {text.percent(abs(answer.saving), 1)} {direction} "
-        f"(95 % interval {text.percent(ends[0], 1)} to {text.percent(ends[1], 1)})."
+        f"(95 % interval {text.percent(low, 1)} to {text.percent(high, 1)})."
     )
 
 
-def _find_step(replay: Replay, edits: Sequence[str], step: Any) -> int:
-    """Return the row of a step that was asked for, else of the step with the median change."""
+def _find_step(replay: Replay, edits: Sequence[str], asked_step: Any) -> int:
+    """Return the index of the step that was asked for, else of the one with the median change."""
     steps = replay.graph.steps.tolist()
-    if step in steps:
-        return steps.index(step)
-    saved_ns = replay.measure_savings_ns(*edits)
+    if asked_step in steps:
+        return steps.index(asked_step)
+    saving_ns = replay.measure_savings_ns(*edits)
     least_ns = LEAST_CHANGE * replay.graph.measure_steps_ns(replay.graph.baseline_ns)
-    changed_rows = np.flatnonzero(np.abs(saved_ns) > least_ns)
-    rows = changed_rows if len(changed_rows) else np.arange(len(saved_ns))
-    order = rows[np.argsort(saved_ns[rows], kind="stable")]
-    return int(order[len(order) // 2])
+    changed_indexes = np.flatnonzero(np.abs(saving_ns) > least_ns)
+    step_indexes = changed_indexes if len(changed_indexes) else np.arange(len(saving_ns))
+    indexes_by_saving = step_indexes[np.argsort(saving_ns[step_indexes], kind="stable")]
+    return int(indexes_by_saving[len(indexes_by_saving) // 2])
 
 
 def _select_ranks(answer: Answer, edits: Sequence[str]) -> list[int]:
-    """Return the ranks to draw: those that edits name, then those whose waiting changes most."""
+    """Return the ranks to draw: those that edits name, then those whose wait changes most."""
     edited_ranks = {int(rank) for edit in edits for rank in re.findall(r"^rank:(\d+)", edit)}
     change_ns = {rank: abs(was_ns - then_ns) for rank, (was_ns, then_ns) in answer.waits.items()}
-    order = sorted(
+    ranks_by_change = sorted(
         answer.waits, key=lambda rank: (rank not in edited_ranks, -change_ns[rank], rank)
     )
-    return sorted(order[: replayed_steps.MOST_ROWS])
+    return sorted(ranks_by_change[: replayed_steps.MOST_ROWS])
 
 
 def _read_edits(value: Any) -> tuple[str, ...]:

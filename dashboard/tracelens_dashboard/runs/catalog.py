@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from tracelens.distil.places import fingerprint
 from tracelens.errors import TraceLensError, TraceNotFound
@@ -24,7 +24,7 @@ from tracelens.load import open as open_trace
 from tracelens.load import runs_in
 from tracelens.lod import opening
 from tracelens.lod.run_data import Glance
-from tracelens.model.choice import EVERYTHING
+from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.model.fmt import shown_name
 from tracelens_dashboard.runs import selection
 from tracelens_dashboard.runs.live import Followed, Standing, follow, is_recorded
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tracelens.lod.opening import OnProgress, Progress
-    from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
     from tracelens_dashboard.runs.selection import Selection
 
@@ -45,9 +44,16 @@ if TYPE_CHECKING:
 
 MOST_OPEN: Final = 8
 _MOST_PARTS: Final = 64
-MOST_HELD: Final = 300 << 20  # bytes of open runs; the one asked for last stays in any case
+MOST_HELD_BYTES: Final = 300 << 20  # bytes of open runs; the one asked for last stays in any case
 
 Kind = Literal["new", "queued", "working", "failed"]
+
+
+class OpenRun(NamedTuple):
+    """A run that is kept open, and an estimate of its memory."""
+
+    store: Store
+    held_bytes: int
 
 
 @dataclass(frozen=True)
@@ -124,15 +130,16 @@ def id_of(path: Path) -> str:
 
 def short_names(paths: Sequence[Path]) -> list[str]:
     """Return the shortest ends of paths that distinguish them."""
-    found = [path.resolve() for path in paths]
-    return [_shortest(path, found) for path in found]
+    resolved_paths = [path.resolve() for path in paths]
+    return [_find_shortest_name(path, resolved_paths) for path in resolved_paths]
 
 
-def _shortest(path: Path, others: Sequence[Path]) -> str:
-    for length in range(1, len(path.parts)):
-        end = path.parts[-length:]
-        if sum(other.parts[-length:] == end for other in others) == 1:
-            return shown_name("/".join(end))
+def _find_shortest_name(path: Path, all_paths: Sequence[Path]) -> str:
+    """Return the shortest end of a path that no other one of the paths has."""
+    for part_count in range(1, len(path.parts)):
+        end_parts = path.parts[-part_count:]
+        if sum(other.parts[-part_count:] == end_parts for other in all_paths) == 1:
+            return shown_name("/".join(end_parts))
     return shown_name(path)
 
 
@@ -141,23 +148,23 @@ class Runs:
 
     def __init__(
         self,
-        places: Iterable[Path] = (),
+        folders: Iterable[Path] = (),
         read: Read = open_trace,
         *,
         indexed: bool = True,
-        most_held: int = MOST_HELD,
+        most_held_bytes: int = MOST_HELD_BYTES,
     ) -> None:
-        """Serve the runs at some places; `indexed` is false where `read` makes more of them.
+        """Serve the runs in some folders; `indexed` is false where `read` makes more of them.
 
         Raises:
-            TraceNotFound: there is nothing at one of the places.
+            TraceNotFound: there is nothing at one of the paths.
         """
-        self._places = tuple(places)
+        self._folders = tuple(folders)
         self._read = read
         self._indexed = indexed
-        self._most_held = most_held
+        self._most_held_bytes = most_held_bytes
         self._lock = Lock()
-        self._open: OrderedDict[str, tuple[Store, int]] = OrderedDict()
+        self._open: OrderedDict[str, OpenRun] = OrderedDict()  # by id
         self._worker = Worker(self._settle)
         self._glances: dict[str, tuple[State, Glance]] = {}  # of runs without an index
         self._entries: dict[str, Entry] = {}
@@ -167,7 +174,7 @@ class Runs:
         self.tags = Tags()
         self.surveying = False
         self._survey_lock = Lock()
-        _require(self._places)
+        _require(self._folders)
         self.look()
 
     @classmethod
@@ -180,8 +187,8 @@ class Runs:
         return served
 
     def look(self) -> list[Entry]:
-        """List the present runs."""
-        paths = list(dict.fromkeys(run for place in self._places for run in runs_in(place)))
+        """Return the present runs; an entry stays the same as long as its run is there."""
+        paths = list(dict.fromkeys(path for folder in self._folders for path in runs_in(folder)))
         with self._lock:
             entries = {}
             for path, name in zip(paths, short_names(paths), strict=True):
@@ -192,19 +199,22 @@ class Runs:
 
     @staticmethod
     def folders(entries: Sequence[Entry]) -> dict[str, str]:
-        """Return the folder of each run, by id, by the shortest ends that distinguish them."""
-        parents = [entry.path.resolve().parent for entry in entries]
-        unlike = list(dict.fromkeys(parents))
-        names = dict(zip(unlike, short_names(unlike), strict=True))
-        return {entry.id: names[parent] for entry, parent in zip(entries, parents, strict=True)}
+        """Return the name of each run's folder, by run id: the shortest that distinguishes them."""
+        folder_paths = [entry.path.resolve().parent for entry in entries]
+        distinct_paths = list(dict.fromkeys(folder_paths))
+        name_by_path = dict(zip(distinct_paths, short_names(distinct_paths), strict=True))
+        return {
+            entry.id: name_by_path[folder_path]
+            for entry, folder_path in zip(entries, folder_paths, strict=True)
+        }
 
     def entry(self, run: object) -> Entry | None:
         """Return a run, or a part of one, by its id."""
-        part = selection.read(run) if isinstance(run, str) else None
-        entry = self._entry_of_run(part.run) if part else None
-        if entry is None or part is None or part.choice.is_all:
+        run_selection = selection.read(run) if isinstance(run, str) else None
+        entry = self._entry_of_run(run_selection.run) if run_selection else None
+        if entry is None or run_selection is None or run_selection.choice.is_all:
             return entry
-        return self._entry_of_part(entry, part)
+        return self._entry_of_part(entry, run_selection)
 
     def state_of(self, run: object) -> State | None:
         """Give a value that changes when a run's files do; null if it is not served."""
@@ -218,12 +228,12 @@ class Runs:
             self.look()
         return self._entries.get(run)
 
-    def _entry_of_part(self, entry: Entry, part: Selection) -> Entry:
-        """Return the entry of a part, the same for all who ask; those asked for last are known."""
-        key = str(part.key)
+    def _entry_of_part(self, entry: Entry, run_selection: Selection) -> Entry:
+        """Return the entry of a selection, the same for all who ask; the latest are kept."""
+        key = str(run_selection.key)
         with self._lock:
             if key not in self._parts:
-                self._parts[key] = Entry(key, entry.name, entry.path, part.choice)
+                self._parts[key] = Entry(key, entry.name, entry.path, run_selection.choice)
             self._parts.move_to_end(key)
             while len(self._parts) > _MOST_PARTS:
                 self._parts.popitem(last=False)
@@ -262,6 +272,7 @@ class Runs:
             self._worker.fill(unread)
 
     def _is_unread(self, entry: Entry) -> bool:
+        """Return True if a run is to be analyzed; one that is still recorded is not yet."""
         if entry.stage.under_way or self.glance(entry):
             return False
         if entry.stage.kind == "failed" and entry.failed == entry.state:
@@ -274,25 +285,25 @@ class Runs:
 
         Before Python 3.14 a process can abort if it ends while a daemon thread is in C++.
         """
-        end_s = monotonic() + PATIENCE_S
+        deadline_s = monotonic() + PATIENCE_S
         self.survey(on=False)
         self._worker.close()
         with self._lock:
-            stores = [self.alone, *(store for store, _ in self._open.values())]
+            stores = [self.alone, *(open_run.store for open_run in self._open.values())]
         threads = [store.refinement for store in stores if store]
         threads += [followed.reading for followed in list(self._followed.values())]
         for thread in threads:
             if thread:
-                thread.join(max(end_s - monotonic(), 0.0))
+                thread.join(max(deadline_s - monotonic(), 0.0))
 
     def glance(self, entry: Entry) -> Glance | None:
         """Return a run at a glance; None where it has to be read first."""
-        store = self._open.get(entry.id)
-        if store:
-            return Glance.from_run(store[0].run)
-        indexed = opening.glanced(entry.path) if self._indexed else None
+        open_run = self._open.get(entry.id)
+        if open_run:
+            return Glance.from_run(open_run.store.run)
+        index_glance = opening.glanced(entry.path) if self._indexed else None
         state, glance = self._glances.get(entry.id, (None, None))
-        return indexed or (glance if glance and state == entry.state else None)
+        return index_glance or (glance if glance and state == entry.state else None)
 
     def standing(self, run: str, *, paused: bool) -> Standing:
         """Compare what is shown of a run with its folder; one that is recorded is read again."""
@@ -330,7 +341,7 @@ class Runs:
             if entry.id not in self._open:
                 return None
             self._open.move_to_end(entry.id)
-            return self._open[entry.id][0]
+            return self._open[entry.id].store
 
     def _open_index(self, entry: Entry) -> Store | None:
         if not self._indexed or entry.stage.under_way or not entry.choice.is_all:
@@ -347,13 +358,13 @@ class Runs:
             self._follow(entry.id, entry.path)
         entry.stage = NEW
         with self._lock:
-            self._open[entry.id] = store, store.held_bytes
-            while len(self._open) > 1 and self._too_much():
+            self._open[entry.id] = OpenRun(store, store.held_bytes)
+            while len(self._open) > 1 and self._holds_too_much():
                 self._open.popitem(last=False)
 
-    def _too_much(self) -> bool:
-        held = sum(size for _, size in self._open.values())
-        return len(self._open) > MOST_OPEN or held > self._most_held
+    def _holds_too_much(self) -> bool:
+        held_bytes = sum(open_run.held_bytes for open_run in self._open.values())
+        return len(self._open) > MOST_OPEN or held_bytes > self._most_held_bytes
 
     def _settle(self, entry: Entry) -> None:
         """Read and analyze a run when its turn comes; after a failure, the others are served."""
@@ -377,7 +388,8 @@ class Runs:
 
     def _read_first(self, entry: Entry) -> None:
         """Analyze a run that was not yet; keep it open if a page waits for it."""
-        store = self._analyze(entry, partial(entry.progress_of, check=self._worker.check))
+        progress: Progress = partial(entry.progress_of, check=self._worker.check)
+        store = self._analyze(entry, progress)
         self._glances[entry.id] = entry.state, Glance.from_run(store.run)
         if entry.awaited:
             store.refine()
@@ -385,6 +397,8 @@ class Runs:
         entry.stage = NEW
 
     def _analyze(self, entry: Entry, progress: Progress) -> Store:
+        """Read a run and analyze it; `progress` is that of the entry for which it is done."""
+
         def read() -> Trace:
             with progress("reading") as on_progress:
                 return self._read(entry.path, on_progress)
@@ -393,16 +407,17 @@ class Runs:
         return Store.open(path, read, progress, entry.id)
 
     def _narrow(self, entry: Entry) -> None:
-        part = selection.read(entry.id)
-        run = self._entry_of_run(part.run) if part else None
-        if run is None:
+        """Read the run of a selection, if it is not open, and narrow it to the selection."""
+        run_selection = selection.read(entry.id)
+        whole_run = self._entry_of_run(run_selection.run) if run_selection else None
+        if whole_run is None:
             raise TraceNotFound("This run is not served any more.")
         progress: Progress = partial(entry.progress_of, check=self._worker.check)
-        store = self.alone or self._open_store(run) or self._open_index(run)
+        store = self.alone or self._open_store(whole_run) or self._open_index(whole_run)
         if store is None:
-            store = self._analyze(run, progress)
+            store = self._analyze(whole_run, progress)
             store.refine()
-            self._keep(run, store)
+            self._keep(whole_run, store)
         narrowed = store.narrow(entry.choice, progress, entry.id)
         narrowed.refine()
         self._keep(entry, narrowed)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from dash import State
+from dash.exceptions import PreventUpdate
 from flask import current_app
 
 from tracelens.errors import InvalidArgument
@@ -18,9 +19,16 @@ if TYPE_CHECKING:
 RUNS: Final = "tracelens.runs"  # in the Flask application: Dash shares its pages among all apps
 RUN: Final = State(ids.RUN, "data")  # what callbacks hand to `store`
 PATIENCE_S: Final = 30.0
-
-
 BEFORE_EDITION: Final = "@"  # in what pages hand back, behind the run's id
+
+_Value = TypeVar("_Value")
+
+
+def require(value: _Value | None) -> _Value:
+    """Return a value; without one, None or False, the request changes nothing on the page."""
+    if value is None or value is False:
+        raise PreventUpdate
+    return value
 
 
 def run_id_of(run: Any) -> str:
@@ -30,8 +38,8 @@ def run_id_of(run: Any) -> str:
 
 def edition(run: Any) -> int:
     """Number the reading of a run that a page shows; 0 is the first one."""
-    text = run.partition(BEFORE_EDITION)[2] if isinstance(run, str) else ""
-    return int(text) if text.isdecimal() else 0
+    digits = run.partition(BEFORE_EDITION)[2] if isinstance(run, str) else ""
+    return int(digits) if digits.isdecimal() else 0
 
 
 def with_edition(run: str, number: int) -> str:
@@ -76,10 +84,10 @@ def name(store: Store) -> str:
 
 def facts(store: Store) -> str:
     """Return the size of a run in a few words: ranks, shards, steps, duration."""
-    shards = store.shard_count
+    shard_count = store.shard_count
     sizes = [
         text.count(len(store.ranks), "rank"),
-        text.count(shards, "shard") if shards else "",
+        text.count(shard_count, "shard") if shard_count else "",
         text.count(store.windows.height, "step"),
         text.duration(store.whole.width_ns),
     ]

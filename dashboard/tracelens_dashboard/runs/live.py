@@ -64,20 +64,20 @@ class Followed:
         self.digest = self._now = fingerprint(self.path)
 
     def look(self, read_again: Callable[[], None], *, paused: bool) -> Standing:
-        """Describe its state; read a growing run again in the background, unless `paused`."""
+        """Return its standing; read a growing run again in the background, unless `paused`."""
         if not self.path.exists():
             return Standing(self.edition, missing=True)
         with self._lock:
             now_s = time.monotonic()
-            replaced = not self.recorded and self._digest_at(now_s) != self.digest
-            unreadable = replaced and self._now == self._refused
-            due = now_s - self._ended >= max(self._ended - self._begun, _LEAST_S)
-            wanted = self.recorded or (replaced and not unreadable)
-            if wanted and due and not paused and not self._is_reading:
+            is_replaced = not self.recorded and self._digest_at(now_s) != self.digest
+            is_unreadable = is_replaced and self._now == self._refused
+            is_due = now_s - self._ended >= max(self._ended - self._begun, _LEAST_S)
+            is_wanted = self.recorded or (is_replaced and not is_unreadable)
+            if is_wanted and is_due and not paused and not self._is_reading:
                 self.reading = Thread(target=self._read, args=(read_again,), daemon=True)
                 self.reading.start()
             age_s = now_s - self._begun if self.recorded else None
-            return Standing(self.edition, age_s, replaced=replaced, unreadable=unreadable)
+            return Standing(self.edition, age_s, replaced=is_replaced, unreadable=is_unreadable)
 
     @property
     def _is_reading(self) -> bool:
@@ -89,15 +89,16 @@ class Followed:
         return self._now
 
     def _read(self, read_again: Callable[[], None]) -> None:
+        """Read the run again; note the files as read, or as those that cannot be read."""
         begun_s = time.monotonic()
         # Before it is read: what comes later is read once more.
-        recorded, digest = is_recorded(self.path), fingerprint(self.path)
+        was_recorded, digest = is_recorded(self.path), fingerprint(self.path)
         try:
             read_again()
         except (TraceLensError, OSError):  # of a recording the next reading may find it whole
             self._refused = digest
         else:
-            self.recorded, self._begun = recorded, begun_s
+            self.recorded, self._begun = was_recorded, begun_s
             self.digest = self._now = digest
             self.edition += 1
         finally:

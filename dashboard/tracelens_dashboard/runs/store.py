@@ -15,8 +15,8 @@ from tracelens.caching import cached_property
 from tracelens.errors import TraceLensError
 from tracelens.lod import narrowed, opening, residuals, run_data, search
 from tracelens.lod.run_data import Run
-from tracelens.lod.step_times import StepTimes
-from tracelens.lod.tracks.group import group_of
+from tracelens.lod.step_times import StepTimes, Times
+from tracelens.lod.tracks.group import Group, group_of
 from tracelens.lod.tracks.names import Names
 from tracelens.lod.tracks.recorded_spans import KEPT_PROCESSES, RecordedSpans
 from tracelens.lod.viewport import Window
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tracelens.lod.query import Scene
     from tracelens.lod.residuals import Residuals
     from tracelens.lod.search import Call
-    from tracelens.lod.step_times import Times
-    from tracelens.lod.tracks.group import Group
     from tracelens.model.choice import Choice
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
@@ -44,7 +42,10 @@ _CELL_BYTES: Final = 16  # of a rank in a step: its compute time, and its residu
 
 
 class Store:
-    """What every page asks. Nothing in it changes, so requests may share it."""
+    """What every page asks. Nothing in it changes, so requests may share it.
+
+    What reads spans or events raises `UnusableInput` if the run's files cannot be read any more.
+    """
 
     def __init__(
         self,
@@ -79,17 +80,14 @@ class Store:
         """Open a trace by its index; without one, read and analyze it, and make one.
 
         `path` is null where what `read` opens is more than what lies there.
-
-        Raises:
-            UnusableInput: the trace cannot be read.
         """
         store = cls.indexed(path, run_id) if path else None
         if store:
             return store
         trace = read()
-        run = opening.explained(trace, progress)
-        is_kept = run.scene.pyramid and run.scene.pyramid.folder
-        return cls(run, path if is_kept and path else trace, run_id)
+        analyzed_run = opening.explained(trace, progress)
+        has_index = analyzed_run.scene.pyramid and analyzed_run.scene.pyramid.folder
+        return cls(analyzed_run, path if has_index and path else trace, run_id)
 
     @classmethod
     def indexed(cls, path: Path, run_id: str | None = None) -> Store | None:
@@ -102,24 +100,23 @@ class Store:
 
         Raises:
             InvalidArgument: it has none of them.
-            UnusableInput: its files cannot be read any more.
         """
         every_rank, source = self.every_rank, self.source
         if choice.steps is not None:
             with progress("reading"):
                 source = narrowed.of_steps(self._recorded.trace(), choice)
             every_rank = opening.explained(source, progress)
-        run = every_rank
+        narrowed_run = every_rank
         if choice.ranks is not None:
-            run = narrowed.of_ranks(every_rank, choice)
-        return Store(run, source, run_id, every_rank)
+            narrowed_run = narrowed.of_ranks(every_rank, choice)
+        return Store(narrowed_run, source, run_id, every_rank)
 
     @property
     def held_bytes(self) -> int:
         """Estimate its memory in bytes, without mapped files and decoded blocks."""
-        spans = 0 if isinstance(self.source, Path) else self.report.summary.spans * _SPAN_BYTES
-        residual = _CELL_BYTES * len(self.times.ranks) * len(self.times.steps)
-        return spans + residual + _estimate_bytes(self.run)
+        span_bytes = 0 if isinstance(self.source, Path) else self.report.summary.spans * _SPAN_BYTES
+        residual_bytes = _CELL_BYTES * len(self.times.ranks) * len(self.times.steps)
+        return span_bytes + residual_bytes + _estimate_bytes(self.run)
 
     def refine(self) -> None:
         """Start to make the levels that the run's index lacks."""
@@ -170,6 +167,10 @@ class Store:
         """Every rank's residual in every step, of all its compute time."""
         return self.run.residuals
 
+    def since_start(self, window: Window) -> Window:
+        """Return a window of absolute times in ns since the run's start."""
+        return window.shift(-self.whole.start_ns)
+
     def residuals_in(self, category: str) -> Residuals:
         """Return every rank's residual in every step, of one category of its compute time."""
         every_rank = self.every_rank
@@ -178,10 +179,10 @@ class Store:
             return measured
         return measured.of_rows(np.searchsorted(every_rank.residuals.ranks, self.ranks))
 
-    def peers_of(self, rank: int, among: Iterable[int]) -> list[int]:
+    def peers_of(self, rank: int, candidates: Iterable[int]) -> list[int]:
         """Return the ranks of the same stage; where it has no other, all others, as findings do."""
-        others = sorted(set(among) - {rank})
-        return [one for one in others if self._stages[one] == self._stages[rank]] or others
+        others = sorted(set(candidates) - {rank})
+        return [peer for peer in others if self._stages[peer] == self._stages[rank]] or others
 
     @cached_property
     def _stages(self) -> dict[int, int]:
@@ -227,7 +228,6 @@ class Store:
         """The run as it can be replayed; all its events are read for it, once.
 
         Raises:
-            UnusableInput: its files cannot be read any more.
             InvalidArgument: it has no steps.
         """
         from tracelens.verdicts.whatif import replay_with_fixes  # noqa: PLC0415 - an index opens without analyses
@@ -241,26 +241,22 @@ class Store:
             return None
         return Window(int(windows["start_ns"][0]), int(windows["end_ns"][-1]))
 
-    def lane_of(self, rank: int) -> int | None:
+    def row_of_rank(self, rank: int) -> int | None:
         """Return the row of a worker rank in the scene."""
         return self.ranks.index(rank) if rank in self.ranks else None
 
     def _open_process(self, row: int) -> Group:
-        """Return the tracks of the process of a row of the scene.
-
-        Raises:
-            UnusableInput: its file cannot be read any more.
-        """
+        """Return the tracks of the process of a row of the scene."""
         lane = self.scene.lanes.lanes[row]
-        named = self.run.threads.filter(process=lane.process)
-        names = dict(named.select("thread", "name").iter_rows())
+        thread_rows = self.run.threads.filter(process=lane.process)
+        thread_names = dict(thread_rows.select("thread", "name").iter_rows())
         events = self._recorded.events_of(lane.process)
         if lane.role == "ps":
-            return group_of(events, lane, names, None, run_window=self.whole)
+            return group_of(events, lane, thread_names, None, run_window=self.whole)
         samples = self.samples(lane.rank) if lane.rank in self.sampled else None
-        mine = self.run.workers.row(by_predicate=pl.col("process") == lane.process, named=True)
-        thread = mine["training_thread"]
-        return group_of(events, lane, names, thread, run_window=self.whole, samples=samples)
+        worker = self.run.workers.row(by_predicate=pl.col("process") == lane.process, named=True)
+        thread = worker["training_thread"]
+        return group_of(events, lane, thread_names, thread, run_window=self.whole, samples=samples)
 
     @cached_property
     def groups(self) -> dict[str, int]:
@@ -275,41 +271,32 @@ class Store:
         return tuple(workers["rank"])
 
     def samples(self, rank: int) -> pl.DataFrame:
-        """Return the samples of a rank's training thread, as in `Trace.samples`, by time.
-
-        Raises:
-            UnusableInput: its file cannot be read any more.
-        """
+        """Return the samples of a rank's training thread, as in `Trace.samples`, by time."""
         worker = self.run.workers.row(by_predicate=pl.col("rank") == rank, named=True)
-        found = self._recorded.samples_of(worker["process"])
-        return found.filter(pl.col("thread") == worker["training_thread"])
+        samples = self._recorded.samples_of(worker["process"])
+        return samples.filter(pl.col("thread") == worker["training_thread"])
 
     def call_at(self, rank: int, at_ns: int) -> Call | None:
         """Return the collective that a rank was in at a moment: of several, what ends first."""
         return search.call_at(self.run.calls, rank, at_ns)
 
     def events_of(self, process: int) -> pl.DataFrame:
-        """Return all recorded events of a process.
-
-        Raises:
-            UnusableInput: its file cannot be read any more.
-        """
+        """Return all recorded events of a process, a row each."""
         return self._recorded.events_of(process)
 
     def event_at(self, row: int, track: int, at_ns: int) -> dict[str, Any] | None:
-        """Return the event of a span in a track of an opened process; None without one."""
-        number = self.event_row(row, track, at_ns)
-        if number < 0:
+        """Return the event of the span in a track of an opened process; None without one."""
+        event_row = self.event_row(row, track, at_ns)
+        if event_row < 0:
             return None
         events = self._recorded.events_of(self.scene.lanes.lanes[row].process)
-        return events.row(number, named=True)
+        return events.row(event_row, named=True)
 
-    def event_row(self, row: int, track: int, at_ns: int) -> int:
-        """Number a track's span among the events of its process; -1 without an event."""
-        group = self.opened(row)
-        lanes = group.scene.lanes
-        items = lanes.items_between(track, at_ns, at_ns + 1) if track < len(lanes) else slice(0, 0)
-        return int(group.rows[items.start]) if items.start < items.stop else -1
+    def event_row(self, process_row: int, track: int, at_ns: int) -> int:
+        """Return the row, among its process's events, of a track's span; -1 without an event."""
+        group = self.opened(process_row)
+        item = group.scene.lanes.item_at(track, at_ns)
+        return -1 if item is None else int(group.rows[item])
 
     def call_of(self, row: int, track: int, at_ns: int) -> Call | None:
         """Return the collective that a span in a track of an opened process is."""
@@ -323,21 +310,11 @@ class Store:
         return search.call_around(self.run.calls, window.start_ns, window.end_ns)
 
     def spans_of(self, process: int) -> pl.DataFrame:
-        """Return all recorded spans of a process.
-
-        Raises:
-            UnusableInput: its file cannot be read any more.
-        """
+        """Return all recorded spans of a process, a row each."""
         return self._recorded.spans_of(process)
 
     def spans_in_rows(self, row: int, tracks: Collection[int] | None) -> pl.DataFrame:
-        """Return the spans of a row's process, or of its stream; of some of its tracks, if given.
-
-        Those of a stream have the device's times.
-
-        Raises:
-            UnusableInput: the process's file cannot be read any more.
-        """
+        """Return a row's spans: of its process, some of its tracks, or its device's stream."""
         lane = self.scene.lanes.lanes[row]
         if lane.role == "device":
             return self._on_stream(lane.process, lane.part)
@@ -345,25 +322,19 @@ class Store:
             return self._recorded.spans_of(lane.process)
         group = self.opened(row)
         offsets = group.scene.lanes.offsets
-        rows = [
+        rows_by_track = [
             group.rows[offsets[track] : offsets[track + 1]]
             for track in sorted(tracks)
             if track < len(group.scene.lanes)
         ]
-        numbers = np.unique(np.concatenate(rows)) if rows else np.empty(0, np.int64)
-        return self._recorded.events_of(lane.process)[numbers[numbers >= 0]].filter(type="span")
+        rows = np.unique(np.concatenate(rows_by_track)) if rows_by_track else np.empty(0, np.int64)
+        return self._recorded.events_of(lane.process)[rows[rows >= 0]].filter(type="span")
 
     def recorded_at(self, process: int, at_ns: int) -> pl.DataFrame:
-        """Return the spans that a process had open at a moment, the outermost first.
-
-        Raises:
-            UnusableInput: the process's file cannot be read any more.
-        """
-        is_open = pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
-        is_running = (pl.col("start_ns") <= at_ns) & is_open
-        return (
-            self._recorded.spans_of(process).filter(is_running).sort("thread", "depth", "start_ns")
-        )
+        """Return the spans that a process had open at a moment, a row each, the outermost first."""
+        ends_later = pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
+        is_open = (pl.col("start_ns") <= at_ns) & ends_later
+        return self._recorded.spans_of(process).filter(is_open).sort("thread", "depth", "start_ns")
 
     def ran_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
         """Return the spans that a device's stream was in at a moment, with the device's times."""
@@ -371,12 +342,13 @@ class Store:
         return self._on_stream(process, stream).filter(is_running).sort("depth", "start_ns")
 
     def _on_stream(self, process: int, stream: str) -> pl.DataFrame:
-        """Return the spans of a device's stream, with the device's times."""
-        streams = self.run.threads.drop_nulls("device")
-        number = streams.filter(process=process, name=stream)["thread"]
-        end = pl.col("device_start_ns") + pl.col("device_duration_ns")
-        mine = self._recorded.spans_of(process).filter(pl.col("stream").is_in(number.implode()))
-        return mine.with_columns(start_ns="device_start_ns", end_ns=end)
+        """Return the spans of a device's stream, a row each, with the device's times."""
+        stream_threads = self.run.threads.drop_nulls("device")
+        thread_ids = stream_threads.filter(process=process, name=stream)["thread"]
+        device_end = pl.col("device_start_ns") + pl.col("device_duration_ns")
+        is_on_stream = pl.col("stream").is_in(thread_ids.implode())
+        spans = self._recorded.spans_of(process).filter(is_on_stream)
+        return spans.with_columns(start_ns="device_start_ns", end_ns=device_end)
 
 
 def key_of(lane: Lane) -> str:
@@ -392,8 +364,9 @@ def subject_of(lane: Lane) -> str:
 
 
 def _estimate_bytes(value: Any) -> int:
+    """Return the memory of arrays and tables in a value; mapped files count as none."""
     if isinstance(value, np.ndarray):
-        return 0 if _mapped(value) else value.nbytes
+        return 0 if _is_mapped(value) else value.nbytes
     if isinstance(value, pl.DataFrame):
         return int(value.estimated_size())
     if isinstance(value, dict):  # one that reads when it is asked holds little
@@ -405,7 +378,7 @@ def _estimate_bytes(value: Any) -> int:
     return 0
 
 
-def _mapped(array: Array) -> bool:
+def _is_mapped(array: Array) -> bool:
     base: Any = array
     while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
         base = base.base

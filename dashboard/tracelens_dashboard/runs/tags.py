@@ -26,7 +26,7 @@ MOST: Final = 12  # of a run
 _MOST_BYTES: Final = 16 << 20
 _PATIENCE_S: Final = 5.0
 
-Kept = dict[str, tuple[str, ...]]
+TagsByRun = dict[str, tuple[str, ...]]
 
 
 def tags_file() -> Path:
@@ -47,7 +47,7 @@ class Tags:
     def __init__(self, file: Path | None = None) -> None:
         self._file = file or tags_file()
         self._seen: tuple[int, int] = 0, 0
-        self._kept: Kept = {}
+        self._tags_by_run: TagsByRun = {}
 
     def tags_of(self, run: Path) -> tuple[str, ...]:
         """Return the tags of a run, in order."""
@@ -60,19 +60,19 @@ class Tags:
             InvalidArgument: it has no letter, or a run has too many.
             UnusableInput: the file cannot be read or written.
         """
-        new = fit(tag)
-        if not new:
+        new_tag = fit(tag)
+        if not new_tag:
             raise InvalidArgument("A tag is a word or two, such as 'baseline'.")
-        with self._changing() as tags_by_run:
-            for key in map(_key, runs):
-                tags = tags_by_run.get(key, ())
-                if new.casefold() in map(str.casefold, tags):
+        with self._edit_tags() as tags_by_run:
+            for run_key in map(_key, runs):
+                tags = tags_by_run.get(run_key, ())
+                if new_tag.casefold() in map(str.casefold, tags):
                     continue
                 if len(tags) >= MOST:
                     raise InvalidArgument(
                         f"A run has {MOST} tags at most: remove one of them first."
                     )
-                tags_by_run[key] = tuple(sorted([*tags, new], key=str.casefold))
+                tags_by_run[run_key] = tuple(sorted([*tags, new_tag], key=str.casefold))
 
     def remove(self, run: Path, tag: str) -> None:
         """Take a tag off a run, if it has it.
@@ -80,35 +80,36 @@ class Tags:
         Raises:
             UnusableInput: the file cannot be read or written.
         """
-        with self._changing() as tags_by_run:
-            tags = tuple(one for one in tags_by_run.pop(_key(run), ()) if one != tag)
+        with self._edit_tags() as tags_by_run:
+            tags = tuple(run_tag for run_tag in tags_by_run.pop(_key(run), ()) if run_tag != tag)
             if tags:
                 tags_by_run[_key(run)] = tags
 
-    def _read_changed(self) -> Kept:
-        """Read the tags that are kept; a file that cannot be read has none to show."""
+    def _read_changed(self) -> TagsByRun:
+        """Return the tags by run, read again if the file changed; none if it cannot be read."""
         try:
-            state = self._file.stat()
+            file_state = self._file.stat()
         except OSError:
             return {}
-        if (state.st_mtime_ns, state.st_ino) != self._seen:
+        if (file_state.st_mtime_ns, file_state.st_ino) != self._seen:
             try:
-                self._kept = _read(self._file)
+                self._tags_by_run = _read(self._file)
             except UnusableInput:
-                self._kept = {}
-            self._seen = state.st_mtime_ns, state.st_ino
-        return self._kept
+                self._tags_by_run = {}
+            self._seen = file_state.st_mtime_ns, file_state.st_ino
+        return self._tags_by_run
 
     @contextmanager
-    def _changing(self) -> Iterator[Kept]:
+    def _edit_tags(self) -> Iterator[TagsByRun]:
+        """Lock the file, and write the tags by run after they were changed."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            lock = self._file.with_suffix(".lock")
-            lock.touch()
-            with locked(lock, _PATIENCE_S):
-                kept = _read(self._file) if self._file.exists() else {}
-                yield kept
-                _write(self._file, kept)
+            lock_file = self._file.with_suffix(".lock")
+            lock_file.touch()
+            with locked(lock_file, _PATIENCE_S):
+                tags_by_run = _read(self._file) if self._file.exists() else {}
+                yield tags_by_run
+                _write(self._file, tags_by_run)
         except OSError as error:
             raise UnusableInput(
                 f"Tags cannot be kept in '{shown_name(self._file)}': {error.strerror or error}."
@@ -119,25 +120,26 @@ def _key(run: Path) -> str:
     return str(run.resolve())
 
 
-def _read(file: Path) -> Kept:
+def _read(file: Path) -> TagsByRun:
+    """Return the tags of each run from the file."""
     try:
         with file.open(encoding="utf-8") as opened:
-            rows: Any = json.loads(opened.read(_MOST_BYTES))["runs"]
-        return {run: tuple(map(str, tags)) for run, tags in rows.items()}
+            tags_by_run: Any = json.loads(opened.read(_MOST_BYTES))["runs"]
+        return {run: tuple(map(str, tags)) for run, tags in tags_by_run.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UnusableInput(
             f"'{shown_name(file)}' holds no tags that can be read: move it out of the way."
         ) from error
 
 
-def _write(file: Path, kept: Kept) -> None:
+def _write(file: Path, tags_by_run: TagsByRun) -> None:
     """Replace the file as a whole: who reads it meanwhile sees the old or the new one."""
-    with NamedTemporaryFile("w", dir=file.parent, prefix=".tags-", delete=False) as new:
+    with NamedTemporaryFile("w", dir=file.parent, prefix=".tags-", delete=False) as new_file:
         try:
-            new.write(json.dumps({"runs": kept}, indent=1))
-            new.close()
-            Path(new.name).replace(file)
+            new_file.write(json.dumps({"runs": tags_by_run}, indent=1))
+            new_file.close()
+            Path(new_file.name).replace(file)
         except OSError:
             with suppress(OSError):
-                Path(new.name).unlink()
+                Path(new_file.name).unlink()
             raise

@@ -25,14 +25,14 @@ _NOTE: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::(.*))?", re.DOTA
 
 
 def read(value: object) -> tuple[tuple[Note, ...], int]:
-    """Read the notes of an address, and how many there were that make no sense, or are too many."""
+    """Return the notes of an address, and how many others it has: unreadable ones, or too many."""
     if not isinstance(value, str) or not value:
         return (), 0
-    texts = value.split(BETWEEN)
+    note_texts = value.split(BETWEEN)
     if len(value) > LONGEST_VALUE:
-        return (), len(texts)
-    notes = tuple(filter(None, map(_read_note, texts)))[:MOST_NOTES]
-    return notes, len(texts) - len(notes)
+        return (), len(note_texts)
+    notes = tuple(filter(None, map(_read_note, note_texts)))[:MOST_NOTES]
+    return notes, len(note_texts) - len(notes)
 
 
 def of_browser(value: object) -> tuple[Note, ...]:
@@ -65,15 +65,16 @@ def typed(text: Any) -> str:
     return "".join(filter(str.isprintable, letters)).strip()[:LONGEST_TEXT].strip()
 
 
-def _read_note(value: str) -> Note | None:
-    match = _NOTE.fullmatch(value)
+def _read_note(note_text: str) -> Note | None:
+    """Read a note, ``start-end:text`` (ns since the run's start); None where it makes no sense."""
+    match = _NOTE.fullmatch(note_text)
     if match is None:
         return None
-    start, end = int(match[1]), int(match[2]) if match[2] else None
+    start_ns, end_ns = int(match[1]), int(match[2]) if match[2] else None
     text = unquote(match[3] or "")  # what is no UTF-8 becomes a sign for it
-    if text != typed(text) or (end is not None and end <= start):
+    if text != typed(text) or (end_ns is not None and end_ns <= start_ns):
         return None
-    return Note(start, end, text)
+    return Note(start_ns, end_ns, text)
 
 
 def _write_note(note: Note) -> str:

@@ -50,25 +50,30 @@ def from_findings(store: Store) -> Comparison:
 
 
 def read(store: Store, rank: Any, phase: Any, ends_ns: Any) -> Comparison:
-    """Read what the browser says; all of it may be anything."""
+    """Read a rank, a phase and the ends of a window (absolute, in ns) that a browser sent.
+
+    Each may be anything; what makes no sense becomes the first sampled rank, all phases, the whole
+    run. Up to `MOST_PEERS` peers are compared with, flagged ranks last.
+    """
     is_sampled = str(rank).isdecimal() and int(rank) in store.sampled
     sampled_rank = int(rank) if is_sampled else next(iter(store.sampled), -1)
-    peers = store.peers_of(sampled_rank, store.sampled)
-    peers.sort(key=lambda peer: (peer in store.flagged, peer))
+    peer_ranks = store.peers_of(sampled_rank, store.sampled)
+    peer_ranks.sort(key=lambda peer: (peer in store.flagged, peer))
     window = store.whole
     match ends_ns:
-        case [int(start), int(end)]:
-            window = Window(start, end).clamp(store.whole)
+        case [int(start_ns), int(end_ns)]:
+            window = Window(start_ns, end_ns).clamp(store.whole)
     return Comparison(
         rank=sampled_rank,
-        peers=tuple(sorted(peers[:MOST_PEERS])),
+        peers=tuple(sorted(peer_ranks[:MOST_PEERS])),
         phase=phase if phase in store.times.categories else None,
         window=window,
     )
 
 
 def _time_by_stack(store: Store, comparison: Comparison, rank: int) -> Mapping[Stack, float]:
-    lane = store.lane_of(rank)
+    """Return the time (ns) by stack of one rank in the phase and the window."""
+    lane = store.row_of_rank(rank)
     if lane is None or rank not in store.sampled:
         return {}
     pieces = stacks.pieces(store.scene.lanes, lane, comparison.window, comparison.phase)
@@ -78,6 +83,6 @@ def _time_by_stack(store: Store, comparison: Comparison, rank: int) -> Mapping[S
 def stacks_of(
     store: Store, comparison: Comparison
 ) -> tuple[Mapping[Stack, float], list[Mapping[Stack, float]]]:
-    """Return the stacks of the rank, and of peers with enough samples."""
+    """Return the time (ns) by stack of the rank, and of each peer that has samples."""
     peers = (_time_by_stack(store, comparison, peer) for peer in comparison.peers)
     return _time_by_stack(store, comparison, comparison.rank), list(filter(None, peers))

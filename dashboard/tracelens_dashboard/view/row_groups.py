@@ -29,19 +29,17 @@ def ranks_by(workers: pl.DataFrame, column: str) -> list[tuple[str, list[int]]]:
 
 
 def gather(store: Store, column: Any, opened: Collection[str] = ()) -> list[RowGroup]:
-    """Gather the rows of ranks by a column; empty where there are no groups of that sort.
-
-    A group is opened by its key, and by that of any of its ranks.
-    """
+    """Gather the rows of ranks by host or stage (`column`); empty where these are not several."""
     workers = store.run.workers
     if column not in group_columns(workers):
         return []
-    rows = {rank: row for row, rank in enumerate(store.ranks)}
+    row_by_rank = {rank: row for row, rank in enumerate(store.ranks)}
     return [
         RowGroup(
             key=(key := f"g{min(ranks)}"),
             name=name if column == "host" else f"{column} {name}",
-            lanes=tuple(rows[rank] for rank in ranks),
+            lanes=tuple(row_by_rank[rank] for rank in ranks),
+            # By its own key, or by that of any of its ranks.
             opened=not {key, *map(str, ranks)}.isdisjoint(opened),
         )
         for name, ranks in ranks_by(workers, column)

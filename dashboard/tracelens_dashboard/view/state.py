@@ -104,16 +104,16 @@ class ViewState:
 
 
 def parse(query: Mapping[str, object]) -> ViewState:
-    """Read a query; nothing in it can make this fail."""
+    """Read a view from the values of an address; those that make no sense are ignored."""
     values = {key: value for key, value in query.items() if _sane(value)}
-    start, end = _number(values.get("t0")), _number(values.get("t1"))
-    if start is None or end is None or end <= start:
-        start = end = None
+    start_ns, end_ns = _number(values.get("t0")), _number(values.get("t1"))
+    if start_ns is None or end_ns is None or end_ns <= start_ns:
+        start_ns = end_ns = None
     sort = str(values.get("sort"))
-    noted, left_out = notes.read(query.get("note"))
+    notes_read, left_out_count = notes.read(query.get("note"))
     return ViewState(
-        start_ns=start,
-        end_ns=end,
+        start_ns=start_ns,
+        end_ns=end_ns,
         pins=_numbers(values.get("pin")),
         steps=_steps(values.get("steps")),
         shard=_number(values.get("shard")),
@@ -126,8 +126,8 @@ def parse(query: Mapping[str, object]) -> ViewState:
         row_px=row_height(values.get("row")),
         find=find_text(values.get("find")),
         edits=edits(values.get("what")),
-        notes=noted,
-        notes_left_out=left_out,
+        notes=notes_read,
+        notes_left_out=left_out_count,
     )
 
 

@@ -38,7 +38,7 @@ def test_a_box_over_a_rank_is_the_polars_query_over_its_spans() -> None:
     frame = frame_of(store)
     marked = area.area_of(store, frame, box((0.1, 0.4), band_of(frame, 2)))
     assert marked is not None
-    assert dict(marked.rows) == {2: None}
+    assert dict(marked.tracks_by_row) == {2: None}
     rows = area.tables(store, marked).by_name
     assert {row["process"] for row in rows} == {"rank 2"}
     start, end = marked.window.start_ns, marked.window.end_ns
@@ -74,7 +74,7 @@ def test_single_spans_are_listed_with_their_place() -> None:
         assert (hit.position.at_ns, hit.end_ns) in recorded
         assert hit.end_ns - hit.position.at_ns == row["length"]
         assert hit.position.track is not None
-        assert hit.position.lane == 2
+        assert hit.position.row == 2
 
 
 def test_a_span_that_is_still_open_has_no_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_of_an_opened_process_only_the_marked_tracks_count() -> None:
     first = opened.plan.bands[0]
     marked = area.area_of(store, frame, box((0.0, 5.0), (first.top + 1, first.top + 2)))
     assert marked is not None
-    assert dict(marked.rows) == {1: frozenset({0})}
+    assert dict(marked.tracks_by_row) == {1: frozenset({0})}
     assert {row["kind"] for row in area.tables(store, marked).by_name} == {"step"}
 
 
@@ -139,8 +139,8 @@ def test_of_many_rows_the_first_are_read_and_the_sentence_says_so() -> None:
     store = open_run(Scenario(ranks=area.MOST_ROWS + 2, steps=3))
     marked = area.area_of(store, frame_of(store), box((0.0, 1.0), (-1, 10_000)))
     assert marked is not None
-    assert (list(marked.rows), marked.left_out) == (list(range(area.MOST_ROWS)), 2)
-    assert "of 18 marked rows the first 16" in area.sentence(store, marked, 3)
+    assert (list(marked.tracks_by_row), marked.left_out) == (list(range(area.MOST_ROWS)), 2)
+    assert "of 18 marked rows the first 16" in area.describe_area(store, marked, 3)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def walked(store: Store, asked: str, way: int, steps: int) -> list[Hit]:
     hits: list[Hit] = []
     for _ in range(steps):
-        hit = finding.next_hit(store, asked, hits[-1].position if hits else None, way)
+        hit = finding.find_next_hit(store, asked, hits[-1].position if hits else None, way)
         assert hit
         hits.append(hit)
     return hits
@@ -44,7 +44,7 @@ def test_all_are_visited_once_and_then_again(way: int) -> None:
     }
     total = len(recorded)
     hits = walked(store, "bucket 1", way, total + 1)
-    assert {(hit.position.lane, hit.position.at_ns) for hit in hits} == recorded
+    assert {(hit.position.row, hit.position.at_ns) for hit in hits} == recorded
     assert {hit.total for hit in hits} == {total}
     numbers = [hit.number for hit in hits]
     assert numbers[:total] == list(range(1, total + 1))[::way]
@@ -55,26 +55,26 @@ def test_it_goes_on_from_where_one_is() -> None:
     """From a moment on a rank to the next one there, and from the span itself back."""
     store = slow_rank()
     span = store.spans_of(2).filter(kind="backprop", step=30).row(0, named=True)
-    hit = finding.next_hit(store, "backprop", Position(2, span["start_ns"] - 1), 1)
+    hit = finding.find_next_hit(store, "backprop", Position(2, span["start_ns"] - 1), 1)
     assert hit
-    assert (hit.position.lane, hit.position.at_ns, hit.end_ns) == (
+    assert (hit.position.row, hit.position.at_ns, hit.end_ns) == (
         2,
         span["start_ns"],
         span["end_ns"],
     )
-    next_hit = finding.next_hit(store, "backprop", hit.position, 1)
+    next_hit = finding.find_next_hit(store, "backprop", hit.position, 1)
     assert next_hit
     assert next_hit.position.at_ns > span["end_ns"]
-    assert finding.next_hit(store, "backprop", next_hit.position, -1) == hit
+    assert finding.find_next_hit(store, "backprop", next_hit.position, -1) == hit
 
 
 def test_shards_are_searched_too() -> None:
     """What only servers do is found on their tracks."""
     store = sharded()
-    hit = finding.next_hit(store, "aggregate", None, 1)
+    hit = finding.find_next_hit(store, "aggregate", None, 1)
     assert hit
-    assert store.scene.lanes.lanes[hit.position.lane].role == "ps"
-    assert finding.next_hit(store, "no such span", None, 1) is None
+    assert store.scene.lanes.lanes[hit.position.row].role == "ps"
+    assert finding.find_next_hit(store, "no such span", None, 1) is None
 
 
 def test_a_found_span_has_a_link_that_selects_it() -> None:

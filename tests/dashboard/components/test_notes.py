@@ -129,7 +129,7 @@ def test_text_of_an_address_is_shown_as_text() -> None:
 def test_a_note_is_a_line_and_over_time_a_band() -> None:
     """Through all rows, at its times, in the figure and in what a zoom changes."""
     frame = frame_with(Note(AT, None, "here"), Note(AT + 1000, AT + 2000))
-    changing_parts = plot.changing(frame, viewport.picture(frame), DARK)
+    changing_parts = plot.draw_changing(frame, viewport.picture(frame), DARK)
     line, band = (shape for shape in changing_parts["shapes"] if shape.get("name") == "note")
     assert (line["type"], line["x0"], line["x1"]) == ("line", AT / SECOND, AT / SECOND)
     assert (band["type"], band["x0"], band["x1"]) == (

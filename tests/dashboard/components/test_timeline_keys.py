@@ -45,7 +45,7 @@ def test_brackets_lead_from_step_to_step(key: str, step: int) -> None:
     """In a narrow view the next step comes to the middle, and the view keeps its width."""
     store = slow_rank()
     view_before = step_view(store, 30)
-    view_after = keys.destination(store, key, view_of(view_before), None)
+    view_after = keys.find_destination(store, key, view_of(view_before), None)
     assert view_after is not None
     assert step_in_the_middle(store, view_after) == step
     assert view_after.width_ns == view_before.width_ns
@@ -56,7 +56,7 @@ def test_the_first_and_last_steps_are_the_end_of_the_way() -> None:
     store = slow_rank()
     run_window = Window(0, store.whole.width_ns)
     for key, step in (("[", 0), ("]", 59)):
-        view_after = keys.destination(
+        view_after = keys.find_destination(
             store, key, view_of(step_view(store, step).clamp(run_window)), None
         )
         assert view_after is not None
@@ -67,13 +67,13 @@ def test_brackets_lead_from_finding_to_finding_in_a_wide_view() -> None:
     """From the whole run: the first finding, the second one, and back, in the order of time."""
     store = open_run(SLOW_RANK, LATE, EARLY)
     whole = {"t0": 0, "t1": store.whole.width_ns}
-    first_view = keys.destination(store, "]", whole, None)
+    first_view = keys.find_destination(store, "]", whole, None)
     assert first_view is not None
     assert covered(store, first_view) == (3, 9)
-    second_view = keys.destination(store, "]", view_of(first_view), None)
+    second_view = keys.find_destination(store, "]", view_of(first_view), None)
     assert second_view is not None
     assert covered(store, second_view) == pytest.approx((20, 39), abs=1)
-    assert keys.destination(store, "[", view_of(second_view), None) == first_view
+    assert keys.find_destination(store, "[", view_of(second_view), None) == first_view
 
 
 def covered(store: Store, window: Window) -> tuple[int, int]:
@@ -95,13 +95,13 @@ def test_fit_shows_the_clicked_span() -> None:
     position = viewport.read_position(store, selected)
     assert position is not None
     assert tuple(position) == (lane, moment_ns + store.whole.start_ns, None)
-    view = keys.destination(store, "f", {}, selected)
+    view = keys.find_destination(store, "f", {}, selected)
     assert view is not None
     assert view.start_ns < moment_ns < view.end_ns
     lanes = store.scene.lanes
     item = lanes.items_between(lane, position.at_ns, position.at_ns + 1).start
     assert view.width_ns == pytest.approx(3 * int(lanes.ends[item] - lanes.starts[item]), rel=0.01)
-    steps = keys.destination(store, "f", {"steps": [20, 39]}, None)
+    steps = keys.find_destination(store, "f", {"steps": [20, 39]}, None)
     assert steps is not None
     assert covered(store, steps)[0] in {19, 20}
 
@@ -132,4 +132,4 @@ def test_shards_are_not_pinned() -> None:
 @pytest.mark.parametrize("selected", [None, 7, {"lane": -1, "at": 3}, {"lane": 10**9, "at": 0}, {}])
 @pytest.mark.parametrize("key", ["f", "x", None, 3, "p"])
 def test_nonsense_leads_nowhere(key: object, selected: Any) -> None:
-    assert keys.destination(slow_rank(), key, "view", selected) is None
+    assert keys.find_destination(slow_rank(), key, "view", selected) is None

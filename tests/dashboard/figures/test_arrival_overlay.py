@@ -28,7 +28,7 @@ def test_the_last_to_enter_is_pointed_at() -> None:
     assert frame.call
     assert set(frame.call.entered) == {0, 1, 2, 3}
     assert frame.call.last_rank == 2
-    changing_parts = plot.changing(frame, viewport.picture(frame), LIGHT)
+    changing_parts = plot.draw_changing(frame, viewport.picture(frame), LIGHT)
     pinned, points = overlays.arrival_marks(frame, LIGHT)
     assert changing_parts["data"][-2:] == [pinned, points]
     assert (len(pinned["x"]), len(points["x"])) == (1, 4)

@@ -122,7 +122,7 @@ def test_an_area_over_a_closed_group_holds_its_ranks() -> None:
     marked = {"range": {"x": [0, whole], "y": [second.top, second.top + 3]}}
     found = area.area_of(two_hosts(), frame, marked)
     assert found
-    assert list(found.rows) == [2, 3]
+    assert list(found.tracks_by_row) == [2, 3]
 
 
 def test_orders_are_offered_where_there_are_groups() -> None:

@@ -35,7 +35,7 @@ def test_reductions_in_flight_are_drawn_beside_backprop() -> None:
     """Each bucket of the step is a bar of the opened rank, where backprop hid it."""
     store = slow_rank()
     frame = frame_of(store, "1")
-    data = plot.changing(frame, viewport.picture(frame), LIGHT)["data"]
+    data = plot.draw_changing(frame, viewport.picture(frame), LIGHT)["data"]
     names = [words[1] for bars in data if bars["type"] == "bar" for words in bars["customdata"]]
     recorded = store.spans_of(1).filter(step=5, kind="reduction")
     assert recorded.height > 1
@@ -91,14 +91,14 @@ def test_a_click_on_a_track_finds_its_span() -> None:
         store, frame, {"xvals": [seconds], "yvals": [opened.plan.bands[row].middle]}
     )
     assert position is not None
-    assert (position.lane, position.track) == (1, row)
+    assert (position.row, position.track) == (1, row)
     selected_frame = frame_of(store, "1", selected=inspector.selection_of(store, position))
     assert [(o.start_ns, o.end_ns) for o in selected_frame.selected] == [
         (bucket["start_ns"], bucket["end_ns"])
     ]
     assert selected_frame.call is not None
     assert selected_frame.call.seq == bucket["seq"]
-    shapes = plot.changing(selected_frame, viewport.picture(selected_frame), LIGHT)["shapes"]
+    shapes = plot.draw_changing(selected_frame, viewport.picture(selected_frame), LIGHT)["shapes"]
     assert sum(shape.get("name") == "selected" for shape in shapes) == 1
 
 
@@ -107,7 +107,7 @@ def test_processes_open_and_close() -> None:
     store = slow_rank()
     assert gutter.toggle_key(store, "2", Controls(opened=[])) == ["2"]
     assert gutter.toggle_key(store, "2", Controls(opened=["0", "2"])) == ["0"]
-    unasked = viewport.opened_in(store, Controls(opened=None, tall_px=600))
+    unasked = viewport.choose_opened(store, Controls(opened=None, tall_px=600))
     assert unasked[0] == "2"  # a finding names it
     closed = gutter.toggle_key(store, "2", Controls(opened=None, tall_px=600))
     assert closed == unasked[1:]

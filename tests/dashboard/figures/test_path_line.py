@@ -43,7 +43,7 @@ def frame_of(store: Store, first: int, last: int, *pins: str) -> Frame:
 
 def lines(frame: Frame) -> list[dict[str, Any]]:
     """Return the shapes of the path in the whole timeline."""
-    parts = plot.changing(frame, viewport.picture(frame), LIGHT)
+    parts = plot.draw_changing(frame, viewport.picture(frame), LIGHT)
     return [shape for shape in parts["shapes"] if shape.get("name") == overlays.PATH_NAME]
 
 

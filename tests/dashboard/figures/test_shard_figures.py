@@ -24,7 +24,7 @@ def test_bytes_and_requests_are_those_of_the_scenario() -> None:
 
 def test_the_hot_shard_is_red_and_named() -> None:
     """Its dots lie beyond the mean, in the colour of loss; the sentence says how far."""
-    drawing = shards.load(sharded().run.loads, LIGHT, marked=0)
+    drawing = shards.load(sharded().run.loads, LIGHT, marked_shard=0)
     moved = drawing.figure.data[0]
     assert list(moved.marker.color) == [LIGHT.loss, LIGHT.accent, LIGHT.accent]
     assert drawing.summary.startswith("Shard 0 carries 3.8 GiB, 2.2 times the mean of 3 shards")
@@ -43,7 +43,7 @@ def test_traffic_is_worker_by_shard() -> None:
 def test_even_shards_are_said_to_be_even() -> None:
     """No shard is singled out where they carry the same."""
     loads = sharded().run.loads.with_columns(bytes=pl.lit(1 << 20))
-    assert shards.load_summary(loads) == "The 3 shards are balanced: 1.0 MiB each."
+    assert shards.describe_load(loads) == "The 3 shards are balanced: 1.0 MiB each."
 
 
 def test_a_shard_without_requests_is_drawn_at_zero() -> None:

@@ -63,7 +63,7 @@ def test_real_spans_lie_where_they_ran() -> None:
     origin = store.whole.start_ns
     view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
     frame = viewport.frame(store, Controls(view, ["2"], "rank"))
-    bars = plot.changing(frame, viewport.picture(frame), LIGHT)["data"][1:]
+    bars = plot.draw_changing(frame, viewport.picture(frame), LIGHT)["data"][1:]
     backprop = next(trace for trace in bars if trace["name"] == "backprop")
     labels = [tuple(words[:3]) for words in backprop["customdata"]]
     index = labels.index(("rank 2", "backprop", 25))
@@ -99,7 +99,7 @@ def test_what_ran_on_a_stream_is_drawn_when_it_ran() -> None:
     origin = store.whole.start_ns
     view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
     frame = viewport.frame(store, Controls(view, [], "rank"))
-    bars = plot.changing(frame, viewport.picture(frame), LIGHT)["data"][1:]
+    bars = plot.draw_changing(frame, viewport.picture(frame), LIGHT)["data"][1:]
     backprop = next(trace for trace in bars if trace["name"] == "backprop")
     labels = [tuple(words[:3]) for words in backprop["customdata"]]
     index = labels.index(("rank 1 stream 0", "backprop", 5))
@@ -149,6 +149,6 @@ def test_a_senseless_view_shows_the_whole_run(view: object) -> None:
     """The browser's view is taken for what it may be: anything."""
     store = slow_rank()
     frame = viewport.frame(store, Controls(view, ["9", "x", None, "-1"], 7))
-    assert frame.seen == store.whole
+    assert frame.visible == store.whole
     assert not frame.plan.section("pinned")
     assert replace(frame, marked=None) == frame

@@ -289,6 +289,6 @@ def test_two_timelines_share_one_scale(runs: Runs) -> None:
     assert healthy.residuals.ceiling_ns < late.residuals.ceiling_ns
     sync = side_by_side.view_whole(late, healthy)
     window = side_by_side._read_window(sync, 1)
-    alone = side_by_side._figure(healthy, window, theme.LIGHT, healthy.residuals.ceiling_ns)
-    beside = side_by_side._figure(healthy, window, theme.LIGHT, ceiling)
+    alone = side_by_side._draw_timeline(healthy, window, theme.LIGHT, healthy.residuals.ceiling_ns)
+    beside = side_by_side._draw_timeline(healthy, window, theme.LIGHT, ceiling)
     assert alone.layout.images[0].source != beside.layout.images[0].source

@@ -88,8 +88,9 @@ def test_what_makes_steps_longer_is_said_so() -> None:
     (expected,) = whatif(traced(SLOW_RANK), "phase:forward*2").answers
     assert expected.saving < 0
     low, high = sorted(-edge for edge in expected.interval)
-    assert page.sentence(expected).endswith(
-        f"{-100 * expected.saving:.1f} % longer (95 % interval {100 * low:.1f} % to {100 * high:.1f} %)."
+    assert page.describe_answer(expected).endswith(
+        f"{-100 * expected.saving:.1f} % longer (95 % interval {100 * low:.1f} % to "
+        f"{100 * high:.1f} %)."
     )
 
 

@@ -110,7 +110,7 @@ def test_a_run_without_an_index_is_read_beside_all_else(tmp_path: Path) -> None:
 
 def test_few_runs_stay_open(folder: Path) -> None:
     """Of runs that need more memory than granted only the last one asked for stays open."""
-    runs = Runs([folder], most_held=1)
+    runs = Runs([folder], most_held_bytes=1)
     _, other_entry, entry = runs.look()
     store = runs.open(entry)
     assert store is not None

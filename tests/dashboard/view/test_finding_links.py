@@ -98,7 +98,7 @@ def test_of_several_runs_links_name_theirs() -> None:
         links.to_timeline(store, LATE),
         links.to_worst_step(store, LATE) or "",
         links.to_shard(store, HOT),
-        links.to_span(store, 0, (0,)),
+        links.to_moment(store, store.whole, (0,)),
         links.to_step(store, 3),
     ]
     assert {view_of(way).run for way in ways} == {"0123456789ab"}
@@ -121,7 +121,7 @@ def test_exposed_transfer_leads_to_the_step_with_most_of_it() -> None:
     """Within the finding's steps, if it has some; pinned is the rank with most of it."""
     store = slow_rank()
     transfer_ns = store.times.time_in(["transfer"])
-    view = view_of(links.to_most(store, "transfer", (5, 9)))
+    view = view_of(links.to_step_with_most(store, "transfer", (5, 9)))
     assert view.steps == (5, 9)
     (step,) = steps_in(store, view)
     assert transfer_ns[:, step].sum() == transfer_ns[:, 5:10].sum(axis=0).max()
@@ -130,10 +130,10 @@ def test_exposed_transfer_leads_to_the_step_with_most_of_it() -> None:
 
 def test_waiting_leads_to_who_is_late() -> None:
     """Not to those that wait: rank 2 is late in steps 20-39."""
-    view = view_of(links.to_most(slow_rank(), "wait"))
+    view = view_of(links.to_step_with_most(slow_rank(), "wait"))
     assert view.pins == (2,)
     assert 20 <= steps_in(slow_rank(), view)[0] <= 39
-    assert links.to_most(slow_rank(), "ps_queue") is None
+    assert links.to_step_with_most(slow_rank(), "ps_queue") is None
 
 
 def test_bars_and_cells_of_the_overview_lead_to_a_step() -> None:

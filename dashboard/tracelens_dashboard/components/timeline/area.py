@@ -6,33 +6,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import dash_mantine_components as dmc
-from dash import Input, Output, html
+from dash import Dash, Input, Output, html
 
 from tracelens.lod import search
 from tracelens.lod.tracks import area
-from tracelens.lod.viewport import Window
+from tracelens.lod.viewport import Band, Plan, Window
 from tracelens.model.inert import clean
 from tracelens_dashboard import text
 from tracelens_dashboard.components import table
 from tracelens_dashboard.components.timeline import names
 from tracelens_dashboard.figures import quantity
-from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.figures.timeline.frame import SECOND, Frame
 from tracelens_dashboard.runs import current
-from tracelens_dashboard.runs.store import subject_of
+from tracelens_dashboard.runs.store import Store, subject_of
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import viewport
-from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.lod.viewport import Band, Plan
     from tracelens_dashboard.figures.drawing import Rows
-    from tracelens_dashboard.figures.timeline.frame import Frame
-    from tracelens_dashboard.runs.store import Store
 
 TABLE: Final = "timeline-area-table"
 MOST_ROWS: Final = 16  # of processes and streams: each is read from its file
@@ -53,7 +48,7 @@ class Area:
     """What is marked: a stretch of time, and rows; `left_out` counts those beyond `MOST_ROWS`."""
 
     window: Window
-    rows: Mapping[int, frozenset[int] | None]
+    tracks_by_row: Mapping[int, frozenset[int] | None]
     left_out: int
 
 
@@ -72,15 +67,12 @@ def register(app: Dash) -> None:
         Output(names.AREA, "children"),
         Input(names.GRAPH, "selectedData"),
         *names.control_arguments(),
-        current.RUN,
         prevent_initial_call=True,
     )
     def sum_up(selected: Any, *values: Any) -> Component | None:
-        *controls, run = values
-        store = current.store(run)
-        frame = viewport.frame(store, Controls(*controls))
-        marked = area_of(store, frame, selected)
-        return card(store, marked) if marked else None
+        store, controls = names.read_arguments(values)
+        marked_area = area_of(store, viewport.frame(store, controls), selected)
+        return card(store, marked_area) if marked_area else None
 
     @app.callback(
         Output(names.MEASURED, "children"),
@@ -93,18 +85,19 @@ def register(app: Dash) -> None:
 
 
 def describe_time(store: Store, selected: Any) -> str:
-    """Describe how long the selected time range is, and what all ranks did in it; empty without one."""
+    """Return the length of the selected time range, and what all ranks did in it."""
     window = marked_window(store, selected)
     if window is None:
         return ""
-    spent_ns = search.time_by_category(store.scene.lanes, window)
-    total_ns = max(sum(spent_ns.values()), 1)
-    shares = ", ".join(
+    time_by_category = search.time_by_category(store.scene.lanes, window)
+    total_ns = max(sum(time_by_category.values()), 1)
+    share_texts = ", ".join(
         f"{name_of(label)} {text.percent(ns / total_ns)}"
-        for label, ns in list(spent_ns.items())[:MOST_CATEGORIES]
+        for label, ns in list(time_by_category.items())[:MOST_CATEGORIES]
     )
-    length, begin = text.duration(window.width_ns), _since_start(store, window)
-    return f"Selected: {length}, starting at {begin}. All ranks: {shares or 'nothing recorded'}."
+    length_text, begin_text = text.duration(window.width_ns), _since_start(store, window)
+    spent_text = share_texts or "nothing recorded"
+    return f"Selected: {length_text}, starting at {begin_text}. All ranks: {spent_text}."
 
 
 def _since_start(store: Store, window: Window) -> str:
@@ -112,28 +105,30 @@ def _since_start(store: Store, window: Window) -> str:
 
 
 def marked_window(store: Store, selected: Any) -> Window | None:
-    """Read the stretch of time from what the browser sends, which may be anything."""
+    """Read the marked stretch of time, absolute in ns, from what the browser sends."""
     ends_s = _read_range(selected, "x")
     if ends_s is None or not all(abs(end_s) < SECOND for end_s in ends_s):
         return None
-    whole = store.whole
-    low, high = (whole.start_ns + round(end_s * SECOND) for end_s in ends_s)
-    window = Window(max(low, whole.start_ns), min(high, whole.end_ns))
+    run_window = store.whole
+    begin_ns, end_ns = (run_window.start_ns + round(end_s * SECOND) for end_s in ends_s)
+    window = Window(max(begin_ns, run_window.start_ns), min(end_ns, run_window.end_ns))
     return window if window.width_ns > 0 else None
 
 
 def area_of(store: Store, frame: Frame, selected: Any) -> Area | None:
-    """Describe the marked area, from the top on; None without any time or rows."""
-    window, heights = marked_window(store, selected), _read_range(selected, "y")
-    rows = _rows_between(store, frame, *heights) if heights else {}
-    if window is None or not rows:
+    """Return the marked area, its rows from the top on; None without any time or rows."""
+    window, heights_px = marked_window(store, selected), _read_range(selected, "y")
+    tracks_by_row = _rows_between(store, frame, *heights_px) if heights_px else {}
+    if window is None or not tracks_by_row:
         return None
-    return Area(window, dict(list(rows.items())[:MOST_ROWS]), max(0, len(rows) - MOST_ROWS))
+    first_rows = dict(list(tracks_by_row.items())[:MOST_ROWS])
+    return Area(window, first_rows, len(tracks_by_row) - len(first_rows))
 
 
 def _read_range(selected: Any, axis: str) -> tuple[float, float] | None:
-    extent = selected.get("range") if isinstance(selected, dict) else None
-    ends = extent.get(axis) if isinstance(extent, dict) else None
+    """Read the ends of the marked area on an axis, ``x`` (s) or ``y`` (px); None without any."""
+    ranges_by_axis = selected.get("range") if isinstance(selected, dict) else None
+    ends = ranges_by_axis.get(axis) if isinstance(ranges_by_axis, dict) else None
     if not isinstance(ends, list) or len(ends) != 2:
         return None
     if not all(isinstance(end, (int, float)) and abs(end) < float("inf") for end in ends):
@@ -141,87 +136,87 @@ def _read_range(selected: Any, axis: str) -> tuple[float, float] | None:
     return min(ends), max(ends)
 
 
-def _rows_between(store: Store, frame: Frame, top: float, bottom: float) -> TracksByRow:
-    """Return the rows between two heights; of an opened process whose own row is not, the tracks."""
-    rows: TracksByRow = {}
-    for band in _bands_between(frame.plan, top, bottom):
-        rows |= dict.fromkeys(band.lanes)
-    for process in frame.opened:
+def _rows_between(store: Store, frame: Frame, top_px: float, bottom_px: float) -> TracksByRow:
+    """Return, by row between two heights (px), the marked tracks of its process; None for all."""
+    tracks_by_row: TracksByRow = {}
+    for band in _bands_between(frame.plan, top_px, bottom_px):
+        tracks_by_row |= dict.fromkeys(band.lanes)
+    for process in frame.opened:  # whose own row is not marked, but some of its tracks
         row = store.groups[process.key]
-        bands = _bands_between(process.plan, top, bottom)
-        if bands and row not in rows:
-            rows[row] = frozenset(lane for band in bands for lane in band.lanes)
-    return rows
+        bands = _bands_between(process.plan, top_px, bottom_px)
+        if bands and row not in tracks_by_row:
+            tracks_by_row[row] = frozenset(lane for band in bands for lane in band.lanes)
+    return tracks_by_row
 
 
 def _bands_between(plan: Plan, top: float, bottom: float) -> list[Band]:
     return [band for band in plan.bands if band.top < bottom and band.top + band.height > top]
 
 
-def card(store: Store, marked: Area) -> Component:
-    """Return the table with its heading."""
-    by_name, spans, has_more_spans = tables(store, marked)
-    limit = f" (the {MOST_SPANS} longest)" if has_more_spans else ""
-    hint = f"A click on a span's name leads to it{limit}; begin: time since the start."
-    panels = {
-        BY_NAME: html.Div(table.table(TABLE, by_name[:MOST_NAMES]), style=_fit_rows(len(by_name))),
+def card(store: Store, marked_area: Area) -> Component:
+    """Return the card of a marked area: a sentence, and the tables by name and of single spans."""
+    sum_rows, span_rows, is_cut = tables(store, marked_area)
+    limit_text = f" (the {MOST_SPANS} longest)" if is_cut else ""
+    hint = f"A click on a span's name leads to it{limit_text}; begin: time since the start."
+    panel_by_title = {
+        BY_NAME: html.Div(
+            table.table(TABLE, sum_rows[:MOST_NAMES]), style=_fit_rows(len(sum_rows))
+        ),
         ONE_BY_ONE: html.Div(
             [
                 html.P(hint, className="summary"),
                 html.Div(
-                    table.table(names.SPANS, spans, hidden=POSITION_COLUMNS),
-                    style=_fit_rows(len(spans)),
+                    table.table(names.SPANS, span_rows, hidden=POSITION_COLUMNS),
+                    style=_fit_rows(len(span_rows)),
                 ),
             ]
         ),
     }
-    tabs = [dmc.TabsTab(title, value=title) for title in panels]
-    parts = [dmc.TabsPanel(panel, value=title) for title, panel in panels.items()]
-    tables_in_tabs = dmc.Tabs([dmc.TabsList(tabs), *parts], value=BY_NAME, keepMounted=False)
+    tabs = [dmc.TabsTab(title, value=title) for title in panel_by_title]
+    tab_panels = [dmc.TabsPanel(panel, value=title) for title, panel in panel_by_title.items()]
+    tables_in_tabs = dmc.Tabs([dmc.TabsList(tabs), *tab_panels], value=BY_NAME, keepMounted=False)
     title = dmc.Title("Spans in the marked area", order=2, className="card-title")
-    summary = html.P(sentence(store, marked, len(by_name)), className="summary")
-    content = tables_in_tabs if by_name else html.P("No spans.", className="summary")
-    return dmc.Card([title, summary, content], className="card", mt="sm")
+    summary_line = html.P(describe_area(store, marked_area, len(sum_rows)), className="summary")
+    content = tables_in_tabs if sum_rows else html.P("No spans.", className="summary")
+    return dmc.Card([title, summary_line, content], className="card", mt="sm")
 
 
 def _fit_rows(count: int) -> dict[str, str]:
     return {"height": f"{min(TALLEST_PX, BESIDE_ROWS_PX + ROW_PX * count)}px"}
 
 
-def sentence(store: Store, marked: Area, rows: int) -> str:
-    """Name the stretch of time, the meaning of the columns, and rows that were left out."""
-    begin = _since_start(store, marked.window)
+def describe_area(store: Store, marked_area: Area, row_count: int) -> str:
+    """Return the marked stretch of time, the meaning of the columns, and what was left out."""
+    begin_text = _since_start(store, marked_area.window)
     clauses = [
-        f"{text.duration(marked.window.width_ns)} from {begin} on",
+        f"{text.duration(marked_area.window.width_ns)} from {begin_text} on",
         "total and share: time within; mean and p95: whole spans",
     ]
-    if marked.left_out:
-        clauses.append(f"of {marked.left_out + MOST_ROWS:,} marked rows the first {MOST_ROWS}")
-    if rows > MOST_NAMES:
-        clauses.append(f"of {rows:,} names those with the most time")
+    if marked_area.left_out:
+        clauses.append(f"of {marked_area.left_out + MOST_ROWS:,} marked rows the first {MOST_ROWS}")
+    if row_count > MOST_NAMES:
+        clauses.append(f"of {row_count:,} names those with the most time")
     return "; ".join(clauses) + "."
 
 
-def tables(store: Store, marked: Area) -> Tables:
-    """Return a row for each process or stream and name, the most time first, and the longest spans.
-
-    Each process is read once for both.
-    """
-    by_name: Rows = []
-    single: Rows = []
-    for row, tracks in marked.rows.items():
+def tables(store: Store, marked_area: Area) -> Tables:
+    """Return the sums by process and name, the most time first, and the longest spans."""
+    sum_rows: Rows = []
+    span_rows: Rows = []
+    for row, tracks in marked_area.tracks_by_row.items():
         owner = subject_of(store.scene.lanes.lanes[row])
         spans = store.spans_in_rows(row, tracks)
-        sums = area.sums(spans, marked.window)
-        by_name += [_sum_row(owner, totals) for totals in sums.iter_rows(named=True)]
-        longest = area.longest(spans, marked.window, MOST_SPANS + 1)
-        single += [_span_row(store, row, owner, span) for span in longest.iter_rows(named=True)]
-    by_name.sort(key=lambda totals: -totals["total"])
-    single.sort(key=lambda span: span["at"] - span["until"])
-    return Tables(by_name, single[:MOST_SPANS], more=len(single) > MOST_SPANS)
+        sums_by_name = area.sums(spans, marked_area.window)
+        sum_rows += [_sum_row(owner, sum_row) for sum_row in sums_by_name.iter_rows(named=True)]
+        longest = area.longest(spans, marked_area.window, MOST_SPANS + 1)
+        span_rows += [_span_row(store, row, owner, span) for span in longest.iter_rows(named=True)]
+    sum_rows.sort(key=lambda totals: -totals["total"])
+    span_rows.sort(key=lambda span: span["at"] - span["until"])
+    return Tables(sum_rows, span_rows[:MOST_SPANS], more=len(span_rows) > MOST_SPANS)
 
 
 def _sum_row(owner: str, totals: dict[str, Any]) -> dict[str, Any]:
+    """Return the spans of one name of a process as a row of the first table."""
     return {
         "process": owner,
         "span": clean(totals["name"]),
@@ -234,8 +229,8 @@ def _sum_row(owner: str, totals: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _span_row(store: Store, row: int, owner: str, span: dict[str, Any]) -> dict[str, Any]:
-    """Return a span with its position; one that is still open has no length."""
+def _span_row(store: Store, scene_row: int, owner: str, span: dict[str, Any]) -> dict[str, Any]:
+    """Return a span as a row; times are since the run's start, an open one has no length."""
     begin_ns = span["start_ns"] - store.whole.start_ns
     return {
         "span": clean(span["name"]),
@@ -245,7 +240,7 @@ def _span_row(store: Store, row: int, owner: str, span: dict[str, Any]) -> dict[
         "length": None if span["open"] else quantity.time(span["length_ns"]),
         "step": span["step"],
         "bytes": quantity.size(span["bytes"]),
-        "row": row,
+        "row": scene_row,
         "at": begin_ns,
         "until": begin_ns + span["length_ns"],
     }

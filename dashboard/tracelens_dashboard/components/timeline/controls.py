@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import Input, Output, html
-from dash.exceptions import PreventUpdate
+from dash import Dash, Input, Output, html
 
 from tracelens.lod.lanes import SHARD_OPS
 from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
@@ -18,18 +17,16 @@ from tracelens_dashboard.components.timeline import finding, names, notes
 from tracelens_dashboard.figures import overview
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
-from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.theme import Theme, name_of
 from tracelens_dashboard.view import row_groups
 from tracelens_dashboard.view.state import MOST_PINS, SORTS, ViewState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.runs.store import Store
-    from tracelens_dashboard.theme import Theme
 
 
 TITLE: Final = "Timeline"
@@ -45,7 +42,7 @@ SORT_LABELS: Final = {
 
 def layout(store: Store, view: ViewState) -> Component:
     """Draw the line of controls above the plot."""
-    ways_to_look = [
+    controls = [
         _search(view),
         _pins(store, view),
         _sort(store, view),
@@ -57,39 +54,41 @@ def layout(store: Store, view: ViewState) -> Component:
     heading = dmc.Group(
         [
             dmc.Title(TITLE, order=1, className="card-title"),
-            dmc.Group([*ways_to_look, chart.png_button(TITLE)], gap=8),
+            dmc.Group([*controls, chart.png_button(TITLE)], gap=8),
         ],
         justify="space-between",
     )
-    note = html.P(id=names.NOTE, className="summary", role="status")
-    measured = html.P(id=names.MEASURED, className="summary", role="status")
-    matches = html.Div([measured, *finding.layout()])
+    note_line = html.P(id=names.NOTE, className="summary", role="status")
+    measured_line = html.P(id=names.MEASURED, className="summary", role="status")
+    matches = html.Div([measured_line, *finding.layout()])
     legend = html.Div(id=names.LEGEND, className="legend")
-    return html.Div([heading, matches, note, legend, *notes.layout(store, view)])
+    return html.Div([heading, matches, note_line, legend, *notes.layout(store, view)])
 
 
 def initial_pins(store: Store, view: ViewState) -> list[str]:
-    """Pin what a link names; on the whole run, whom faults name."""
-    whole = ViewState(sort=view.sort, run=view.run, compare=view.compare, path=view.path)
-    if replace(view, opened=None, row_px=None, notes=()) == whole:
+    """Return the ranks to pin: those of a link, or on the whole run those that faults name."""
+    unpinned_view = ViewState(sort=view.sort, run=view.run, compare=view.compare, path=view.path)
+    if replace(view, opened=None, row_px=None, notes=()) == unpinned_view:
         return [str(rank) for rank in sorted(store.flagged)[:MOST_FLAGGED]]
     return [str(rank) for rank in view.pins if rank in set(store.ranks)]
 
 
 def _pins(store: Store, view: ViewState) -> Component:
-    ranks = [(str(rank), f"rank {rank}") for rank in store.ranks]
+    """Return the field of pinned ranks."""
+    choices = [(str(rank), f"rank {rank}") for rank in store.ranks]
     options = {"placeholder": "Pin ranks", "searchable": True, "clearable": True, "limit": 50}
     pins, limits = initial_pins(store, view), {"maxValues": MOST_PINS, "className": "pins"}
-    return fields.multi_select(names.PINS, ranks, "pinned ranks", value=pins, **options, **limits)
+    return fields.multi_select(names.PINS, choices, "pinned ranks", value=pins, **options, **limits)
 
 
 def orders(store: Store) -> list[str]:
-    """Return the orders of rows; those that gather ranks only where there are several groups."""
+    """Return the orders of rows; those that gather ranks only where these are several groups."""
     of_single_ranks = [name for name in SORTS if name not in row_groups.SHARED]
     return [*of_single_ranks, *row_groups.group_columns(store.run.workers)]
 
 
 def _sort(store: Store, view: ViewState) -> Component:
+    """Return the choice between the orders of rows."""
     names_of_orders = orders(store)
     data = [{"value": name, "label": SORT_LABELS[name]} for name in names_of_orders]
     value = view.sort if view.sort in names_of_orders else SORTS[0]
@@ -107,9 +106,8 @@ def path_switch(store: Store, view: ViewState) -> Component:
     """Return the switch of the critical path; it cannot be used where there is no path."""
     has_path = not store.table("critical_stays").is_empty()
     checked = view.path and has_path
-    return dmc.Switch(
-        id=names.PATH, label="Critical path", checked=checked, disabled=not has_path, size="xs"
-    )
+    options = {"checked": checked, "disabled": not has_path, "size": "xs"}
+    return dmc.Switch(id=names.PATH, label="Critical path", **options)
 
 
 def _search(view: ViewState) -> Component:
@@ -119,7 +117,7 @@ def _search(view: ViewState) -> Component:
 
 def _zoom() -> Component:
     """Return the buttons; assets/timeline.js makes them work, without asking the server."""
-    signs = (
+    names_signs_and_labels = (
         ("in", "+", "zoom in"),
         ("out", "\N{MINUS SIGN}", "zoom out"),
         ("left", "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", "earlier"),
@@ -128,7 +126,7 @@ def _zoom() -> Component:
     )
     buttons = [
         dmc.Button(sign, id=f"zoom-{name}", variant="default", size="compact-sm", **aria(label))
-        for name, sign, label in signs
+        for name, sign, label in names_signs_and_labels
     ]
     return dmc.Group(buttons, gap=4)
 
@@ -136,13 +134,14 @@ def _zoom() -> Component:
 def strip_layout() -> Component:
     """Return the strip, and the window over it."""
     graph = chart.graph(names.STRIP, STRIP_PX)
-    plot = html.Div(graph, role="img", id=names.STRIP_PLOT, **aria("the whole run"))
+    strip_plot = html.Div(graph, role="img", id=names.STRIP_PLOT, **aria("the whole run"))
     window = html.Div(html.Div(id=names.WINDOW, className="window"), className="window-track")
-    return html.Div([plot, window], className="strip", style={"minHeight": f"{STRIP_PX}px"})
+    style = {"minHeight": f"{STRIP_PX}px"}
+    return html.Div([strip_plot, window], className="strip", style=style)
 
 
 def register_strip(app: Dash) -> None:
-    """Draw the strip and the legend."""
+    """Draw the strip of the whole run and the legend when the scheme or the run changes."""
 
     @app.callback(
         Output(names.STRIP, "figure"),
@@ -152,9 +151,8 @@ def register_strip(app: Dash) -> None:
         Input(ids.RUN, "data"),
     )
     def draw(scheme: str | None, run: Any) -> tuple[Any, ...]:
-        if scheme is None:
-            raise PreventUpdate
-        store, theme = current.store(run), themes.of(scheme)
+        """Return the strip's figure with its label, and the parts of the legend."""
+        store, theme = current.store(run), themes.of(current.require(scheme))
         drawing = overview.strip(
             store.times, store.windows, store.whole, theme, of_hosts=store.uses_devices
         )

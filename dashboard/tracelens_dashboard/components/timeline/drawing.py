@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dash import ClientsideFunction, Input, Output, Patch, State, no_update
-from dash.exceptions import PreventUpdate
+from dash import ClientsideFunction, Dash, Input, Output, Patch, State, no_update
 
 from tracelens_dashboard import ids
 from tracelens_dashboard import theme as themes
@@ -13,11 +12,8 @@ from tracelens_dashboard.components.timeline import gutter, names
 from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.view import viewport
-from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
-    from dash import Dash
-
     from tracelens.lod.query import Picture
     from tracelens_dashboard.figures.timeline.frame import Frame
     from tracelens_dashboard.runs.store import Store
@@ -56,7 +52,8 @@ def register(app: Dash) -> None:
 
 
 def _register_drawing(app: Dash) -> None:
-    changed_layout = (
+    """Draw the timeline anew when its layout changes; let its view grow with a recorded run."""
+    layout_controls = (
         names.WIDE, names.TALL, names.OPENED, names.ROW, names.PINS, names.SORT, names.NOTES
     )  # fmt: skip
 
@@ -68,16 +65,14 @@ def _register_drawing(app: Dash) -> None:
         Output(names.GUTTER, "children"),
         Input(ids.SCHEME, "computedColorScheme"),
         Input(names.EDITION, "data"),
-        *names.control_arguments(*changed_layout),
-        current.RUN,
+        *names.control_arguments(*layout_controls),
     )
     def draw(scheme: str | None, _edition: Any, *values: Any) -> tuple[Any, ...]:
-        if scheme is None:
-            raise PreventUpdate
-        *controls, run = values
-        frame = viewport.frame(current.store(run), Controls(*controls))
+        """Return the timeline's figure and style, its note twice, and the row buttons."""
+        theme = themes.of(current.require(scheme))
+        frame = viewport.frame(*names.read_arguments(values))
         picture = viewport.picture(frame)
-        figure = plot.draw(frame, picture, themes.of(scheme))
+        figure = plot.draw(frame, picture, theme)
         note = plot.note(frame, picture)
         style = {"height": f"{plot.height(frame)}px"}
         return figure, style, note, note, gutter.layout(frame)
@@ -90,36 +85,33 @@ def _register_drawing(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def grow(run: Any, view: Any) -> tuple[Any, str]:
-        return grown(current.store(run), view), str(run)
+        return grow_view(current.store(run), view), str(run)
 
 
-def grown(store: Store, view: Any) -> Any:
-    """Return the page's view of a run that was read again: what reached to its end still does."""
-    whole_ns = store.whole.width_ns
-    if not isinstance(view, dict) or view.get("whole") == whole_ns:
+def grow_view(store: Store, view: Any) -> Any:
+    """Return the view of a run that was read again; if it reached to the end it still does."""
+    run_length_ns = store.whole.width_ns
+    if not isinstance(view, dict) or view.get("whole") == run_length_ns:
         return no_update
     was_at_end = (view.get("t1") or 0) >= (view.get("whole") or 0)
-    return view | {"whole": whole_ns, "t1": whole_ns if was_at_end else view.get("t1")}
+    return view | {"whole": run_length_ns, "t1": run_length_ns if was_at_end else view.get("t1")}
 
 
 def _register_following(app: Dash) -> None:
+    """Patch what the view, the selection and the critical path change."""
+
     @app.callback(
         Output(names.GRAPH, "figure", allow_duplicate=True),
         Output(names.NOTE, "children", allow_duplicate=True),
         Output(names.PLOT, "aria-label", allow_duplicate=True),
-        *names.control_arguments(names.VIEW, names.SELECTED, names.PATH),
         State(ids.SCHEME, "computedColorScheme"),
-        current.RUN,
+        *names.control_arguments(names.VIEW, names.SELECTED, names.PATH),
         prevent_initial_call=True,
     )
-    def follow(*values: Any) -> tuple[Any, ...]:
-        *control_values, scheme, run = values
-        controls = Controls(*control_values)
-        if (
-            controls.wide_px is None
-        ):  # not drawn yet: a store without data says once that it changed
-            raise PreventUpdate
-        frame = viewport.frame(current.store(run), controls)
+    def follow(scheme: str | None, *values: Any) -> tuple[Any, ...]:
+        store, controls = names.read_arguments(values)
+        current.require(controls.wide_px)  # None: not drawn yet, but a store without data changed
+        frame = viewport.frame(store, controls)
         picture = viewport.picture(frame)
         note = plot.note(frame, picture)
         return _patch(frame, picture, themes.of(scheme)), note, note
@@ -127,11 +119,11 @@ def _register_following(app: Dash) -> None:
 
 def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
     """Patch what changes; all else of the figure stays."""
-    changes = plot.changing(frame, picture, theme)
+    changing = plot.draw_changing(frame, picture, theme)
     patch = Patch()
-    patch["data"] = changes["data"]
+    patch["data"] = changing["data"]
     for name in ("images", "shapes", "annotations"):
-        patch["layout"][name] = changes[name]
-    for name, texts in plot.tick_texts(frame, changes["ticks"]).items():
+        patch["layout"][name] = changing[name]
+    for name, texts in plot.tick_texts(frame, changing["ticks"]).items():
         patch["layout"]["xaxis2"][name] = texts
     return patch

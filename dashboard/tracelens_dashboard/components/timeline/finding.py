@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
-from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
-from dash.exceptions import PreventUpdate
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from tracelens.lod.tracks import names as span_names
 from tracelens.lod.viewport import Window
@@ -20,18 +19,15 @@ from tracelens_dashboard.components.timeline import inspector, keys, names
 from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.runs import current
-from tracelens_dashboard.runs.store import key_of
+from tracelens_dashboard.runs.store import Store, key_of
 from tracelens_dashboard.view import links, viewport
-from tracelens_dashboard.view.state import LONGEST_SEARCH, MOST_OPENED
+from tracelens_dashboard.view.state import LONGEST_SEARCH, MOST_OPENED, ViewState
 from tracelens_dashboard.view.viewport import Controls, Position
 
 if TYPE_CHECKING:
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.components.timeline.inspector import Selection
-    from tracelens_dashboard.runs.store import Store
-    from tracelens_dashboard.view.state import ViewState
 
 DIRECTIONS: Final = {"n": 1, "N": -1}
 MOST_NAMES: Final = 8
@@ -67,8 +63,8 @@ def layout() -> list[Component]:
 
 
 def register(app: Dash) -> None:
-    """List what is found; lead from one to the next."""
-    timeline_state = (*names.control_arguments(), current.RUN)
+    """List what is found; lead from one match to the next."""
+    timeline_state = names.control_arguments()
 
     @app.callback(Output(names.FOUND, "children"), Input(names.SEARCH, "value"), current.RUN)
     def find(value: Any, run: Any) -> Component | None:
@@ -84,14 +80,13 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def lead_on(pressed: Any, value: Any, *values: Any) -> tuple[Any, ...]:
+        """Return the values that select the next or previous match, and a note on it."""
         press = pressed if isinstance(pressed, dict) else {}
         search = read_search(press.get("text") or value)
-        if press.get("key") not in DIRECTIONS or not search:
-            raise PreventUpdate
-        *control_values, run = values
-        store, controls = current.store(run), Controls(*control_values)
+        current.require(press.get("key") in DIRECTIONS and bool(search))
+        store, controls = names.read_arguments(values)
         position = viewport.read_position(store, controls.selected)
-        hit = next_hit(store, search, position, DIRECTIONS[press["key"]])
+        hit = find_next_hit(store, search, position, DIRECTIONS[press["key"]])
         if hit is None:
             return (*(no_update,) * len(SPAN_OUTPUTS), _no_match(search))
         note = (
@@ -107,19 +102,17 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def lead_to_row(cell: Any, rows: Any, *values: Any) -> tuple[Any, ...]:
-        *controls, run = values
-        store = current.store(run)
-        return _show_hit(store, hit_of_row(store, cell, rows), Controls(*controls))
+        store, controls = names.read_arguments(values)
+        return _show_hit(store, hit_of_row(store, cell, rows), controls)
 
     @app.callback(
         *SPAN_OUTPUTS, Input(names.POINTED, "data"), *timeline_state, prevent_initial_call=True
     )
     def lead_to_pointed(value: Any, *values: Any) -> tuple[Any, ...]:
-        *controls, run = values
-        store = current.store(run)
+        store, controls = names.read_arguments(values)
         span = value if isinstance(value, dict) else {}
         hit = hit_of(store, span, inside=span.get("inside") is True)
-        return _show_hit(store, hit, Controls(*controls))
+        return _show_hit(store, hit, controls)
 
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "reveal"),
@@ -129,7 +122,7 @@ def register(app: Dash) -> None:
 
 
 def hit_of_row(store: Store, cell: Any, rows: Any) -> Hit | None:
-    """Return the span whose name is clicked in a table of spans; the browser may send anything."""
+    """Return the span whose name is clicked in a table of spans; None where that cannot be."""
     click = cell if isinstance(cell, dict) and cell.get("colId") == "span" else {}
     row_id = str(click.get("rowId", ""))
     if not isinstance(rows, list) or not row_id.isdecimal() or int(row_id) >= len(rows):
@@ -139,10 +132,10 @@ def hit_of_row(store: Store, cell: Any, rows: Any) -> Hit | None:
 
 
 def hit_of(store: Store, span: dict[str, Any], *, inside: bool) -> Hit | None:
-    """Return the span of a row that begins `at` and lasts `until`, in ns since the start.
+    """Return the span of a row that begins `at` and lasts `until`, in ns since the run's start.
 
-    It is looked for in the tracks of its process (`inside`), or in the row itself; `seq` is the number
-    of a collective. None where there is no such row; the browser may send anything.
+    It is looked for in the tracks of its process (`inside`), or in the row itself; `seq` is the
+    number of a collective. None where there is no such row; the browser may send anything.
     """
     begin_position, end_position = (
         viewport.read_position(store, {"lane": span.get("row"), "at": span.get(key)})
@@ -155,29 +148,26 @@ def hit_of(store: Store, span: dict[str, Any], *, inside: bool) -> Hit | None:
     return Hit(begin_position._replace(track=track), end_ns, 1, 1)
 
 
-def _find_track(store: Store, position: Position, end_ns: int, seq: Any = None) -> int | None:
-    """Return in which track of its process a span is drawn; None of a device's stream.
-
-    Of spans of the same time, that of a collective's number (`seq`) comes first.
-    """
-    if position.lane not in store.groups.values():
+def _find_track(store: Store, position: Position, end_ns: int, call_seq: Any = None) -> int | None:
+    """Return the track that draws a span, that of call `call_seq` first; None on a stream."""
+    if position.row not in store.groups.values():
         return None
-    group = store.opened(position.lane)
+    group = store.opened(position.row)
     lanes = group.scene.lanes
     begins_then = lanes.starts == position.at_ns
-    items = np.flatnonzero(begins_then & (lanes.ends == end_ns))
-    if not len(items):
-        items = np.flatnonzero(begins_then)
-    if not len(items):
+    items_of_time = np.flatnonzero(begins_then & (lanes.ends == end_ns))
+    if not len(items_of_time):
+        items_of_time = np.flatnonzero(begins_then)
+    if not len(items_of_time):
         return None
-    numbers = store.events_of(_process(store, position.lane))["seq"]
-    events = group.rows[items].tolist()
-    calls = [
+    event_seqs = store.events_of(_process(store, position.row))["seq"]
+    event_rows = group.rows[items_of_time].tolist()
+    matching_indexes = [
         index
-        for index, event in enumerate(events)
-        if seq is not None and event >= 0 and numbers[event] == seq
+        for index, event_row in enumerate(event_rows)
+        if call_seq is not None and event_row >= 0 and event_seqs[event_row] == call_seq
     ]
-    return _track_of(lanes.offsets, int(items[calls[0] if calls else 0]))
+    return _track_of(lanes.offsets, int(items_of_time[next(iter(matching_indexes), 0)]))
 
 
 def _track_of(offsets: Any, item: int) -> int:
@@ -194,49 +184,47 @@ def _no_match(search: str) -> str:
 
 
 def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, ...]:
-    """Return the values of `SPAN_OUTPUTS` that show a span."""
-    if hit is None:
-        raise PreventUpdate
-    lane = store.scene.lanes.lanes[hit.position.lane]
-    opened = viewport.opened_in(store, controls)
-    if hit.position.track is not None and key_of(lane) not in opened:
-        opened = [*opened, key_of(lane)][-MOST_OPENED:]
-    selection = inspector.selection_of(store, hit.position)
-    frame = viewport.frame(store, controls._replace(selected=selection, opened=opened))
-    tops = [span.band.top for span in frame.selected]
-    window = _window_around(store, frame.seen, hit)
+    """Return the values of `SPAN_OUTPUTS` that select a span, open its process and scroll to it."""
+    hit = current.require(hit)
+    position, key = hit.position, key_of(store.scene.lanes.lanes[hit.position.row])
+    opened_keys = viewport.choose_opened(store, controls)
+    if position.track is not None and key not in opened_keys:
+        opened_keys = [*opened_keys, key][-MOST_OPENED:]
+    selection = inspector.selection_of(store, position)
+    frame = viewport.frame(store, controls._replace(selected=selection, opened=opened_keys))
+    tops_px = [span.band.top for span in frame.selected]
+    window = _window_around(store, frame.visible, hit)
     return (
         selection,
-        inspector.span_details(store, hit.position),
-        opened,
+        inspector.span_details(store, position),
+        opened_keys,
         [window.start_ns / SECOND, window.end_ns / SECOND] if window else no_update,
-        {"y": plot.TOP_PX + tops[0]} if tops else no_update,
+        {"y": plot.TOP_PX + tops_px[0]} if tops_px else no_update,
     )
 
 
-def next_hit(store: Store, search: str, position: Position | None, direction: int) -> Hit | None:
-    """Return the span before or after a position with the asked name; None without one.
-
-    After the last one of a process comes the first one of the next; after the last of all, the first.
-    """
-    matches = store.names.find(search).group_by("process").agg(pl.col("count").sum())
-    counts_by_process = dict(matches.iter_rows())
+def find_next_hit(
+    store: Store, search: str, position: Position | None, direction: int
+) -> Hit | None:
+    """Return the match after (`direction` 1) or before (-1) a position, cyclically, if any."""
+    count_rows = store.names.find(search).group_by("process").agg(pl.col("count").sum())
+    counts_by_process = dict(count_rows.iter_rows())
     rows = [row for row in store.groups.values() if counts_by_process.get(_process(store, row))]
     if not rows:
         return None
     counts = [counts_by_process[_process(store, row)] for row in rows]
-    process = _process(store, position.lane) if position else None
-    indexes = [index for index, row in enumerate(rows) if _process(store, row) == process]
-    if indexes and position:
-        row_index = indexes[0]
-        index = _index_after(store, search, rows[row_index], position, direction)
+    process = _process(store, position.row) if position else None
+    own_indexes = [index for index, row in enumerate(rows) if _process(store, row) == process]
+    if own_indexes and position:
+        row_index = own_indexes[0]
+        match_index = _index_after(store, search, rows[row_index], position, direction)
     else:
-        row_index, index = (0, 0) if direction > 0 else (len(rows) - 1, counts[-1] - 1)
-    if not 0 <= index < counts[row_index]:
+        row_index, match_index = (0, 0) if direction > 0 else (len(rows) - 1, counts[-1] - 1)
+    if not 0 <= match_index < counts[row_index]:
         row_index = (row_index + direction) % len(rows)
-        index = 0 if direction > 0 else counts[row_index] - 1
-    hit_position, end_ns = _locate(store, search, rows[row_index], index)
-    return Hit(hit_position, end_ns, sum(counts[:row_index]) + index + 1, sum(counts))
+        match_index = 0 if direction > 0 else counts[row_index] - 1
+    hit_position, end_ns = _locate(store, search, rows[row_index], match_index)
+    return Hit(hit_position, end_ns, sum(counts[:row_index]) + match_index + 1, sum(counts))
 
 
 def _process(store: Store, row: int) -> int:
@@ -244,52 +232,48 @@ def _process(store: Store, row: int) -> int:
 
 
 def _index_after(store: Store, search: str, row: int, position: Position, direction: int) -> int:
-    """Find the matching span of a process before or after a position."""
-    hits = span_names.hits(store.events_of(_process(store, row)), search)
-    event = -1
+    """Return the number, among the matching spans of a process, of the one next to a position."""
+    matches = span_names.hits(store.events_of(_process(store, row)), search)
+    event_row = -1
     if position.track is not None:
-        event = store.event_row(position.lane, position.track, position.at_ns)
-    same = np.flatnonzero(hits["row"].to_numpy() == event)
-    if len(same):
-        return int(same[0]) + direction
-    index = int(np.searchsorted(hits["start_ns"].to_numpy(), position.at_ns, side="right"))
-    return index if direction > 0 else index - 1
+        event_row = store.event_row(position.row, position.track, position.at_ns)
+    own_numbers = np.flatnonzero(matches["row"].to_numpy() == event_row)
+    if len(own_numbers):
+        return int(own_numbers[0]) + direction
+    next_number = int(np.searchsorted(matches["start_ns"].to_numpy(), position.at_ns, side="right"))
+    return next_number if direction > 0 else next_number - 1
 
 
-def _locate(store: Store, search: str, row: int, index: int) -> tuple[Position, int]:
-    """Locate a matching span of a process in the plot, and its end in ns."""
+def _locate(store: Store, search: str, row: int, match_index: int) -> tuple[Position, int]:
+    """Return the position and the end (ns) of a process's matching span, by its number."""
     events = store.events_of(_process(store, row))
-    event, start_ns = span_names.hits(events, search).row(index)
+    event_row, start_ns = span_names.hits(events, search).row(match_index)
     group = store.opened(row)
-    items = np.flatnonzero(group.rows == event)
-    if not len(items):
+    drawn_items = np.flatnonzero(group.rows == event_row)
+    if not len(drawn_items):
         return Position(row, start_ns), start_ns + 1
-    lanes, item = group.scene.lanes, int(items[0])
+    lanes, item = group.scene.lanes, int(drawn_items[0])
     track = _track_of(lanes.offsets, item)
     return Position(row, int(lanes.starts[item]), track), int(lanes.ends[item])
 
 
-def _window_around(store: Store, shown: Window, hit: Hit) -> Window | None:
-    """Return the window in which a span is seen, in ns since the start; None where it is already."""
+def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
+    """Return the window (ns since the start) that shows a span; None if `visible` does."""
     begin_ns, end_ns = hit.position.at_ns, hit.end_ns
-    width_ns = shown.width_ns
-    is_readable = width_ns * NARROWEST <= end_ns - begin_ns <= width_ns
-    if is_readable and shown.start_ns <= begin_ns and end_ns <= shown.end_ns:
+    visible_ns, length_ns = visible.width_ns, end_ns - begin_ns
+    is_readable = visible_ns * NARROWEST <= length_ns <= visible_ns
+    if is_readable and visible.start_ns <= begin_ns and end_ns <= visible.end_ns:
         return None
-    margin_ns = (
-        (width_ns - (end_ns - begin_ns)) // 2 if is_readable else AROUND * (end_ns - begin_ns)
-    )
-    window = Window(begin_ns - margin_ns, end_ns + margin_ns).clamp(store.whole)
-    origin = store.whole.start_ns
-    return Window(window.start_ns - origin, window.end_ns - origin)
+    margin_ns = (visible_ns - length_ns) // 2 if is_readable else AROUND * length_ns
+    return store.since_start(Window(begin_ns, end_ns).widen(margin_ns).clamp(store.whole))
 
 
 def list_matches(store: Store, search: str) -> Component:
-    """List what is called as asked, by the time that it takes in the whole run."""
-    matches = store.names.find(search)
-    if matches.is_empty():
+    """Return a table of the span names that match, by their time in the whole run."""
+    matching_names = store.names.find(search)  # a row per process and name
+    if matching_names.is_empty():
         return html.P(_no_match(search), className="summary", role="status")
-    by_label = matches.group_by("label").agg(
+    by_label = matching_names.group_by("label").agg(
         pl.col("count", "total_ns").sum(),
         pl.col("process").n_unique().alias("processes"),
         pl.struct("process", "longest_ns", "longest_at")
@@ -298,49 +282,53 @@ def list_matches(store: Store, search: str) -> Component:
         .alias("longest"),
     )
     listed = by_label.sort("total_ns", "label", descending=[True, False]).head(MOST_NAMES)
-    rows = [
+    table_rows = [
         html.Tr([html.Td(cell) for cell in _match_cells(store, search, match)])
         for match in listed.iter_rows(named=True)
     ]
     head = html.Thead(html.Tr([html.Th(name) for name in MATCH_COLUMNS]))
-    span_count = text.count(int(matches["count"].sum()), "span")
+    span_count = text.count(int(matching_names["count"].sum()), "span")
     name_count = text.count(by_label.height, "name")
-    limit = f", the {MOST_NAMES} with most time" if by_label.height > MOST_NAMES else ""
+    limit_text = f", the {MOST_NAMES} with most time" if by_label.height > MOST_NAMES else ""
     caption = (
-        f"{span_count} of the run match \u201c{search}\u201d ({name_count}{limit}); "
+        f"{span_count} of the run match \u201c{search}\u201d ({name_count}{limit_text}); "
         "n next, N previous"
     )
-    parts = [html.Caption(caption), head, html.Tbody(rows)]
-    return html.Table(parts, className="spans", role="status")
+    table_parts = [html.Caption(caption), head, html.Tbody(table_rows)]
+    return html.Table(table_parts, className="spans", role="status")
 
 
 def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str | Component]:
+    """Return the cells of one name; `match` has its sums and its longest span."""
     longest = match["longest"]
-    row = next(row for row in store.groups.values() if _process(store, row) == longest["process"])
-    lane = store.scene.lanes.lanes[row]
+    rows = store.groups.values()
+    process_row = next(row for row in rows if _process(store, row) == longest["process"])
+    lane = store.scene.lanes.lanes[process_row]
     owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
     start_ns = longest["longest_at"]
-    span = Window(start_ns, start_ns + max(longest["longest_ns"], 1))
+    longest_window = Window(start_ns, start_ns + max(longest["longest_ns"], 1))
     return [
         clean(match["label"]) or "unnamed",
         f"{match['count']:,}",
         text.duration(match["total_ns"]),
         f"{match['processes']:,}",
         f"{text.duration(longest['longest_ns'])} on {owner}",
-        dcc.Link("Show", href=links.to_found(store, span, row, search), className="way"),
+        dcc.Link(
+            "Show", href=links.to_found(store, longest_window, process_row, search), className="way"
+        ),
     ]
 
 
 def resolve_selection(store: Store, view: ViewState) -> Selection | None:
-    """Select the span that a link names, with its track."""
+    """Return the span that a link names, with its track."""
     selection = inspector.selection_in(view)
     position = viewport.read_position(store, selection)
-    is_row = position and position.track is None and position.lane in store.groups.values()
+    is_row = position and position.track is None and position.row in store.groups.values()
     if not view.find or position is None or not is_row:
         return selection
-    hits = span_names.hits(store.events_of(_process(store, position.lane)), view.find)
-    matching = np.flatnonzero(hits["start_ns"].to_numpy() == position.at_ns)
-    if not len(matching):
+    matching_spans = span_names.hits(store.events_of(_process(store, position.row)), view.find)
+    own_numbers = np.flatnonzero(matching_spans["start_ns"].to_numpy() == position.at_ns)
+    if not len(own_numbers):
         return selection
-    found_position, _ = _locate(store, view.find, position.lane, int(matching[0]))
+    found_position, _ = _locate(store, view.find, position.row, int(own_numbers[0]))
     return inspector.selection_of(store, found_position)

@@ -7,29 +7,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from dash import Input, Output, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import Dash, Input, Output, dcc, html
 
 from tracelens_dashboard.components.timeline import names
 from tracelens_dashboard.figures.timeline import plot
-from tracelens_dashboard.figures.timeline.frame import OPEN, lane_label
+from tracelens_dashboard.figures.timeline.frame import OPEN, Frame, lane_label
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
-from tracelens_dashboard.runs.store import key_of
+from tracelens_dashboard.runs.store import Store, key_of
 from tracelens_dashboard.view import row_groups, viewport
-from tracelens_dashboard.view.state import MOST_OPENED
-from tracelens_dashboard.view.viewport import Controls
+from tracelens_dashboard.view.state import MOST_OPENED, ViewState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens.lod.viewport import Band
-    from tracelens_dashboard.figures.timeline.frame import Frame
-    from tracelens_dashboard.runs.store import Store
-    from tracelens_dashboard.view.state import ViewState
+    from tracelens_dashboard.view.viewport import Controls
 
 LEAST_PX: Final = 16  # of a button, however low its row is
 
@@ -50,24 +45,25 @@ def layout(frame: Frame) -> list[Component]:
     return [part for band in plot.labelled(frame) for part in _lay_out_row(frame, band, top)]
 
 
-def _lay_out_row(frame: Frame, band: Band, top: int) -> Iterator[Component]:
+def _lay_out_row(frame: Frame, band: Band, top_px: int) -> Iterator[Component]:
+    """Yield the button and the lower edge of a row that opens; nothing for another row."""
     sign = plot.sign(frame, band)
     if not sign:
         return
     key = band.group.key if band.group else key_of(frame.scene.lanes.lanes[band.lanes[0]])
     is_open, name = sign == OPEN, lane_label(frame, band)
-    height = max(band.height, LEAST_PX)
+    button_px = max(band.height, LEAST_PX)
     attributes: dict[str, Any] = {"aria-expanded": str(is_open).lower(), "data-track": key}
     yield html.Button(
         className="row-button",
         title=f"{'Close' if is_open else 'Open'} {name}",
-        style={"top": f"{top + band.middle - height / 2:.0f}px", "height": f"{height}px"},
+        style={"top": f"{top_px + band.middle - button_px / 2:.0f}px", "height": f"{button_px}px"},
         **aria(f"{'ranks' if band.group else 'tracks'} of {name}"),
         **attributes,
     )
-    edge = top + band.top + band.height
-    height_px: dict[str, Any] = {"data-height": str(band.height)}
-    yield html.Div(className="row-edge", style={"top": f"{edge}px"}, **height_px)
+    edge_px = top_px + band.top + band.height
+    height_data: dict[str, Any] = {"data-height": str(band.height)}
+    yield html.Div(className="row-edge", style={"top": f"{edge_px}px"}, **height_data)
 
 
 def register(app: Dash) -> None:
@@ -77,29 +73,21 @@ def register(app: Dash) -> None:
         Output(names.OPENED, "data"),
         Input(names.TOGGLE, "data"),
         *names.control_arguments(),
-        current.RUN,
         prevent_initial_call=True,
     )
     def toggle(asked: Any, *values: Any) -> list[str]:
-        *controls, run = values
+        store, controls = names.read_arguments(values)
         key = asked.get("key") if isinstance(asked, dict) else None
-        opened = toggle_key(current.store(run), key, Controls(*controls))
-        if opened is None:
-            raise PreventUpdate
-        return opened
+        return current.require(toggle_key(store, key, controls))
 
 
 def toggle_key(store: Store, key: object, controls: Controls) -> list[str] | None:
-    """Open or close a process or group; None for another key.
-
-    Returns:
-        The keys of opened rows afterwards. Closing a group closes the rows in it.
-    """
-    opened = viewport.opened_in(store, controls)
-    groups = {group.key: group for group in row_groups.gather(store, controls.sort, opened)}
+    """Return the opened rows' keys after one is opened, or closed with its ranks, if known."""
+    opened_keys = viewport.choose_opened(store, controls)
+    groups = {group.key: group for group in row_groups.gather(store, controls.sort, opened_keys)}
     if not isinstance(key, str) or not (key in store.groups or key in groups):
         return None
-    lanes = groups[key].lanes if key in groups else ()
-    closed = {key, *(key_of(store.scene.lanes.lanes[lane]) for lane in lanes)}
-    still_opened = [known for known in opened if known not in closed]
-    return still_opened if still_opened != opened else [*opened, key][-MOST_OPENED:]
+    member_rows = groups[key].lanes if key in groups else ()
+    closed_keys = {key, *(key_of(store.scene.lanes.lanes[row]) for row in member_rows)}
+    remaining_keys = [opened_key for opened_key in opened_keys if opened_key not in closed_keys]
+    return remaining_keys if remaining_keys != opened_keys else [*opened_keys, key][-MOST_OPENED:]

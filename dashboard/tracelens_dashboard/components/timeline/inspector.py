@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
 import numpy as np
-from dash import Input, Output, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import Dash, Input, Output, dcc, html
 
-from tracelens.lod.lanes import label_of
+from tracelens.lod.lanes import Lane, Lanes, label_of
 from tracelens.model.inert import clean
 from tracelens.schema.vocabulary import FACTS
 from tracelens_dashboard import text
@@ -20,20 +19,16 @@ from tracelens_dashboard import theme as themes
 from tracelens_dashboard.components.timeline import names, neighbours
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
-from tracelens_dashboard.runs.store import subject_of
+from tracelens_dashboard.runs.store import Store, subject_of
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import links, viewport
-from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
-    from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.lod.lanes import Lane, Lanes
-    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.state import ViewState
     from tracelens_dashboard.view.viewport import Position
 
@@ -47,7 +42,7 @@ Selection = dict[str, int | None]  # what the browser keeps of what is selected
 def selection_of(store: Store, position: Position) -> Selection:
     """Pack a selected position for the browser."""
     at_ns = position.at_ns - store.whole.start_ns
-    return {"lane": position.lane, "at": at_ns, "track": position.track}
+    return {"lane": position.row, "at": at_ns, "track": position.track}
 
 
 def selection_in(view: ViewState) -> Selection | None:
@@ -64,16 +59,12 @@ def register(app: Dash) -> None:
         Output(names.SELECTED, "data"),
         Input(names.GRAPH, "clickData"),
         *names.control_arguments(),
-        current.RUN,
         prevent_initial_call=True,
     )
     def describe(click: Any, *values: Any) -> tuple[Component, Selection]:
-        *controls, run = values
-        store = current.store(run)
-        frame = viewport.frame(store, Controls(*controls))
-        position = viewport.find_position(store, frame, click)
-        if position is None:
-            raise PreventUpdate
+        store, controls = names.read_arguments(values)
+        frame = viewport.frame(store, controls)
+        position = current.require(viewport.find_position(store, frame, click))
         return span_details(store, position), selection_of(store, position)
 
 
@@ -86,19 +77,18 @@ def layout(store: Store, selection: Selection | None) -> Component:
 
 
 def span_details(store: Store, position: Position) -> Component:
-    """Describe what a row, or a track of an opened process, did at a moment."""
-    lane = store.scene.lanes.lanes[position.lane]
+    """Return the panel that says what a row, or a track of an opened process, did at a moment."""
+    lane = store.scene.lanes.lanes[position.row]
     if position.track is not None:
-        event = store.event_at(position.lane, position.track, position.at_ns)
-        tracks = store.opened(position.lane).scene.lanes
+        event = store.event_at(position.row, position.track, position.at_ns)
+        tracks = store.opened(position.row).scene.lanes
         if event is None:
             return _describe_nothing(f"{subject_of(lane)}, {_track_name(tracks, position.track)}")
         return _describe_event(store, position, tracks, event)
-    lanes = store.scene.lanes
-    items = lanes.items_between(position.lane, position.at_ns, position.at_ns + 1)
-    if items.start == items.stop:
+    item = store.scene.lanes.item_at(position.row, position.at_ns)
+    if item is None:
         return _describe_nothing(subject_of(lane))
-    return _describe_piece(store, position, items.start)
+    return _describe_piece(store, position, item)
 
 
 def _describe_nothing(subject: str) -> Component:
@@ -111,56 +101,63 @@ def _track_name(tracks: Lanes, track: int) -> str:
 
 
 def _describe_piece(store: Store, position: Position, item: int) -> Component:
-    """Describe a piece of a summary row."""
+    """Return the panel of an item of a summary row."""
     lanes = store.scene.lanes
-    lane = lanes.lanes[position.lane]
+    lane = lanes.lanes[position.row]
     category, step = label_of(int(lanes.codes[item])), int(lanes.steps[item])
-    start, end = int(lanes.starts[item]), int(lanes.ends[item])
+    begin_ns, end_ns = lanes.extent_of(item)
     facts = [
         ("span", clean(lanes.words[lanes.names[item]]) or "unnamed"),
         ("kind", name_of(category)),
-        *_times(store, start, end),
+        *_times(store, begin_ns, end_ns),
         ("step", str(step) if step >= 0 else ""),
     ]
     if lane.role == "worker":
         facts.append((_TIME_IN_STEP, _compare_with_peers(store, lane.rank, step, category)))
     heading = f"{name_of(category)} on {subject_of(lane)} in step {step}"
     parts = [_heading(heading, category), _facts(facts)]
-    return _panel(store, position, (start, end), parts, step=step)
+    return _panel(store, position, (begin_ns, end_ns), parts, step=step)
 
 
 def _describe_event(
     store: Store, position: Position, tracks: Lanes, event: dict[str, Any]
 ) -> Component:
-    """Describe a recorded span."""
+    """Return the panel of a recorded span; `event` is its row, its step is -1 outside of steps."""
     assert position.track is not None
-    lane, track = store.scene.lanes.lanes[position.lane], tracks.lanes[position.track].part
-    item = tracks.items_between(position.track, position.at_ns, position.at_ns + 1).start
+    lane, track_name = store.scene.lanes.lanes[position.row], tracks.lanes[position.track].part
+    item = tracks.item_at(position.track, position.at_ns)
+    category = "" if item is None else label_of(int(tracks.codes[item]))
     begin_ns, end_ns, step = event["start_ns"], event["end_ns"], int(event["step"])
     facts = [
         ("span", clean(event["name"]) or "unnamed"),
         ("kind", event["kind"]),
         *_times(store, begin_ns, end_ns),
-        ("track", clean(track)),
+        ("track", clean(track_name)),
         ("step", str(step) if step >= 0 else ""),
-        *((name.replace("_", " "), _value(name, event[name])) for name in _recorded_facts(event)),
+        *((fact.replace("_", " "), _value(fact, event[fact])) for fact in _recorded_facts(event)),
     ]
     step_text = f" in step {step}" if step >= 0 else ""
-    name = clean(event["name"]) or event["kind"]
-    heading = f"{name} on {subject_of(lane)}, {clean(track)}{step_text}"
-    extent = begin_ns, store.whole.end_ns if end_ns is None else end_ns
-    parts = [_heading(heading, label_of(int(tracks.codes[item]))), _facts(facts)]
-    return _panel(store, position, extent, parts, step=step)
+    span_name = clean(event["name"]) or event["kind"]
+    heading = f"{span_name} on {subject_of(lane)}, {clean(track_name)}{step_text}"
+    extent_ns = begin_ns, store.whole.end_ns if end_ns is None else end_ns
+    parts = [_heading(heading, category), _facts(facts)]
+    return _panel(store, position, extent_ns, parts, step=step)
 
 
 def _panel(
-    store: Store, position: Position, extent: tuple[int, int], parts: list[Component], *, step: int
+    store: Store,
+    position: Position,
+    extent_ns: tuple[int, int],
+    parts: list[Component],
+    *,
+    step: int,
 ) -> Component:
-    lane = store.scene.lanes.lanes[position.lane]
+    """Return the panel: `parts`, then the step, the collective, the path and the open spans."""
+    lane = store.scene.lanes.lanes[position.row]
     sections = (
         _step_section(store, lane, step),
         neighbours.members_section(store, position),
-        neighbours.path_section(store, position, extent),
+        neighbours.path_section(store, position, extent_ns),
         _spans_section(_spans_at(store, lane, position.at_ns)),
     )
     return html.Div([*parts, *filter(None, sections)])
@@ -168,9 +165,11 @@ def _panel(
 
 def _heading(title: str, category: str) -> Component:
     """Return the title with the colour of the span in either scheme."""
-    light, dark = themes.LIGHT.categories.get(category), themes.DARK.categories.get(category)
+    light_colour = themes.LIGHT.categories.get(category)
+    dark_colour = themes.DARK.categories.get(category)
     swatch = html.Span(
-        className="swatch", style={"background": f"light-dark({light}, {dark})"} if light else {}
+        className="swatch",
+        style={"background": f"light-dark({light_colour}, {dark_colour})"} if light_colour else {},
     )
     heading = dmc.Title(title, order=2, className="card-title", id="details-title")
     return html.Div([swatch, heading, _close_button()], className="panel-heading")
@@ -199,42 +198,42 @@ def _facts(facts: Sequence[Fact]) -> Component:
 
 
 def _compare_with_peers(store: Store, rank: int, step: int, category: str) -> str:
-    """Compare the rank's time in a category with that of its peers in the same step."""
-    times_ns = store.times.in_step(category, step)
-    rank_ns = times_ns.pop(rank, 0)
-    if not times_ns:
+    """Return the rank's time in a category in a step, and the median of its peers'."""
+    time_by_rank = store.times.in_step(category, step)
+    rank_ns = time_by_rank.pop(rank, 0)
+    if not time_by_rank:
         return f"{text.duration(rank_ns)} of {name_of(category)}"
-    peers_ns = float(np.median([times_ns[peer] for peer in store.peers_of(rank, times_ns)]))
+    peers_ns = float(np.median([time_by_rank[peer] for peer in store.peers_of(rank, time_by_rank)]))
     return f"{text.duration(rank_ns)} (peers' median: {text.duration(peers_ns)})"
 
 
 def _step_section(store: Store, lane: Lane, step: int) -> Component | None:
-    """Compare the step's length with the median rank in it and the median step of the run."""
-    lengths = store.times.lengths_in(step)
-    if not lengths:
+    """Return a bar for the step's length, for the median rank's in it, and the median step's."""
+    length_by_rank = store.times.lengths_in(step)
+    if not length_by_rank:
         return None
-    rows = [
-        ("median rank", float(np.median(list(lengths.values())))),
+    names_and_lengths = [
+        ("median rank", float(np.median(list(length_by_rank.values())))),
         ("median step", store.times.usual_ns),
     ]
-    if lane.role != "ps" and lane.rank in lengths:
-        rows.insert(0, (f"rank {lane.rank}", float(lengths[lane.rank])))
-    longest = max([*(ns for _, ns in rows), 1.0])
-    bars = [part for name, ns in rows for part in _bar(name, ns, longest)]
+    if lane.role != "ps" and lane.rank in length_by_rank:
+        names_and_lengths.insert(0, (f"rank {lane.rank}", float(length_by_rank[lane.rank])))
+    longest_ns = max([*(ns for _, ns in names_and_lengths), 1.0])
+    bars = [part for name, ns in names_and_lengths for part in _bar(name, ns, longest_ns)]
     ranks = () if lane.role == "ps" else (lane.rank,)
     href = links.to_step(store, step, ranks)
     link = dcc.Link(f"Zoom to step {step}", href=href, className="way")
     title = html.H3(f"Step {step}", className="panel-title")
-    line = html.Div([title, link], className="panel-line")
-    return html.Section([line, html.Div(bars, className="step-bars")], className="panel-part")
+    heading = html.Div([title, link], className="panel-line")
+    return html.Section([heading, html.Div(bars, className="step-bars")], className="panel-part")
 
 
-def _bar(name: str, ns: float, longest: float) -> list[Component]:
-    fill = html.Div(className="meter-fill", style={"width": f"{100 * ns / longest:.1f}%"})
+def _bar(name: str, length_ns: float, longest_ns: float) -> list[Component]:
+    fill = html.Div(className="meter-fill", style={"width": f"{100 * length_ns / longest_ns:.1f}%"})
     return [
         html.Span(name, className="fact-name"),
         html.Div(fill, className="step-bar"),
-        html.Span(text.duration(ns), className="fact"),
+        html.Span(text.duration(length_ns), className="fact"),
     ]
 
 
@@ -245,23 +244,24 @@ def _spans_at(store: Store, lane: Lane, at_ns: int) -> pl.DataFrame:
 
 
 def _spans_section(spans: pl.DataFrame) -> Component:
-    """List the recorded spans around the moment, the outermost first."""
-    lines = [_line(row) for row in spans.head(MOST_SPANS).iter_rows(named=True)]
+    """List the recorded spans around the moment, the outermost first; a row per span."""
+    rows = [_list_span(row) for row in spans.head(MOST_SPANS).iter_rows(named=True)]
     title = html.H3("Recorded spans at this time", className="panel-title")
     head = html.Thead(html.Tr([html.Th(name) for name in ("span", "duration")]))
-    table = html.Table([head, html.Tbody(lines)], className="spans")
+    table = html.Table([head, html.Tbody(rows)], className="spans")
     return html.Section([title, table], className="panel-part")
 
 
-def _line(row: dict[str, Any]) -> Component:
-    end = row["end_ns"]
-    lasted = text.duration(end - row["start_ns"]) if end is not None else "still open"
-    facts = ", ".join(
-        [row["kind"], *(_fact_text(name, row[name]) for name in _recorded_facts(row))]
-    )
-    name: list[str | Component] = [clean(row["name"]), html.Div(facts, className="fact-name")]
-    indent = {"paddingLeft": f"{10 * row['depth']}px"} if row["depth"] else {}
-    return html.Tr([html.Td(html.Div(name, style=indent)), html.Td(lasted, className="number")])
+def _list_span(span: dict[str, Any]) -> Component:
+    """Return a recorded span as a row of the list, indented by its depth."""
+    end_ns = span["end_ns"]
+    duration_text = text.duration(end_ns - span["start_ns"]) if end_ns is not None else "still open"
+    facts = [span["kind"], *(_fact_text(fact, span[fact]) for fact in _recorded_facts(span))]
+    facts_line = html.Div(", ".join(facts), className="fact-name")
+    cell: list[str | Component] = [clean(span["name"]), facts_line]
+    indent = {"paddingLeft": f"{10 * span['depth']}px"} if span["depth"] else {}
+    duration = html.Td(duration_text, className="number")
+    return html.Tr([html.Td(html.Div(cell, style=indent)), duration])
 
 
 def _recorded_facts(row: dict[str, Any]) -> list[str]:

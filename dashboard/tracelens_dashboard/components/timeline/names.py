@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dash import Input, State
+
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.view.viewport import Controls
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_dashboard.runs.store import Store
 
 GRAPH: Final = "timeline"
 PLOT: Final = "timeline-plot"
@@ -56,7 +64,12 @@ CONTROLS: Final = (
 
 
 def control_arguments(*called_by: str) -> tuple[Input | State, ...]:
-    """Return a callback's arguments for all `CONTROLS`; changes of some of them call it."""
-    return tuple(
-        Input(name, value) if name in called_by else State(name, value) for name, value in CONTROLS
-    )
+    """Return a callback's arguments for all `CONTROLS` and the run; changes of some call it."""
+    arguments = [(Input if name in called_by else State)(name, value) for name, value in CONTROLS]
+    return (*arguments, current.RUN)
+
+
+def read_arguments(values: Sequence[Any]) -> tuple[Store, Controls]:
+    """Return the run and the timeline's controls from the values of `control_arguments`."""
+    *controls, run = values
+    return current.store(run), Controls(*controls)

@@ -15,7 +15,7 @@ from tracelens.lod.lanes import label_of
 from tracelens.model.inert import clean
 from tracelens_dashboard import text
 from tracelens_dashboard.ids import aria
-from tracelens_dashboard.runs.store import subject_of
+from tracelens_dashboard.runs.store import Store, subject_of
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import viewport
 
@@ -23,120 +23,109 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from tracelens.lod.search import Call
-    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.viewport import Position
 
 MOST_MEMBERS: Final = 40  # that are listed: the last to arrive, the first one, the selected one
 
 
 def members_section(store: Store, position: Position) -> Component | None:
-    """List when each rank entered the collective that is selected, the last first; None without one."""
+    """List when ranks entered the selected collective, the last first; None without any."""
     call = viewport.call_of(store, position)
     if call is None:
         return None
-    selected_rank = store.scene.lanes.lanes[position.lane].rank
+    selected_rank = store.scene.lanes.lanes[position.row].rank
     title = html.H3(f"{clean(call.op)} {call.seq}", className="panel-title")
-    skew = text.duration(call.last_ns - call.first_ns)
-    ranks = text.count(len(call.entered), "rank")
-    summary = f"{ranks}, arrival skew {skew}: rank {call.last_rank} arrives last."
+    skew_text = text.duration(call.last_ns - call.first_ns)
+    ranks_text = text.count(len(call.entered), "rank")
+    summary = f"{ranks_text}, arrival skew {skew_text}: rank {call.last_rank} arrives last."
     columns = ("rank", "after the first", "before the last")
     head = html.Thead(html.Tr([html.Th(name) for name in columns]))
     rows: list[Component] = []
-    order = sorted(
+    ranks_by_arrival = sorted(
         call.entered, key=lambda rank: (-call.entered[rank], rank != call.last_rank, rank)
     )
     listed_count = 0
-    for index, rank in enumerate(order):
-        if MOST_MEMBERS - 2 <= index < len(order) - 1 and rank != selected_rank:
+    for index, rank in enumerate(ranks_by_arrival):
+        if MOST_MEMBERS - 2 <= index < len(ranks_by_arrival) - 1 and rank != selected_rank:
             continue
         if index > listed_count:
-            gap = text.count(index - listed_count, "more rank")
-            rows.append(html.Tr(html.Td(gap, colSpan=len(columns), className="fact-name")))
-        rows.append(_member(store, call, rank, is_selected=rank == selected_rank))
+            gap_text = text.count(index - listed_count, "more rank")
+            rows.append(html.Tr(html.Td(gap_text, colSpan=len(columns), className="fact-name")))
+        rows.append(_list_member(store, call, rank, is_selected=rank == selected_rank))
         listed_count = index + 1
     table = html.Table([head, html.Tbody(rows)], className="spans members")
-    return html.Section(
-        [title, html.P(summary, className="summary"), table], className="panel-part"
-    )
+    summary_line = html.P(summary, className="summary")
+    return html.Section([title, summary_line, table], className="panel-part")
 
 
-def _member(store: Store, call: Call, rank: int, *, is_selected: bool) -> Component:
+def _list_member(store: Store, call: Call, rank: int, *, is_selected: bool) -> Component:
     """Return the row of a rank; one whose row is not shown leads nowhere."""
-    entered_ns, row = call.entered[rank], store.lane_of(rank)
-    name: list[str | Component] = [f"rank {rank}"]
+    entered_ns, row = call.entered[rank], store.row_of_rank(rank)
+    name_cell: list[str | Component] = [f"rank {rank}"]
     if row is not None:
-        extent = entered_ns, call.left.get(rank)
-        name = [_span_button(store, f"rank {rank}", row, extent, inside=True, seq=call.seq)]
+        extent_ns = entered_ns, call.left.get(rank)
+        name_cell = [_span_button(store, f"rank {rank}", row, extent_ns, inside=True, seq=call.seq)]
     is_last = rank == call.last_rank
     if is_last:
-        name.append(html.Span("last", className="badge"))
+        name_cell.append(html.Span("last", className="badge"))
     skew_ns = max(call.last_ns - call.first_ns, 1)
     delay_ns = entered_ns - call.first_ns
-    fill = html.Div(className="meter-fill", style={"width": f"{100 * delay_ns / skew_ns:.1f}%"})
-    delay = html.Div([text.duration(delay_ns), html.Div(fill, className="meter")])
-    lead = text.duration(call.last_ns - entered_ns)
+    bar = html.Div(className="meter-fill", style={"width": f"{100 * delay_ns / skew_ns:.1f}%"})
+    delay_cell = html.Div([text.duration(delay_ns), html.Div(bar, className="meter")])
+    lead_text = text.duration(call.last_ns - entered_ns)
     classes = " ".join(["last"] * is_last + ["chosen"] * is_selected)
-    cells = [html.Td(name), html.Td(delay), html.Td(lead, className="number")]
+    cells = [html.Td(name_cell), html.Td(delay_cell), html.Td(lead_text, className="number")]
     return html.Tr(cells, className=classes)
 
 
-def path_section(store: Store, position: Position, extent: tuple[int, int]) -> Component | None:
-    """Describe what of a span the critical path holds, and what it holds before and after it.
-
-    `extent` is the span's begin and end in ns. None where no path is known, or none at this time.
-    """
+def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -> Component | None:
+    """Describe the critical path's share of a span (begin, end in ns), and its neighbours there."""
     stretches = store.table("critical_stays")
     if stretches.is_empty():
         return None
-    begin_ns, end_ns = extent
-    starts, ends = stretches["start_ns"].to_numpy(), stretches["end_ns"].to_numpy()
-    processes = stretches["process"].to_numpy()
-    held_ns = np.minimum(ends, end_ns) - np.maximum(starts, begin_ns)
-    process = store.scene.lanes.lanes[position.lane].process
-    share = float(held_ns[(held_ns > 0) & (processes == process)].sum()) / max(end_ns - begin_ns, 1)
+    begin_ns, end_ns = extent_ns
+    starts_ns, ends_ns = stretches["start_ns"].to_numpy(), stretches["end_ns"].to_numpy()
+    stretch_processes = stretches["process"].to_numpy()
+    overlap_ns = np.minimum(ends_ns, end_ns) - np.maximum(starts_ns, begin_ns)
+    process = store.scene.lanes.lanes[position.row].process
+    is_held = (overlap_ns > 0) & (stretch_processes == process)
+    share = float(overlap_ns[is_held].sum()) / max(end_ns - begin_ns, 1)
     lines: list[Component] = []
-    for name, at_ns in (("before", begin_ns - 1), ("after", end_ns)):
-        index = int(np.searchsorted(starts, at_ns, side="right")) - 1
-        if index >= 0 and at_ns < ends[index]:
-            lines += _path_line(store, name, int(processes[index]), at_ns)
+    for side, at_ns in (("before", begin_ns - 1), ("after", end_ns)):
+        stretch_index = int(np.searchsorted(starts_ns, at_ns, side="right")) - 1
+        if stretch_index >= 0 and at_ns < ends_ns[stretch_index]:
+            lines += _describe_path_at(store, side, int(stretch_processes[stretch_index]), at_ns)
     if not lines and not share:
         return None
-    summary = (
-        f"{text.percent(share)} of this span is on it." if share else "This span is not on it."
-    )
-    headings = [
-        html.H3("Critical path", className="panel-title"),
-        html.P(summary, className="summary"),
-    ]
-    return html.Section([*headings, html.Dl(lines, className="facts")], className="panel-part")
+    amount = f"{text.percent(share)} of this span is" if share else "This span is not"
+    title = html.H3("Critical path", className="panel-title")
+    summary = html.P(f"{amount} on it.", className="summary")
+    facts = html.Dl(lines, className="facts")
+    return html.Section([title, summary, facts], className="panel-part")
 
 
-def _path_line(store: Store, name: str, process: int, at_ns: int) -> list[Component]:
-    """Return the span that a process was in at a moment, as a button, and how long it took."""
+def _describe_path_at(store: Store, term: str, process: int, at_ns: int) -> list[Component]:
+    """Return the span that a process was in at a moment, as a button, with its duration."""
     lanes = store.scene.lanes
-    rows = [
-        row
-        for row, lane in enumerate(lanes.lanes)
-        if lane.process == process and lane.role != "device"
-    ]
-    for row in rows:
-        items = lanes.items_between(row, at_ns, at_ns + 1)
-        if items.start < items.stop:
-            extent = int(lanes.starts[items.start]), int(lanes.ends[items.start])
-            category = name_of(label_of(int(lanes.codes[items.start])))
-            label = f"{category} on {subject_of(lanes.lanes[row])}"
-            button = _span_button(store, label, row, extent)
-            value = [button, html.Span(text.duration(extent[1] - extent[0]), className="beside")]
-            return [html.Dt(name, className="fact-name"), html.Dd(value, className="fact")]
+    for row, lane in enumerate(lanes.lanes):
+        is_of_process = lane.process == process and lane.role != "device"
+        item = lanes.item_at(row, at_ns) if is_of_process else None
+        if item is not None:
+            begin_ns, end_ns = lanes.extent_of(item)
+            phase = name_of(label_of(int(lanes.codes[item])))
+            button = _span_button(store, f"{phase} on {subject_of(lane)}", row, (begin_ns, end_ns))
+            duration = html.Span(text.duration(end_ns - begin_ns), className="beside")
+            description = html.Dd([button, duration], className="fact")
+            return [html.Dt(term, className="fact-name"), description]
     return []
 
 
 def _span_button(
-    store: Store, name: str, row: int, extent: tuple[int, int | None], **details: int
+    store: Store, name: str, row: int, extent_ns: tuple[int, int | None], **details: int
 ) -> Component:
-    """Return the button that selects a span; `finding.hit_of` reads its extent (ns) and details."""
-    origin = store.whole.start_ns
-    begin, end = extent
-    span = {"row": row, "at": begin - origin, "until": (end or begin + 1) - origin}
+    """Return the button that selects a span; `finding.hit_of` reads its extent and `details`."""
+    origin_ns = store.whole.start_ns
+    begin_ns, end_ns = extent_ns
+    span = {"row": row, "at": begin_ns - origin_ns, "until": (end_ns or begin_ns + 1) - origin_ns}
     data: dict[str, Any] = {"data-span": json.dumps(span | details)}
     return html.Button(name, className="way", **data, **aria(f"select {name}"))

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
-from dash.exceptions import PreventUpdate
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import ids, text
+from tracelens_dashboard.components import fields
 from tracelens_dashboard.components.timeline import area, keys, names
 from tracelens_dashboard.figures.timeline.frame import SECOND, Note
 from tracelens_dashboard.ids import aria
@@ -23,7 +23,6 @@ from tracelens_dashboard.view import notes as address_notes
 from tracelens_dashboard.view import viewport
 
 if TYPE_CHECKING:
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.runs.store import Store
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
 
 KEY: Final = "m"
 BUTTON: Final = "note-button"  # assets/notes.js: as the key, but the mouse is on the button
+BUTTON_TITLE: Final = (
+    "Put a note over the marked area, at the selected span, or in the middle (m: at the mouse)"
+)
 FIELD: Final = "timeline-note-field"
 GO, EDIT, DELETE, KEEP, LEAVE = "go", "edit", "delete", "keep", "leave"
 AROUND: Final = 0.5  # of a stretch's length, on either side, where it is wider than the window
@@ -49,32 +51,28 @@ class Notes(NamedTuple):
 
 def button() -> Component:
     """Return the button that puts a note."""
-    title = (
-        "Put a note over the marked area, at the selected span, or in the middle (m: at the mouse)"
-    )
-    return dmc.Button(
-        "Note", id=BUTTON, variant="default", size="compact-sm", fw=500, **aria(title)
-    )
+    return fields.button("Note", BUTTON, size="compact-sm", fw=500, **aria(BUTTON_TITLE))
 
 
 def layout(store: Store, view: ViewState) -> list[Component]:
     """Return the list of notes, and what the browser keeps of them."""
-    notes = [note for note in view.notes if note.start_ns < store.whole.width_ns]
-    left_out = view.notes_left_out + len(view.notes) - len(notes)
+    notes_in_run = [note for note in view.notes if note.start_ns < store.whole.width_ns]
+    left_out_count = view.notes_left_out + len(view.notes) - len(notes_in_run)
     singular = "note of this address is none of this run"
     plural = "notes of this address are none of this run"
-    problem = f"{text.count(left_out, singular, plural)}; left out." if left_out else None
+    left_out_text = f"{text.count(left_out_count, singular, plural)}; left out."
+    problem = left_out_text if left_out_count else None
     return [
         html.P(problem, id=names.NOTE_PROBLEM, className="summary", role="status"),
         html.Div(id=names.NOTE_LIST, className="notes-list"),
-        dcc.Store(id=names.NOTES, data=address_notes.for_browser(notes)),
+        dcc.Store(id=names.NOTES, data=address_notes.for_browser(notes_in_run)),
         dcc.Store(id=names.NOTED),
         dcc.Store(id=names.NOTE_EDITED),
     ]
 
 
 def register(app: Dash) -> None:
-    """Put notes, change them, list them."""
+    """Put notes, change them, and list them."""
     changed = (
         Output(names.NOTES, "data", allow_duplicate=True),
         Output(names.NOTE_EDITED, "data", allow_duplicate=True),
@@ -93,18 +91,14 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def put(pressed: Any, notes: Any, marked: Any, hover: Any, *shown: Any) -> tuple[Any, ...]:
+        """Return the notes with a new one, which one is edited, and a problem if there is any."""
         press = pressed if isinstance(pressed, dict) else {}
-        if press.get("key") != KEY:
-            raise PreventUpdate
-        *selected_and_view, run = shown
+        current.require(press.get("key") == KEY)
+        selected, view, run = shown
         store, notes_before = current.store(run), with_typed(address_notes.of_browser(notes), press)
         mouse = None if press.get("button") else hover
-        window, origin = area.marked_window(store, marked), store.whole.start_ns
-        extent = (window.start_ns - origin, window.end_ns - origin) if window else None
-        if extent is None or extent in {(note.start_ns, note.end_ns) for note in notes_before}:
-            added = Note(choose_time(store, mouse, *selected_and_view))
-        else:
-            added = Note(*extent)
+        added = _make_note(store, notes_before, area.marked_window(store, marked))
+        added = added or Note(choose_time(store, mouse, selected, view))
         notes_after = with_note(notes_before, added)
         if notes_after is None:
             return no_update, no_update, NO_ROOM
@@ -120,24 +114,21 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def change(asked: Any, notes: Any, view: Any, run: Any) -> tuple[Any, ...]:
+        """Return the changed notes, which one is edited, a problem, and the window to go to."""
         notes_before = address_notes.of_browser(notes)
         action = asked if isinstance(asked, dict) else {}
-        typed = with_typed(notes_before, action)
-        notes_after = apply_action(typed, action)
-        if notes_after is None:
-            raise PreventUpdate
+        typed_notes = with_typed(notes_before, action)
+        notes_after = current.require(apply_action(typed_notes, action))
         if not address_notes.fits(notes_after.notes):
             return no_update, no_update, NO_ROOM, no_update
-        written = (
-            no_update
-            if notes_after.notes == notes_before
-            else address_notes.for_browser(notes_after.notes)
-        )
+        notes_to_write: Any = no_update
+        if notes_after.notes != notes_before:
+            notes_to_write = address_notes.for_browser(notes_after.notes)
         goto: Any = no_update
         if action.get("does") == GO:
-            window = _window_around(current.store(run), view, typed[action["number"]])
+            window = _window_around(current.store(run), view, typed_notes[action["number"]])
             goto = [window.start_ns / SECOND, window.end_ns / SECOND]
-        return written, notes_after.edited, None, goto
+        return notes_to_write, notes_after.edited, None, goto
 
     @app.callback(
         Output(names.NOTE_LIST, "children"),
@@ -145,15 +136,22 @@ def register(app: Dash) -> None:
         Input(names.NOTE_EDITED, "data"),
     )
     def show(notes: Any, edited: Any) -> list[Component]:
-        return lay_out_list(
-            Notes(address_notes.of_browser(notes), edited if isinstance(edited, int) else None)
-        )
+        edited_index = edited if isinstance(edited, int) else None
+        return lay_out_list(Notes(address_notes.of_browser(notes), edited_index))
 
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "focus"),
         Input(names.NOTE_EDITED, "data"),
         prevent_initial_call=True,
     )
+
+
+def _make_note(store: Store, notes: tuple[Note, ...], marked: Window | None) -> Note | None:
+    """Make a note over the marked time; None without any, or where it has one already."""
+    window = store.since_start(marked) if marked else None
+    if window is None or any(window == Window(n.start_ns, n.end_ns or -1) for n in notes):
+        return None
+    return Note(window.start_ns, window.end_ns)
 
 
 def with_note(notes: tuple[Note, ...], added: Note) -> Notes | None:
@@ -163,34 +161,31 @@ def with_note(notes: tuple[Note, ...], added: Note) -> Notes | None:
 
 
 def choose_time(store: Store, hover: Any, selected: Any, view: Any) -> int:
-    """Locate a note, in ns since the start.
-
-    That is at the mouse, else at the selected span, else in the middle of the view.
-    """
-    window, point = viewport.read_window(store, view), viewport.read_mouse(hover)
+    """Return the time for a note, in ns since the start: at the mouse, the span, or the middle."""
+    window, mouse = viewport.read_window(store, view), viewport.read_mouse(hover)
     position = viewport.read_position(store, selected)
-    at_ns = (window.start_ns + window.end_ns) // 2
-    if point and abs(point[0]) < SECOND:
-        at_ns = round(point[0] * SECOND)
+    note_ns = (window.start_ns + window.end_ns) // 2
+    if mouse and abs(mouse[0]) < SECOND:
+        note_ns = round(mouse[0] * SECOND)
     elif position:
-        at_ns = position.at_ns - store.whole.start_ns
-    return max(0, min(at_ns, store.whole.width_ns - 1))
+        note_ns = position.at_ns - store.whole.start_ns
+    return max(0, min(note_ns, store.whole.width_ns - 1))
 
 
 def apply_action(notes: tuple[Note, ...], action: dict[str, Any]) -> Notes | None:
-    """Change the notes by a click or by what was typed; None where nothing changes."""
-    does, number = action.get("does"), action.get("number")
-    if not isinstance(number, int) or not 0 <= number < len(notes):
+    """Return the notes after a click or a typed text; None where nothing changes."""
+    action_name, note_index = action.get("does"), action.get("number")
+    if not isinstance(note_index, int) or not 0 <= note_index < len(notes):
         return None
-    if does == EDIT:
-        return Notes(notes, number)
-    if does in {LEAVE, GO}:
+    if action_name == EDIT:
+        return Notes(notes, note_index)
+    if action_name in {LEAVE, GO}:
         return Notes(notes)
-    if does == DELETE:
-        return Notes((*notes[:number], *notes[number + 1 :]))
-    if does == KEEP:
-        note = replace(notes[number], text=address_notes.typed(action.get("text")))
-        return Notes((*notes[:number], note, *notes[number + 1 :]))
+    if action_name == DELETE:
+        return Notes((*notes[:note_index], *notes[note_index + 1 :]))
+    if action_name == KEEP:
+        note = replace(notes[note_index], text=address_notes.typed(action.get("text")))
+        return Notes((*notes[:note_index], note, *notes[note_index + 1 :]))
     return None
 
 
@@ -202,25 +197,29 @@ def with_typed(notes: tuple[Note, ...], action: dict[str, Any]) -> tuple[Note, .
 
 
 def _window_around(store: Store, view: Any, note: Note) -> Window:
-    """Bring a note to the middle, as wide as the view is; where it is wider itself, all of it."""
+    """Return the window with a note in its middle, as wide as the view, or wider than it."""
     width_ns, end_ns = viewport.read_window(store, view).width_ns, note.end_ns or note.start_ns
     length_ns = end_ns - note.start_ns
     margin_ns = (width_ns - length_ns) // 2
     if margin_ns < 0:
         margin_ns = int(AROUND * length_ns)
-    whole = Window(0, store.whole.width_ns)
-    return Window(note.start_ns - margin_ns, end_ns + margin_ns).clamp(whole)
+    run_window = Window(0, store.whole.width_ns)
+    return Window(note.start_ns, end_ns).widen(margin_ns).clamp(run_window)
 
 
 def lay_out_list(shown: Notes) -> list[Component]:
     """Return a line of the list for each note, in the order of time."""
-    order = sorted(range(len(shown.notes)), key=lambda number: shown.notes[number].start_ns)
-    return [_line(shown.notes[number], number, edited=number == shown.edited) for number in order]
+    note_indexes = sorted(range(len(shown.notes)), key=lambda number: shown.notes[number].start_ns)
+    return [
+        _lay_out_note(shown.notes[note_index], note_index, edited=note_index == shown.edited)
+        for note_index in note_indexes
+    ]
 
 
-def _line(note: Note, number: int, *, edited: bool) -> Component:
+def _lay_out_note(note: Note, note_index: int, *, edited: bool) -> Component:
+    """Return the line of a note: with a field for its text if it is edited, else with buttons."""
     time_text = _time_text(note)
-    name = note.text or f"note at {time_text}"
+    note_name = note.text or f"note at {time_text}"
     if edited:
         field = dmc.TextInput(
             id=FIELD,
@@ -229,18 +228,22 @@ def _line(note: Note, number: int, *, edited: bool) -> Component:
             size="xs",
             **aria(f"text of the note at {time_text}"),
         )
-        return html.Span([time_text, field], className="note edited", **_data(KEEP, number))
+        return html.Span([time_text, field], className="note edited", **_data(KEEP, note_index))
+    go, edit, delete = (
+        _data(action, note_index) | aria(f"{verb} {note_name}")
+        for action, verb in ((GO, "show"), (EDIT, "edit"), (DELETE, "delete"))
+    )
     controls = [
-        html.Button(time_text, className="note-time", **_data(GO, number), **aria(f"show {name}")),
+        html.Button(time_text, className="note-time", **go),
         html.Span(note.text, className="note-text"),
-        html.Button("\N{LOWER RIGHT PENCIL}", **_data(EDIT, number), **aria(f"edit {name}")),
-        html.Button("\N{MULTIPLICATION SIGN}", **_data(DELETE, number), **aria(f"delete {name}")),
+        html.Button("\N{LOWER RIGHT PENCIL}", **edit),
+        html.Button("\N{MULTIPLICATION SIGN}", **delete),
     ]
     return html.Span(controls, className="note")
 
 
-def _data(does: str, number: int) -> dict[str, Any]:
-    return {"data-note": json.dumps({"does": does, "number": number})}
+def _data(action: str, note_index: int) -> dict[str, Any]:
+    return {"data-note": json.dumps({"does": action, "number": note_index})}
 
 
 def _time_text(note: Note) -> str:

@@ -6,14 +6,13 @@ import base64
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Input, Output, State, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 
 from tracelens.lod import raster
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import ids
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.components import chart
+from tracelens_dashboard.components import chart, fields
 from tracelens_dashboard.components.heading import card_title
 from tracelens_dashboard.components.timeline.controls import residual_ramp
 from tracelens_dashboard.figures.timeline import plot
@@ -27,7 +26,6 @@ from tracelens_dashboard.view.viewport import Controls
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dash import Dash
     from dash.development.base_component import Component
     from plotly import graph_objects as go
 
@@ -44,8 +42,8 @@ EXPLANATION: Final = (
     "Two runs at the same step; both timelines have one time axis and one colour scale."
 )
 HINT: Final = (
-    "Both timelines show the same duration, aligned at the chosen step (counted from each run's first). "
-    "Zoom and drag either; a click in the map above chooses a step."
+    "Both timelines show the same duration, aligned at the chosen step (counted from each run's "
+    "first). Zoom and drag either; a click in the map above chooses a step."
 )
 
 
@@ -54,32 +52,23 @@ def layout(store: Store, other: Store, view: ViewState) -> Component:
     last_index = min(store.windows.height, other.windows.height) - 1
     if last_index < 0:
         return html.Div()
-    index = min(index_of_step(store, view.steps[0]) if view.steps else 0, last_index)
-    data = view_step(store, other, index) if view.steps else view_whole(store, other)
-    number = dmc.NumberInput(
-        id=STEP, value=index, min=0, max=last_index, size="xs", w=100, **aria("step to align at")
-    )
+    step_index = min(index_of_step(store, view.steps[0]) if view.steps else 0, last_index)
+    sync_data = view_step(store, other, step_index) if view.steps else view_whole(store, other)
+    options = {"value": step_index, "min": 0, "max": last_index, "w": 100}
+    step_field = fields.number_input(STEP, "step to align at", **options)
     label = html.Span("aligned at step", className="fact-name")
-    heading = dmc.Group(
-        [
-            card_title("Side by side", EXPLANATION),
-            dmc.Group([label, number], gap="xs"),
-        ],
-        justify="space-between",
-    )
-    plots = [_plot(current.name(store), UPPER), _plot(current.name(other), LOWER)]
+    choice = dmc.Group([label, step_field], gap="xs")
+    title = card_title("Side by side", EXPLANATION)
+    heading = dmc.Group([title, choice], justify="space-between")
+    plots = [_lay_out_plot(current.name(store), UPPER), _lay_out_plot(current.name(other), LOWER)]
     hint = html.P(HINT, className="summary")
-    scale = html.Div(id=SCALE, className="legend")
-    return dmc.Card(
-        [dcc.Store(id=SYNC, data=data), heading, hint, scale, *plots], className="card", mt="sm"
-    )
+    colour_scale = html.Div(id=SCALE, className="legend")
+    parts = [dcc.Store(id=SYNC, data=sync_data), heading, hint, colour_scale, *plots]
+    return dmc.Card(parts, className="card", mt="sm")
 
 
-def register(app: Dash, other: str, chosen: Any) -> None:
-    """Move both when one is moved, a step is chosen, or a mark of the graph `chosen` is clicked.
-
-    `other` is the component that knows the other run's id.
-    """
+def register(app: Dash, other_id: str, graph_id: Any) -> None:
+    """Move both timelines when one moves, a step is chosen, or a mark of `graph_id` is clicked."""
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "aligned"), Input(SYNC, "data"), prevent_initial_call=True
     )
@@ -91,38 +80,39 @@ def register(app: Dash, other: str, chosen: Any) -> None:
         State(SYNC, "data"),
         prevent_initial_call=True,
     )
-    _register_steps(app, other, chosen)
-    _register_drawing(app, other)
+    _register_steps(app, other_id, graph_id)
+    _register_drawing(app, other_id)
 
 
-def _register_steps(app: Dash, other: str, chosen: Any) -> None:
+def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
+    """Align both timelines at a step that is clicked or typed."""
+
     @app.callback(
         Output(STEP, "value"),
-        Input(chosen, "clickData"),
+        Input(graph_id, "clickData"),
         current.RUN,
         prevent_initial_call=True,
     )
     def choose(click: Any, run: Any) -> int:
-        points = (click or {}).get("points")
-        if not points:
-            raise PreventUpdate
-        return index_of_step(current.store(run), int(points[0]["x"]))
+        point = current.require(chart.clicked_point(click))
+        return index_of_step(current.store(run), int(point["x"]))
 
     @app.callback(
         Output(SYNC, "data", allow_duplicate=True),
         Input(STEP, "value"),
         current.RUN,
-        State(other, "data"),
+        State(other_id, "data"),
         prevent_initial_call=True,
     )
     def align(index: Any, run: Any, other_run: Any) -> dict[str, Any]:
-        second = current.find_store(other_run)
-        if second is None or not isinstance(index, int) or index < 0:
-            raise PreventUpdate
-        return view_step(current.store(run), second, index)
+        other = current.require(current.find_store(other_run))
+        current.require(isinstance(index, int) and index >= 0)
+        return view_step(current.store(run), other, index)
 
 
-def _register_drawing(app: Dash, other: str) -> None:
+def _register_drawing(app: Dash, other_id: str) -> None:
+    """Draw both timelines, in one colour scale of residuals."""
+
     @app.callback(
         Output(UPPER, "figure"),
         Output(LOWER, "figure"),
@@ -134,20 +124,20 @@ def _register_drawing(app: Dash, other: str) -> None:
         Input(SYNC, "data"),
         Input(ids.SCHEME, "computedColorScheme"),
         current.RUN,
-        State(other, "data"),
+        State(other_id, "data"),
     )
     def draw(sync: Any, scheme: str | None, run: Any, other_run: Any) -> tuple[Any, ...]:
-        if scheme is None:
-            raise PreventUpdate
+        """Return figures, heights and labels of both timelines, and the colour scale."""
+        theme = themes.of(current.require(scheme))
         stores = (current.store(run), current.find_store(other_run))
-        theme, ceiling = themes.of(scheme), common_ceiling(stores)
+        ceiling_ns = common_ceiling(stores)
         figures = [
-            _figure(store, _read_window(sync, number), theme, ceiling)
-            for number, store in enumerate(stores)
+            _draw_timeline(store, _read_window(sync, run_index), theme, ceiling_ns)
+            for run_index, store in enumerate(stores)
         ]
         heights = [{"height": f"{figure.layout.height or 0}px"} for figure in figures]
         labels = [f"timeline of {current.name(store)}" if store else "" for store in stores]
-        return *figures, *heights, *labels, residual_ramp(ceiling, theme)
+        return *figures, *heights, *labels, residual_ramp(ceiling_ns, theme)
 
 
 def common_ceiling(stores: Sequence[Store | None]) -> float:
@@ -161,26 +151,27 @@ def index_of_step(store: Store, step: int) -> int:
 
 
 def view_whole(store: Store, other: Store) -> dict[str, Any]:
-    """Show both runs from their first step to the end of the longer one."""
-    begins = [_begin(run, 0) for run in (store, other)]
-    length = max(run.whole.width_ns for run in (store, other))
-    return {"begins": begins, "t0": -max(begins), "t1": length}
+    """Return the view of both runs from their first step to the end of the longer one."""
+    begins_ns = [_step_begin_ns(run, 0) for run in (store, other)]
+    length_ns = max(run.whole.width_ns for run in (store, other))
+    return {"begins": begins_ns, "t0": -max(begins_ns), "t1": length_ns}
 
 
-def view_step(store: Store, other: Store, index: int) -> dict[str, Any]:
-    """Show a step of both, and some time around it."""
-    begins = [_begin(run, index) for run in (store, other)]
+def view_step(store: Store, other: Store, step_index: int) -> dict[str, Any]:
+    """Return the view of a step of both runs; `t0` and `t1` (ns) count from the step's begins."""
+    begins_ns = [_step_begin_ns(run, step_index) for run in (store, other)]
     margin_ns = round(AROUND * max(run.scene.step_ns for run in (store, other)))
-    step = int(store.windows["step"][index]) if index < store.windows.height else None
-    return {"begins": begins, "t0": -margin_ns, "t1": 2 * margin_ns, "step": step}
+    step = int(store.windows["step"][step_index]) if step_index < store.windows.height else None
+    return {"begins": begins_ns, "t0": -margin_ns, "t1": 2 * margin_ns, "step": step}
 
 
-def _begin(store: Store, index: int) -> int:
-    starts = store.windows["start_ns"]
-    return int(starts[min(index, len(starts) - 1)]) - store.whole.start_ns
+def _step_begin_ns(store: Store, step_index: int) -> int:
+    """Return when the step with an index begins, in ns since the run's start."""
+    starts_ns = store.windows["start_ns"]
+    return int(starts_ns[min(step_index, len(starts_ns) - 1)]) - store.whole.start_ns
 
 
-def _plot(name: str, identity: str) -> Component:
+def _lay_out_plot(name: str, identity: str) -> Component:
     title = html.Div(name, className="fact together-name")
     return html.Div(
         [
@@ -195,31 +186,30 @@ def _plot(name: str, identity: str) -> Component:
     )
 
 
-def _figure(
-    store: Store | None, window: Window | None, theme: themes.Theme, ceiling: float
+def _draw_timeline(
+    store: Store | None, window: Window | None, theme: themes.Theme, ceiling_ns: float
 ) -> go.Figure:
+    """Draw a run's timeline over a window, with residual colours that end at `ceiling_ns`."""
     if store is None or window is None:
         return themes.blank()
-    inside = window.clamp(Window(0, store.whole.width_ns))
-    frame = viewport.frame(store, Controls({"t0": inside.start_ns, "t1": inside.end_ns}))
+    drawn = window.clamp(Window(0, store.whole.width_ns))
+    frame = viewport.frame(store, Controls({"t0": drawn.start_ns, "t1": drawn.end_ns}))
     picture = viewport.picture(frame)
     figure = plot.draw(frame, picture, theme)
-    palette = themes.palette(theme.name, store.residuals.ceiling_ns / ceiling)
-    data = base64.b64encode(raster.encode_png(picture.pixels, palette)).decode()
-    figure.layout.images[0].source = f"data:image/png;base64,{data}"
-    ends = [window.start_ns / SECOND, window.end_ns / SECOND]
-    figure.update_layout(
-        xaxis={"range": ends, "minallowed": None, "maxallowed": None, "title": None}
-    )
+    palette = themes.palette(theme.name, store.residuals.ceiling_ns / ceiling_ns)
+    png = base64.b64encode(raster.encode_png(picture.pixels, palette)).decode()
+    figure.layout.images[0].source = f"data:image/png;base64,{png}"
+    unlimited = {"minallowed": None, "maxallowed": None, "title": None}
+    ends_s = [window.start_ns / SECOND, window.end_ns / SECOND]
+    figure.update_layout(xaxis={"range": ends_s} | unlimited)
     return figure
 
 
-def _read_window(sync: Any, number: int) -> Window | None:
-    """Read the window of run 0 or 1 from what the browser sends, which may be anything."""
-    values = sync if isinstance(sync, dict) else {}
-    begins = values.get("begins")
-    numbers = [values.get("t0"), values.get("t1"), *(begins if isinstance(begins, list) else [])]
-    if len(numbers) != 4 or not all(isinstance(n, int) and abs(n) < 1 << 62 for n in numbers):
-        return None
-    start, end, begin = numbers[0], numbers[1], numbers[2 + number]
-    return Window(begin + start, begin + end) if start < end else None
+def _read_window(sync_data: Any, run_index: int) -> Window | None:
+    """Read the window of run 0 or 1, in ns since its start, from what the browser sends."""
+    match sync_data:
+        case {"begins": [int(), int()] as begins_ns, "t0": int(start_ns), "t1": int(end_ns)}:
+            times_ns = (start_ns, end_ns, *begins_ns)
+            if start_ns < end_ns and all(abs(ns) < 1 << 62 for ns in times_ns):
+                return Window(start_ns, end_ns).shift(begins_ns[run_index])
+    return None

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tracelens.lod.query import COLUMNS
+from tracelens.lod.query import COLUMNS, Scene
 from tracelens_dashboard import text
 
 if TYPE_CHECKING:
     import polars as pl
 
     from tracelens.lod.lanes import Lane
-    from tracelens.lod.query import Scene
     from tracelens.lod.search import Call
     from tracelens.lod.tracks.group import Group
     from tracelens.lod.viewport import Band, Plan, Window
@@ -61,7 +60,7 @@ class Frame:
 
     scene: Scene
     plan: Plan
-    seen: Window
+    visible: Window  # absolute times
     windows: pl.DataFrame
     flagged: frozenset[int] = frozenset()
     marked: Window | None = None
@@ -90,7 +89,7 @@ class Frame:
 
 
 def lane_label(frame: Frame, band: Band) -> str:
-    """Name the group, rank, device's stream, or shard, of a band; within a process, its track."""
+    """Return the label of a band: its group, rank, stream of a device, or shard; else its track."""
     if band.group:
         return text.safe(band.group.name)
     lane = frame.scene.lanes.lanes[band.lanes[0]]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.lod import query
 from tracelens_dashboard import text
-from tracelens_dashboard.figures.timeline.frame import SECOND, lane_label
+from tracelens_dashboard.figures import drawing
+from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, Note, lane_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tracelens.lod.query import PathStretch, Picture
     from tracelens.lod.search import Call
     from tracelens.lod.viewport import Band, Section
-    from tracelens_dashboard.figures.timeline.frame import Frame, Note
     from tracelens_dashboard.theme import Theme
 
 
@@ -44,39 +44,39 @@ SECTIONS: Final[tuple[Section, ...]] = ("pinned", "workers")
 
 
 def path_shapes(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
-    """Return the line with its halo, and what joins its parts; nothing where no path is asked for."""
+    """Return the line of the critical path with its halo and its joints; empty without a path."""
     stretches = _path_stretches(frame, picture)
     if not stretches:
         return []
-    heights = _heights(frame, "workers")
-    strokes = "".join(
-        _row_strokes(frame, stretches, section) for section in (heights, _heights(frame, "pinned"))
-    )
-    joints = _joints(frame, stretches, heights) if len(stretches) <= MOST_JOINED else ""
-    lines = (
+    heights = _line_heights(frame, "workers")
+    strokes = _row_strokes(frame, stretches, heights)
+    strokes += _row_strokes(frame, stretches, _line_heights(frame, "pinned"))
+    joints = _joint_strokes(frame, stretches, heights) if len(stretches) <= MOST_JOINED else ""
+    strokes_and_styles = (
         (joints, theme.text, JOINT_PX),
         (strokes, theme.surface, HALO_PX),
         (strokes, theme.text, LINE_PX),
     )
-    return [_shape(*line) for line in lines if line[0]]
+    return [_path_shape(*line) for line in strokes_and_styles if line[0]]
 
 
 def path_sentence(frame: Frame, picture: Picture) -> str:
-    """Return the ranks that hold most of the path in view; empty where no path is asked for."""
-    lanes, rank_ns = frame.scene.lanes.lanes, Counter[int]()
-    for lane, start, end in _path_stretches(frame, picture):
-        visible_ns = min(end, frame.seen.end_ns) - max(start, frame.seen.start_ns)
-        rank_ns[lanes[lane].rank] += max(visible_ns, 0)
-    total_ns = rank_ns.total()
+    """Return the ranks that hold most of the path in view; empty if it is not drawn."""
+    lanes, time_by_rank = frame.scene.lanes.lanes, Counter[int]()
+    for row, begin_ns, end_ns in _path_stretches(frame, picture):
+        visible_ns = min(end_ns, frame.visible.end_ns) - max(begin_ns, frame.visible.start_ns)
+        time_by_rank[lanes[row].rank] += max(visible_ns, 0)
+    total_ns = time_by_rank.total()
     if not total_ns:
         return " The critical path is not in view." if frame.path is not None else ""
-    order = sorted((-ns, rank) for rank, ns in rank_ns.items() if ns)
-    shares = [
-        f"rank {rank} {text.percent(-ns / total_ns)}" for ns, rank in order[:MOST_RANKS_NAMED]
+    ranks_by_time = sorted((-ns, rank) for rank, ns in time_by_rank.items() if ns)
+    share_texts = [
+        f"rank {rank} {text.percent(-ns / total_ns)}"
+        for ns, rank in ranks_by_time[:MOST_RANKS_NAMED]
     ]
-    others = len(order) - MOST_RANKS_NAMED
-    more = f" and {others} more" if others > 0 else ""
-    return f" The line is the critical path: {', '.join(shares)}{more}."
+    other_count = len(ranks_by_time) - MOST_RANKS_NAMED
+    others_text = f" and {other_count} more" if other_count > 0 else ""
+    return f" The line is the critical path: {', '.join(share_texts)}{others_text}."
 
 
 def _path_stretches(frame: Frame, picture: Picture) -> list[PathStretch]:
@@ -85,29 +85,29 @@ def _path_stretches(frame: Frame, picture: Picture) -> list[PathStretch]:
     return query.path_within(frame.path, frame.scene.lanes, picture.grid)
 
 
-def _heights(frame: Frame, section: Any) -> dict[int, float]:
-    """Return at which height the line runs on each row of a section."""
+def _line_heights(frame: Frame, section: Any) -> dict[int, float]:
+    """Return by row of the scene at which height (pixels) the path runs on it, in one section."""
     bands = frame.plan.section(section)
-    return {lane: _height(band) for band in bands for lane in band.lanes}
+    return {row: _line_height(band) for band in bands for row in band.lanes}
 
 
-def _height(band: Band) -> float:
-    """Return the lower edge, within a tall row and below a low one, whose colour stays to be seen."""
-    beside = -EDGE_PX if band.height >= TALL_PX else HALO_PX / 2
-    return band.top + band.height + beside
+def _line_height(band: Band) -> float:
+    """Return the lower edge of a band: within a tall row, below a low one, which it would hide."""
+    offset_px = -EDGE_PX if band.height >= TALL_PX else HALO_PX / 2
+    return band.top + band.height + offset_px
 
 
 def _row_strokes(frame: Frame, stretches: Iterable[PathStretch], heights: dict[int, float]) -> str:
-    """Write the strokes along rows as one path."""
+    """Write the path's strokes along rows as an SVG path; `heights` are by row (pixels)."""
     return "".join(
-        f"M{_write_time(frame, start)},{heights[lane]}H{_write_time(frame, end)}"
-        for lane, start, end in stretches
-        if lane in heights
+        f"M{_write_time(frame, begin_ns)},{heights[row]}H{_write_time(frame, end_ns)}"
+        for row, begin_ns, end_ns in stretches
+        if row in heights
     )
 
 
-def _joints(frame: Frame, stretches: list[PathStretch], heights: dict[int, float]) -> str:
-    """Write the strokes from row to row as one path."""
+def _joint_strokes(frame: Frame, stretches: list[PathStretch], heights: dict[int, float]) -> str:
+    """Write the strokes from each row to the next one as an SVG path; `heights` are by row."""
     return "".join(
         f"M{_write_time(frame, second.start_ns)},{heights[first.lane]}V{heights[second.lane]}"
         for first, second in itertools.pairwise(stretches)
@@ -119,31 +119,31 @@ def _write_time(frame: Frame, at_ns: int) -> str:
     return f"{frame.seconds(at_ns):.9f}".rstrip("0").rstrip(".")
 
 
-def _shape(strokes: str, colour: str, width: float) -> dict[str, Any]:
+def _path_shape(strokes: str, colour: str, width: float) -> dict[str, Any]:
     line = {"color": colour, "width": width}
     return {"type": "path", "name": PATH_NAME, "path": strokes, "line": line, "layer": "above"}
 
 
 def arrival_marks(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    """Return marks of the arrivals, or a line where rows are many; of many ranks the last one counts."""
+    """Return marks of the selected call's arrivals, the last one of each row."""
     if frame.call is None:
         return []
     return [
         {
             "type": "scatter",
-            "mode": "markers" if len(points) <= MOST_MARKS else "lines",
+            "mode": "markers" if len(arrivals) <= MOST_MARKS else "lines",
             "name": "arrivals",
-            "x": [frame.seconds(arrival_ns) for arrival_ns, _, _ in points],
-            "y": [y for _, y, _ in points],
+            "x": [frame.seconds(arrival_ns) for arrival_ns, _, _ in arrivals],
+            "y": [height_px for _, height_px, _ in arrivals],
             "marker": {"size": 7, "color": theme.text, "symbol": "triangle-right"},
             "line": {"width": 1, "color": theme.text, "shape": "vh"},
             "customdata": [
-                [label, _delay_text(frame.call, arrival_ns)] for arrival_ns, _, label in points
+                [label, _delay_text(frame.call, arrival_ns)] for arrival_ns, _, label in arrivals
             ],
             "hovertemplate": "%{customdata[0]} arrives %{customdata[1]}<extra></extra>",
         }
-        for points in (_points(frame, frame.call, name) for name in SECTIONS)
-        if points
+        for arrivals in (_find_arrivals(frame, frame.call, section) for section in SECTIONS)
+        if arrivals
     ]
 
 
@@ -151,35 +151,30 @@ def arrival_line(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return the moment of the last arrival, through all rows."""
     if frame.call is None:
         return []
-    return [vertical_line(frame.seconds(frame.call.last_ns), {"color": theme.loss, "width": 1.5})]
-
-
-def vertical_line(second: float, line: dict[str, Any]) -> dict[str, Any]:
-    """Return a line through all rows, at a time in seconds since the start."""
-    sides = {"x0": second, "x1": second, "yref": "paper", "y0": 0, "y1": 1}
-    return {"type": "line", "line": line} | sides
+    line = {"color": theme.loss, "width": 1.5}
+    return [drawing.vertical_line(frame.seconds(frame.call.last_ns), line)]
 
 
 def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    """Point an arrow at the last arrival."""
+    """Return the label, with an arrow, of the selected call's last arrival, if any."""
     if frame.call is None:
         return []
     lanes = frame.scene.lanes.lanes
-    rows = [
+    bands_of_last_rank = [
         band
         for band in frame.plan.bands
-        if any(lanes[lane].rank == frame.call.last_rank for lane in band.lanes)
+        if any(lanes[row].rank == frame.call.last_rank for row in band.lanes)
         and lanes[band.lanes[0]].role == "worker"
     ]
-    if not rows:
+    if not bands_of_last_rank:
         return []
-    is_left = frame.call.last_ns < (frame.seen.start_ns + frame.seen.end_ns) / 2
+    is_left_half = frame.call.last_ns < (frame.visible.start_ns + frame.visible.end_ns) / 2
     return [
         {
             "x": frame.seconds(frame.call.last_ns),
-            "y": rows[-1].middle,
-            "ax": 46 if is_left else -46,
-            "ay": 30 if rows[-1].middle < frame.plan.height / 2 else -30,
+            "y": bands_of_last_rank[-1].middle,
+            "ax": 46 if is_left_half else -46,
+            "ay": 30 if bands_of_last_rank[-1].middle < frame.plan.height / 2 else -30,
             "text": arrival_summary(frame.call),
             "showarrow": True,
             "arrowhead": 2,
@@ -187,7 +182,7 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
             "bgcolor": theme.surface,
             "bordercolor": theme.loss,
             "borderpad": 3,
-            "xanchor": "left" if is_left else "right",
+            "xanchor": "left" if is_left_half else "right",
             "font": {"size": 12, "color": theme.text},
         }
     ]
@@ -199,17 +194,17 @@ def arrival_summary(call: Call) -> str:
     return f"{text.safe(call.op)} {call.seq}: rank {call.last_rank} arrives last, skew {skew}"
 
 
-def _points(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
-    """Return the arrival of each row of workers of a section: (time, height, label)."""
-    lanes, points = frame.scene.lanes.lanes, []
+def _find_arrivals(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
+    """Return the last arrival of each row of workers: (time in ns, height in pixels, label)."""
+    lanes, arrivals = frame.scene.lanes.lanes, []
     for band in frame.plan.section(section):
-        ranks = [lanes[lane].rank for lane in band.lanes if lanes[lane].role == "worker"]
-        entered = [(call.entered[rank], rank) for rank in ranks if rank in call.entered]
-        if entered:
-            arrival_ns, rank = max(entered)
+        ranks = [lanes[row].rank for row in band.lanes if lanes[row].role == "worker"]
+        arrivals_in_row = [(call.entered[rank], rank) for rank in ranks if rank in call.entered]
+        if arrivals_in_row:
+            arrival_ns, rank = max(arrivals_in_row)
             label = f"rank {rank}" if len(ranks) > 1 else lane_label(frame, band)
-            points.append((arrival_ns, band.middle, label))
-    return points
+            arrivals.append((arrival_ns, band.middle, label))
+    return arrivals
 
 
 def _delay_text(call: Call, at_ns: int) -> str:
@@ -219,54 +214,44 @@ def _delay_text(call: Call, at_ns: int) -> str:
 
 def note_shapes(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return a line from each note's text through all rows; over a stretch of time a band."""
-    top = 1 + ABOVE_STEPS_PX / frame.plan.height
-    return [_note_shape(note, top, theme) for note in frame.notes]
+    top_share = 1 + ABOVE_STEPS_PX / frame.plan.height
+    return [_note_shape(note, top_share, theme) for note in frame.notes]
 
 
-def _note_shape(note: Note, top: float, theme: Theme) -> dict[str, Any]:
-    ends = [end / SECOND for end in (note.start_ns, note.end_ns or note.start_ns)]
-    over = {"x0": ends[0], "x1": ends[1], "yref": "paper", "y0": 0, "y1": top, "name": "note"}
+def _note_shape(note: Note, top_share: float, theme: Theme) -> dict[str, Any]:
+    """Return the line or the band of a note, up to `top_share` of the plot's height."""
+    ends_s = note.start_ns / SECOND, (note.end_ns or note.start_ns) / SECOND
+    extent: dict[str, Any] = dict(zip(("x0", "x1"), ends_s, strict=True))
+    extent |= {"yref": "paper", "y0": 0, "y1": top_share, "name": "note"}
     line = {"color": theme.text, "width": 1.2}
     if note.end_ns is None:
-        return over | {"type": "line", "line": line}
-    return over | {"type": "rect", "fillcolor": theme.text + NOTE_GROUND, "line": line}
+        return extent | {"type": "line", "line": line}
+    return extent | {"type": "rect", "fillcolor": theme.text + NOTE_GROUND, "line": line}
 
 
 def note_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    """Return the text of each note that is in view, above its time, as long as there is room for it."""
-    origin = frame.scene.whole.start_ns
-    visible = [
-        (max(origin + note.start_ns, frame.seen.start_ns), note)
+    """Return the text of each note in view, above its time, cut where the next one begins."""
+    origin_ns = frame.scene.whole.start_ns
+    visible_notes = [
+        (max(origin_ns + note.start_ns, frame.visible.start_ns), note)
         for note in sorted(frame.notes, key=lambda note: note.start_ns)
-        if origin + note.start_ns < frame.seen.end_ns
-        and origin + (note.end_ns or note.start_ns) >= frame.seen.start_ns
+        if origin_ns + note.start_ns < frame.visible.end_ns
+        and origin_ns + (note.end_ns or note.start_ns) >= frame.visible.start_ns
     ]
-    px = frame.columns / max(frame.seen.width_ns, 1)
-    edges_ns = [*(begin_ns for begin_ns, _ in visible), frame.seen.end_ns]
+    px_per_ns = frame.columns / max(frame.visible.width_ns, 1)
+    label_begins_ns = [*(begin_ns for begin_ns, _ in visible_notes), frame.visible.end_ns]
     labels = []
-    for (begin_ns, note), (_, end_ns) in zip(visible, itertools.pairwise(edges_ns), strict=True):
-        room = int(((end_ns - begin_ns) * px - NOTE_BESIDE_PX) / NOTE_LETTER_PX)
-        label = note.text or NO_TEXT
-        if len(label) > room:
-            label = label[: max(room - 1, 0)] + "\N{HORIZONTAL ELLIPSIS}"
-        label = label if room >= FEWEST_LETTERS else NO_TEXT
-        labels.append(_note_label(frame.seconds(begin_ns), label, theme))
+    for (begin_ns, note), next_ns in zip(visible_notes, label_begins_ns[1:], strict=True):
+        room_letters = int(((next_ns - begin_ns) * px_per_ns - NOTE_BESIDE_PX) / NOTE_LETTER_PX)
+        label_text = note.text or NO_TEXT
+        if len(label_text) > room_letters:
+            label_text = label_text[: max(room_letters - 1, 0)] + "\N{HORIZONTAL ELLIPSIS}"
+        label_text = label_text if room_letters >= FEWEST_LETTERS else NO_TEXT
+        labels.append(_note_label(frame.seconds(begin_ns), label_text, theme))
     return labels
 
 
 def _note_label(at_s: float, words: str, theme: Theme) -> dict[str, Any]:
-    return {
-        "x": at_s,
-        "xanchor": "left",
-        "y": 1,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "yshift": ABOVE_STEPS_PX,
-        "text": text.safe(words),
-        "name": "note",
-        "showarrow": False,
-        "bgcolor": theme.surface,
-        "bordercolor": theme.text,
-        "borderpad": 2,
-        "font": {"size": 11, "color": theme.text},
-    }
+    box = {"bgcolor": theme.surface, "bordercolor": theme.text, "borderpad": 2, "name": "note"}
+    position = {"x": at_s, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom"}
+    return drawing.label(text.safe(words), theme.text, position, box, yshift=ABOVE_STEPS_PX)

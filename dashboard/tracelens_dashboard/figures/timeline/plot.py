@@ -9,9 +9,10 @@ import numpy as np
 
 from tracelens.lod import raster
 from tracelens.lod.lanes import LABELS, label_of
-from tracelens.lod.query import Bars
+from tracelens.lod.query import Bars, Picture
 from tracelens_dashboard import text
 from tracelens_dashboard import theme as themes
+from tracelens_dashboard.figures import drawing
 from tracelens_dashboard.figures.drawing import figure
 from tracelens_dashboard.figures.timeline import overlays, tracks
 from tracelens_dashboard.figures.timeline.frame import (
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import polars as pl
     from plotly import graph_objects as go
 
-    from tracelens.lod.query import Picture
     from tracelens.lod.viewport import Band, Window
     from tracelens_dashboard.figures.timeline.frame import Frame
     from tracelens_dashboard.theme import Theme
@@ -44,6 +44,7 @@ TICK_PX: Final = 28  # from one to the next: room for three digits
 TIME_TICK_PX: Final = 70
 LETTER_PX: Final = 7
 EDGE_PX: Final = 0.5  # between spans of a track: neighbours of one kind are distinguished
+PLAIN_AXIS: Final = {"showgrid": False, "zeroline": False, "automargin": False}
 OPENING: Final = ("", "receive")  # parts of processes: tracks are shown below these
 LEVELS: Final = {
     "residuals": "Steps are narrow here: colour is a rank's residual against its peers in compute time. "
@@ -55,15 +56,15 @@ LEVELS: Final = {
 
 
 def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
-    """Draw everything anew."""
-    content = changing(frame, picture, theme)
-    drawn = figure(
+    """Draw the whole timeline; `picture` holds the pixels and spans of what `frame` shows."""
+    changing = draw_changing(frame, picture, theme)
+    plot = figure(
         theme,
         height=height(frame),
         margin={"l": LEFT_PX, "r": RIGHT_PX, "t": top(frame), "b": BOTTOM_PX},
-        images=content["images"],
-        shapes=content["shapes"],
-        annotations=content["annotations"],
+        images=changing["images"],
+        shapes=changing["shapes"],
+        annotations=changing["annotations"],
         uniformtext={"mode": "hide", "minsize": 10},
         barmode="overlay",
         bargap=0,
@@ -76,13 +77,13 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
         hovermode="closest",
         hoveranywhere=True,
         clickanywhere=True,
-        uirevision=f"{frame.seen.start_ns}-{frame.seen.end_ns}",
+        uirevision=f"{frame.visible.start_ns}-{frame.visible.end_ns}",
         xaxis=_time_axis(frame),
-        xaxis2=_step_axis(frame, theme, content["ticks"]),
+        xaxis2=_step_axis(frame, theme, changing["ticks"]),
         yaxis=_row_axis(frame, theme),
     )
-    drawn.add_traces(content["data"])
-    return drawn
+    plot.add_traces(changing["data"])
+    return plot
 
 
 def height(frame: Frame) -> int:
@@ -95,21 +96,23 @@ def top(frame: Frame) -> int:
     return TOP_PX + (overlays.NOTE_PX if frame.notes else 0)
 
 
-def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
+def draw_changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     """Draw what panning, zooming and selecting change: images, traces, marks, ticks of steps."""
-    layers = [(frame, picture)]
-    layers += [
-        (frame.frame_of(process), pixels)
-        for process, pixels in zip(frame.opened, picture.inside, strict=True)
+    frames_and_pictures = [(frame, picture)]
+    frames_and_pictures += [
+        (frame.frame_of(process), process_picture)
+        for process, process_picture in zip(frame.opened, picture.inside, strict=True)
     ]
     return {
-        "images": [_image(*layer, theme) for layer in layers],
+        "images": [_image(*pair, theme) for pair in frames_and_pictures],
         "data": [
             _anchor(),
-            *(bar for layer in layers for bar in span_bars(*layer, theme)),
+            *(bar for pair in frames_and_pictures for bar in span_bars(*pair, theme)),
             *(
                 line
-                for process, (process_frame, _) in zip(frame.opened, layers[1:], strict=True)
+                for process, (process_frame, _) in zip(
+                    frame.opened, frames_and_pictures[1:], strict=True
+                )
                 for line in tracks.counter_lines(process_frame, process, theme)
             ),
             *overlays.arrival_marks(frame, theme),
@@ -127,27 +130,31 @@ def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
             *overlays.note_labels(frame, theme),
             *overlays.arrival_label(frame, theme),
         ],
-        "ticks": step_ticks(frame.windows, picture, frame.seen),
+        "ticks": step_ticks(frame.windows, picture, frame.visible),
     }
 
 
-def step_ticks(windows: pl.DataFrame, picture: Picture, seen: Window) -> list[tuple[int, int]]:
-    """Choose (step, start in ns) of the steps to name: round numbers, not too many in view."""
-    starts, steps = windows["start_ns"].to_numpy(), windows["step"].to_numpy()
-    in_view = np.searchsorted(starts, [seen.start_ns, seen.end_ns])
-    stride = round_stride(int(in_view[1] - in_view[0]))
-    drawn = slice(*np.searchsorted(starts, [picture.grid.start_ns, picture.grid.end_ns]))
-    pairs = zip(steps[drawn].tolist(), starts[drawn].tolist(), strict=True)
-    named = [(step, start) for step, start in pairs if step % stride == 0]
-    return _space_ticks(named, TICK_PX * picture.grid.step_ns)
+def step_ticks(windows: pl.DataFrame, picture: Picture, visible: Window) -> list[tuple[int, int]]:
+    """Choose the steps to name, (step, start in ns): round numbers, not too many in view.
+
+    `windows` has one row per step: step, start_ns, end_ns. Steps beside the view are named, too, as
+    far as pixels are drawn.
+    """
+    starts_ns, steps = windows["start_ns"].to_numpy(), windows["step"].to_numpy()
+    visible_indexes = np.searchsorted(starts_ns, [visible.start_ns, visible.end_ns])
+    stride = round_stride(int(visible_indexes[1] - visible_indexes[0]))
+    drawn = slice(*np.searchsorted(starts_ns, [picture.grid.start_ns, picture.grid.end_ns]))
+    drawn_steps = zip(steps[drawn].tolist(), starts_ns[drawn].tolist(), strict=True)
+    round_steps = [(step, start_ns) for step, start_ns in drawn_steps if step % stride == 0]
+    return _space_ticks(round_steps, TICK_PX * picture.grid.step_ns)
 
 
-def _space_ticks(ticks: list[tuple[int, int]], least_ns: float) -> list[tuple[int, int]]:
-    """Leave out what would be written over the one before: steps that are shorter than others."""
+def _space_ticks(ticks: list[tuple[int, int]], min_distance_ns: float) -> list[tuple[int, int]]:
+    """Leave out ticks, (step, start in ns), that begin too soon after the one before."""
     spaced = ticks[:1]
-    for step, start in ticks[1:]:
-        if start - spaced[-1][1] >= least_ns:
-            spaced.append((step, start))
+    for step, start_ns in ticks[1:]:
+        if start_ns - spaced[-1][1] >= min_distance_ns:
+            spaced.append((step, start_ns))
     return spaced
 
 
@@ -158,7 +165,7 @@ def round_stride(number: int) -> int:
 
 
 def tick_texts(frame: Frame, ticks: list[tuple[int, int]]) -> dict[str, list[Any]]:
-    """Return the texts and bands_of_spans of the steps' ticks."""
+    """Return the texts and positions of the steps' ticks, (step, start in ns)."""
     return {
         "tickvals": [frame.seconds(start) for _, start in ticks],
         "ticktext": [str(step) for step, _ in ticks],
@@ -166,10 +173,11 @@ def tick_texts(frame: Frame, ticks: list[tuple[int, int]]) -> dict[str, list[Any
 
 
 def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
-    data = raster.encode_png(picture.pixels, themes.palette(theme.name))
+    """Return the picture's pixels as an image on axes of seconds and of rows in pixels."""
+    png = raster.encode_png(picture.pixels, themes.palette(theme.name))
     grid = picture.grid
     return {
-        "source": "data:image/png;base64," + base64.b64encode(data).decode(),
+        "source": "data:image/png;base64," + base64.b64encode(png).decode(),
         "xref": "x",
         "yref": "y",
         "x": frame.seconds(grid.start_ns),
@@ -185,29 +193,20 @@ def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
 
 def _anchor() -> dict[str, Any]:
     """Return an invisible trace: the axis of the steps is drawn only if something is on it."""
-    return {
-        "type": "scatter",
-        "x": [None],
-        "y": [None],
-        "xaxis": "x2",
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    hidden = {"x": [None], "y": [None], "hoverinfo": "skip", "showlegend": False}
+    return {"type": "scatter", "xaxis": "x2"} | hidden
 
 
 def _time_axis(frame: Frame) -> dict[str, Any]:
     return {
-        "range": [frame.seconds(frame.seen.start_ns), frame.seconds(frame.seen.end_ns)],
+        "range": [frame.seconds(frame.visible.start_ns), frame.seconds(frame.visible.end_ns)],
         "minallowed": 0,
         "maxallowed": frame.scene.whole.width_ns / SECOND,
         "ticksuffix": " s",
         "title": {"text": "time since the start", "standoff": 8},
-        "showgrid": False,
-        "zeroline": False,
-        "automargin": False,
         "nticks": max(3, min(9, frame.columns // TIME_TICK_PX)),
         "tickangle": 0,
-    }
+    } | PLAIN_AXIS
 
 
 def _step_axis(frame: Frame, theme: Theme, ticks: list[tuple[int, int]]) -> dict[str, Any]:
@@ -220,14 +219,12 @@ def _step_axis(frame: Frame, theme: Theme, ticks: list[tuple[int, int]]) -> dict
         "ticklen": 4,
         "tickcolor": theme.quiet,
         "gridcolor": theme.grid,
-        "showgrid": False,
-        "zeroline": False,
-        "automargin": False,
         "tickangle": 0,
-    }
+    } | PLAIN_AXIS
 
 
 def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
+    """Return the axis of rows, in pixels downwards, with their labels."""
     ticks = _row_labels(frame)
     return {
         "range": [frame.plan.height, 0],
@@ -235,21 +232,21 @@ def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
         "tickvals": [y for y, _ in ticks],
         "ticktext": [label + NARROW for _, label in ticks],
         "tickfont": {"color": theme.secondary, "size": 11},
-        "showgrid": False,
-        "zeroline": False,
-        "automargin": False,
-    }
+    } | PLAIN_AXIS
 
 
 def _row_labels(frame: Frame) -> list[tuple[float, str]]:
-    """Label pinned rows in bold, the others as closely as they can be read, and tracks below theirs."""
+    """Return (height in px, label) of rows, pinned ones in bold, and of opened tracks."""
     labels = [
         (band.middle, f"{sign(frame, band)} {_row_label(frame, band)}") for band in labelled(frame)
     ]
     for process in frame.opened:
-        lanes = process.group.scene.lanes.lanes
-        names = [(band.middle, track_label(lanes[band.lanes[0]])) for band in process.plan.bands]
-        labels += [(y, name) for y, name in names if name]
+        track_lanes = process.group.scene.lanes.lanes
+        labels += [
+            (band.middle, name)
+            for band in process.plan.bands
+            if (name := track_label(track_lanes[band.lanes[0]]))
+        ]
     return labels
 
 
@@ -260,18 +257,18 @@ def _row_label(frame: Frame, band: Band) -> str:
 
 def labelled(frame: Frame) -> list[Band]:
     """Return the rows that have room for a label."""
-    bands, free = [], 0.0
+    labelled_bands, free_from_px = [], 0.0
     for band in frame.plan.bands:
-        if band.section == "pinned" or band.middle >= free or _is_open(frame, band):
-            bands.append(band)
+        if band.section == "pinned" or band.middle >= free_from_px or _is_open(frame, band):
+            labelled_bands.append(band)
             if band.section != "pinned":
                 least_px = 1 if band.height >= LABEL_EVERY_PX // 2 else LABEL_EVERY_PX
-                free = band.middle + least_px
-    return bands
+                free_from_px = band.middle + least_px
+    return labelled_bands
 
 
 def sign(frame: Frame, band: Band) -> str:
-    """Return the sign of a row that opens; nothing for other rows, such as those of streams."""
+    """Return the sign of a row that opens, open or closed; empty for rows that do not."""
     lane = frame.scene.lanes.lanes[band.lanes[0]]
     if band.group:
         return OPEN if band.group.opened else CLOSED
@@ -287,16 +284,16 @@ def _is_open(frame: Frame, band: Band) -> bool:
 
 
 def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
-    """Return a trace for each category that has spans to draw."""
+    """Return a trace of bars for each category that has spans to draw."""
     if picture.bars is None:
         return []
     lanes = frame.scene.lanes
-    codes = lanes.codes[picture.bars.items]
+    category_codes = lanes.codes[picture.bars.items]
     traces = []
     for code in range(1, len(LABELS) + 1):
-        chosen = np.flatnonzero(codes == code)
-        if len(chosen):
-            bars = Bars(picture.bars.items[chosen], picture.bars.bands[chosen])
+        indexes = np.flatnonzero(category_codes == code)
+        if len(indexes):
+            bars = Bars(picture.bars.items[indexes], picture.bars.bands[indexes])
             traces.append(_category_bars(frame, picture, label_of(code), bars, theme))
     return traces
 
@@ -304,22 +301,25 @@ def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, An
 def _category_bars(
     frame: Frame, picture: Picture, label: str, bars: Bars, theme: Theme
 ) -> dict[str, Any]:
+    """Return the spans of one category as bars; `bars` are their indexes in scene and plan."""
     lanes = frame.scene.lanes
     bands_of_spans = [frame.plan.bands[band] for band in bars.bands.tolist()]
-    starts = lanes.starts[bars.items]
-    lengths = (lanes.ends[bars.items] - starts).tolist()
+    starts_ns = lanes.starts[bars.items]
+    lengths_ns = (lanes.ends[bars.items] - starts_ns).tolist()
     names = [text.safe(lanes.words[name]) for name in lanes.names[bars.items].tolist()]
     steps = lanes.steps[bars.items].tolist()
-    details = [
-        [lane_label(frame, band), name or themes.name_of(label), step, text.duration(length)]
-        for band, name, step, length in zip(bands_of_spans, names, steps, lengths, strict=True)
+    hover_texts = [
+        [lane_label(frame, band), name or themes.name_of(label), step, text.duration(length_ns)]
+        for band, name, step, length_ns in zip(
+            bands_of_spans, names, steps, lengths_ns, strict=True
+        )
     ]
     return {
         "type": "bar",
         "orientation": "h",
         "name": themes.name_of(label),
-        "base": [frame.seconds(start) for start in starts.tolist()],
-        "x": [length / SECOND for length in lengths],
+        "base": [frame.seconds(start_ns) for start_ns in starts_ns.tolist()],
+        "x": [length_ns / SECOND for length_ns in lengths_ns],
         "y": [band.middle for band in bands_of_spans],
         "width": [band.height for band in bands_of_spans],
         "marker": {
@@ -329,10 +329,10 @@ def _category_bars(
                 "color": theme.surface,
             },
         },
-        "customdata": details,
+        "customdata": hover_texts,
         "text": [
-            name if length / picture.grid.step_ns > LETTER_PX * len(name) + 10 else ""
-            for name, length in zip(names, lengths, strict=True)
+            name if length_ns / picture.grid.step_ns > LETTER_PX * len(name) + 10 else ""
+            for name, length_ns in zip(names, lengths_ns, strict=True)
         ],
         "unselected": {"marker": {"opacity": 1}},
         "textposition": "inside",
@@ -354,18 +354,9 @@ def mark_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 def _pointers(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Point at the rows of flagged ranks, which may be one pixel high."""
     lanes = frame.scene.lanes.lanes
+    edge = {"x": 0, "xref": "paper", "xanchor": "right", "xshift": 3}
     return [
-        {
-            "x": 0,
-            "xref": "paper",
-            "xanchor": "right",
-            "y": band.middle,
-            "yref": "y",
-            "text": "▶",
-            "showarrow": False,
-            "font": {"size": 9, "color": theme.loss},
-            "xshift": 3,
-        }
+        drawing.label("▶", theme.loss, edge, size=9, y=band.middle, yref="y")
         for band in frame.plan.section("workers")
         if any(lanes[lane].rank in frame.flagged for lane in band.lanes)
     ]
@@ -376,51 +367,34 @@ def mark_edges(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     if frame.marked is None:
         return []
     line = {"color": theme.loss, "width": 1.5, "dash": "dot"}
-    ends = (frame.marked.start_ns, frame.marked.end_ns)
-    return [overlays.vertical_line(frame.seconds(end), line) for end in ends]
+    ends_ns = (frame.marked.start_ns, frame.marked.end_ns)
+    return [drawing.vertical_line(frame.seconds(end_ns), line) for end_ns in ends_ns]
 
 
 def _mark_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     if frame.marked is None:
         return []
-    return [
-        {
-            "x": frame.seconds(frame.marked.start_ns),
-            "xanchor": "left",
-            "y": 0,
-            "yref": "paper",
-            "yanchor": "top",
-            "yshift": -26,
-            "text": f"finding: {frame.marked_label}",
-            "showarrow": False,
-            "font": {"size": 11, "color": theme.loss},
-        }
-    ]
+    x = frame.seconds(frame.marked.start_ns)
+    position = {"x": x, "xanchor": "left", "y": 0, "yref": "paper", "yanchor": "top"}
+    return [drawing.label(f"finding: {frame.marked_label}", theme.loss, position, yshift=-26)]
 
 
 def _step_title(theme: Theme) -> dict[str, Any]:
-    return {
-        "text": "step" + NARROW,
-        "x": 0,
-        "xref": "paper",
-        "xanchor": "right",
-        "y": 1,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "yshift": 3,
-        "showarrow": False,
-        "font": {"color": theme.secondary},
-    }
+    position = {"x": 0, "y": 1, "xref": "paper", "yref": "paper", "yshift": 3}
+    anchor = {"xanchor": "right", "yanchor": "bottom"}
+    font = {"font": {"color": theme.secondary}}  # of the axes' size
+    return drawing.label("step" + NARROW, theme.secondary, position, anchor, font)
 
 
 def note(frame: Frame, picture: Picture) -> str:
-    """Describe what is drawn, and what is not."""
-    most = max(len(band.lanes) for band in frame.plan.bands) if frame.plan.bands else 1
-    grouped = f" A row shows the worst of up to {most} ranks." if most > 1 else ""
-    hidden = (
+    """Describe what is drawn, and what is not, in some sentences."""
+    most_ranks = max(len(band.lanes) for band in frame.plan.bands) if frame.plan.bands else 1
+    grouped_text = f" A row shows the worst of up to {most_ranks} ranks." if most_ranks > 1 else ""
+    hidden_text = (
         f" {text.count(picture.hidden, 'shorter span is', 'shorter spans are')} not drawn."
         if picture.hidden
         else ""
     )
-    path = overlays.path_sentence(frame, picture) + tracks.sentence(frame, picture)
-    return f"{text.count(picture.spans, 'span')} in view. {LEVELS[picture.level]}{grouped}{hidden}{path}"
+    overlay_text = overlays.path_sentence(frame, picture) + tracks.describe_tracks(frame, picture)
+    spans_text = f"{text.count(picture.spans, 'span')} in view"
+    return f"{spans_text}. {LEVELS[picture.level]}{grouped_text}{hidden_text}{overlay_text}"

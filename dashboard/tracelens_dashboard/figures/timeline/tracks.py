@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens_dashboard import text
-from tracelens_dashboard.figures.timeline.frame import lane_label
+from tracelens_dashboard.figures.timeline.frame import Frame, Opened, lane_label
 
 if TYPE_CHECKING:
     from tracelens.arrays import Indices
     from tracelens.lod.query import Picture
     from tracelens.lod.tracks.group import Counter
-    from tracelens_dashboard.figures.timeline.frame import Frame, Opened
     from tracelens_dashboard.theme import Theme
 
 GROUND: Final = 0.05  # how much of the text's colour is in the ground of an opened process
@@ -58,26 +57,27 @@ def outlines(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 def counter_lines(frame: Frame, opened: Opened, theme: Theme) -> list[dict[str, Any]]:
     """Return a line for each counter of a process, from zero to its largest reading in view."""
     return [
-        _line(frame, opened, lane, counter, theme)
+        _draw_counter(frame, opened, lane, counter, theme)
         for lane, counter in opened.group.counters.items()
         if len(_select_readings(frame, counter))
     ]
 
 
-def _line(
-    frame: Frame, opened: Opened, lane: int, counter: Counter, theme: Theme
+def _draw_counter(
+    frame: Frame, opened: Opened, track: int, counter: Counter, theme: Theme
 ) -> dict[str, Any]:
-    band = opened.plan.bands[lane]
-    indexes = _select_readings(frame, counter)
-    values = counter.values[indexes]
+    """Draw a counter of an opened process as a line in its track, from zero to its maximum."""
+    band = opened.plan.bands[track]
+    reading_indexes = _select_readings(frame, counter)
+    values = counter.values[reading_indexes]
     least, most = min(0.0, float(values.min())), max(float(values.max()), 0.0)
-    share = (values - least) / ((most - least) or 1.0)
+    height_shares = (values - least) / ((most - least) or 1.0)
     return {
         "type": "scatter",
         "mode": "lines",
         "name": text.safe(counter.name),
-        "x": [frame.seconds(at) for at in counter.at_ns[indexes].tolist()],
-        "y": (band.top + band.height * (1 - share)).tolist(),
+        "x": [frame.seconds(at_ns) for at_ns in counter.at_ns[reading_indexes].tolist()],
+        "y": (band.top + band.height * (1 - height_shares)).tolist(),
         "line": {"width": 1.5, "color": theme.accent, "shape": "hv"},
         "customdata": values.tolist(),
         "hovertemplate": f"{lane_label(frame, band)}: %{{customdata:,.6g}}<extra></extra>",
@@ -86,11 +86,11 @@ def _line(
 
 
 def _select_readings(frame: Frame, counter: Counter) -> Indices:
-    """Choose the readings to draw: of many in a stretch of time, the least and the greatest."""
-    margin_ns = frame.seen.width_ns // 3
-    ends_ns = [frame.seen.start_ns - margin_ns, frame.seen.end_ns + margin_ns]
-    first, last = np.searchsorted(counter.at_ns, ends_ns).tolist()
-    indexes = np.arange(max(first - 1, 0), last)
+    """Choose the readings to draw: of many in a stretch of time the least and the greatest."""
+    margin_ns = frame.visible.width_ns // 3
+    ends_ns = [frame.visible.start_ns - margin_ns, frame.visible.end_ns + margin_ns]
+    first_index, end_index = np.searchsorted(counter.at_ns, ends_ns).tolist()
+    indexes = np.arange(max(first_index - 1, 0), end_index)
     if len(indexes) <= MOST_POINTS:
         return indexes
     extremes = [
@@ -100,12 +100,14 @@ def _select_readings(frame: Frame, counter: Counter) -> Indices:
     return np.unique(extremes)
 
 
-def sentence(frame: Frame, picture: Picture) -> str:
-    """Describe how much is in the tracks; empty where nothing is opened."""
+def describe_tracks(frame: Frame, picture: Picture) -> str:
+    """Describe how many spans are in opened processes' tracks; empty if none is opened."""
     if not frame.opened:
         return ""
-    spans = sum(inside.spans for inside in picture.inside)
-    hidden = sum(process.group.hidden for process in frame.opened)
-    left_out = f", {hidden:,} have no room" if hidden else ""
-    label = LABELS[len(frame.opened) == 1]
-    return f" {len(frame.opened)} {label}: {spans:,} recorded spans in view{left_out}."
+    span_count = sum(inside.spans for inside in picture.inside)
+    hidden_count = sum(process.group.hidden for process in frame.opened)
+    hidden_text = f", {hidden_count:,} have no room" if hidden_count else ""
+    opened_text = LABELS[len(frame.opened) == 1]
+    return (
+        f" {len(frame.opened)} {opened_text}: {span_count:,} recorded spans in view{hidden_text}."
+    )

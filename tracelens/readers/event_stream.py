@@ -139,10 +139,12 @@ class EventStream:
     def _parse_all(self, chunks: Iterator[bytes]) -> Iterator[list[Any]]:
         """Yield lists of events from the chunks of the file; `unread` are bytes not parsed yet."""
         unread = self._skip_head(chunks)
+        behind: list[bytes] = []  # chunks behind the list of events
         for chunk in chunks:
-            unread += chunk
             if self._ended:
+                behind.append(chunk)
                 continue
+            unread += chunk
             if len(unread) >= PIECE_BYTES:
                 events, unread = self._parse_piece(self._prepare(unread))
                 yield events
@@ -153,7 +155,8 @@ class EventStream:
             events, unread = self._parse_end(self._prepare(unread))
             yield events
         if self._ended and not self._is_list:
-            self._take_facts(b"{" + unread.strip().removeprefix(b","))
+            text = b"".join([unread, *behind])
+            self._take_facts(b"{" + text.strip().removeprefix(b","))
 
     def _skip_head(self, chunks: Iterator[bytes]) -> bytes:
         """Read up to the first event, take the facts before it, and return the bytes read beyond."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from tracelens.watch.metrics import Metrics
     from tracelens.watch.watcher import News, Watcher
 
 NAME: Final = "watch"
@@ -38,6 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="COMMAND",
         help="run this shell command for each alarm, which it gets as JSON on its standard input",
     )
+    parser.add_argument(
+        "--prometheus", metavar="HOST:PORT", help="serve what is known as metrics for Prometheus"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,23 +57,36 @@ def run(arguments: argparse.Namespace) -> int:
             f"tracelens: '{arguments.folder}' does not exist yet; waiting for a job that records there\n"
         )
     command = AlertCommand(arguments.on_alert) if arguments.on_alert else None
+    metrics = None
+    if arguments.prometheus:
+        from tracelens.watch.metrics import Metrics
+
+        metrics = Metrics(arguments.prometheus)
     watcher = Watcher(arguments.folder, command)
     with output_for(sys.stdout, as_json=arguments.json) as show:
         try:
-            _watch(watcher, show, arguments.seconds)
+            _watch(watcher, show, arguments.seconds, metrics)
         finally:
             show(watcher, watcher.close())
+            if metrics is not None:
+                metrics.close()
     return watcher.exit_code
 
 
 def _watch(
-    watcher: Watcher, show: Callable[[Watcher, list[News]], None], seconds: float | None
+    watcher: Watcher,
+    show: Callable[[Watcher, list[News]], None],
+    seconds: float | None,
+    metrics: Metrics | None,
 ) -> None:
     """Look once a second, at moments that do not drift."""
     begin_s = time.monotonic()
     look_s = begin_s
     while True:
-        show(watcher, watcher.look())
+        news = watcher.look()
+        show(watcher, news)
+        if metrics is not None:
+            metrics.update(watcher, news)
         if watcher.is_over or (seconds is not None and look_s - begin_s >= seconds):
             return
         look_s = max(look_s + _LOOK_EVERY_S, time.monotonic())

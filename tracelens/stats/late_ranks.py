@@ -55,6 +55,10 @@ class LateRankTest:
         self._capital *= np.where(is_late[:, None], self._gains, self._losses)
         return np.flatnonzero(self.evidence >= 1.0 / MAX_FALSE_ALARMS_OF_RUN).tolist()
 
+    def forget(self, rank: int) -> None:
+        """Begin anew with a rank that is not late any more; its bets are over."""
+        self._capital[rank] = 0.0
+
     @property
     def evidence(self) -> Floats:
         """The capital of each rank's bets, shared among all ranks, [rank]: 1 / alpha is significant."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from tracelens.schema.life import Exited, Stalled
     from tracelens.watch.job import JobProcess
+    from tracelens.watch.lateness import LateRank
     from tracelens.watch.recording import LiveRecording, OpenSpan
     from tracelens.watch.stalls import Stall
     from tracelens.watch.status import JobStatus
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "describe_begin",
     "describe_end",
+    "describe_late_rank",
     "describe_resumption",
     "describe_stacks",
     "describe_stall",
@@ -158,6 +160,18 @@ def describe_resumption(stall: Stall, now_ns: int, *, has_ended: bool) -> str:
     """Report that a stall is over."""
     length = fmt.duration(now_ns - stall.since_ns)
     return f"the job ended after a stall of {length}" if has_ended else f"resumed after {length}"
+
+
+def describe_late_rank(change: LateRank) -> str:
+    """Describe a rank that has become late, or is on time again."""
+    lag = fmt.percent(change.lag)
+    if change.is_over:
+        steps = fmt.steps(change.first_step, change.last_step)
+        return f"rank {change.rank} is on time again; it was late by {lag} of a step ({steps})"
+    return (
+        f"rank {change.rank} is late: since step {change.first_step} the others wait for it, "
+        f"for {lag} of a step"
+    )
 
 
 def describe_end(entry: Exited, one: JobProcess | None) -> str:

@@ -12,6 +12,7 @@ from tracelens.schema.life import Ended, Exited, Journal, Launched, Resumed, Sta
 from tracelens.watch import sentences
 from tracelens.watch.exits import ExitWatch
 from tracelens.watch.job import LiveJob
+from tracelens.watch.lateness import LateRanks
 from tracelens.watch.pauses import BETWEEN_STEPS, STEP, pause_of_stack
 from tracelens.watch.processes import ENDED_STATES, find_children, is_on_this_host, read_state
 from tracelens.watch.stacks import StackDumps
@@ -77,6 +78,7 @@ class Watcher:
         self._labels_without_stack: dict[str, str] = {}
         self._over_since_s: float | None = None
         self._journal: Journal | None = None
+        self._late_ranks = LateRanks()
         self._news: list[News] = []
         self.stall: Stall | None = None
         self.status: JobStatus | None = None
@@ -90,6 +92,7 @@ class Watcher:
         self.wait(0)
         self.status = measure_status(self._job, self._history, now_ns)
         self._judge(now_ns)
+        self._report_late_ranks()
         if self._alert_command is not None:
             self._alert_command.advance()
         news, self._news = self._news, []
@@ -173,6 +176,18 @@ class Watcher:
             restarted = len(self._job.all_processes) - len(begun) >= len(self._job.ranks)
             sentence = sentences.describe_begin(begun, self._job.world, restarted=restarted)
             self._report(News("began", sentence, facts))
+
+    @property
+    def folder(self) -> Path:
+        """The trace folder."""
+        return self._folder
+
+    def _report_late_ranks(self) -> None:
+        """Report ranks that have become late, or are on time again."""
+        for change in self._late_ranks.look(self._job.ranks):
+            kind = "on_time" if change.is_over else "late"
+            sentence = sentences.describe_late_rank(change)
+            self._report(News(kind, sentence, asdict(change), is_alarm=True))
 
     def _judge(self, now_ns: int) -> None:
         """Report a stall that has begun or ended, and stacks that were taken."""

@@ -33,7 +33,7 @@ class Job:
         self.now_ns = 1 * S
         self.truth: Counter[str] = Counter()
         self.rows: list[dict[str, Any]] = []
-        self.columns: dict[str, list[Any]] = {}
+        self.columns: dict[str, Any] = {}
         self.clocks: list[dict[str, Any]] = []
         self.journal: list[Any] = [Launched(at_ns=WALL_BEGIN_NS + self.now_ns)]
         self.saved_step = 0
@@ -89,7 +89,7 @@ class Job:
         self.rows.append(span(process, kind, begin_ns, self.now_ns, name))
 
     def _end(self, process: int, began_ns: int, *, is_complete: bool) -> None:
-        row = {
+        row: dict[str, Any] = {
             "host": "host",
             "pid": 100 + process,
             "incarnation": WALL_BEGIN_NS + began_ns + 100 * MS,

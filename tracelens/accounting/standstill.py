@@ -278,11 +278,11 @@ class _Graph:
             if not circle_calls:
                 continue
             *smaller_calls, largest_call = sorted(circle_calls, key=lambda call: len(call.inside))
-            size = len(largest_call.inside)
-            ranks_by_count = Counter(counts[rank] for rank in largest_call.inside)
-            usual_count, usual_ranks = ranks_by_count.most_common(1)[0]
-            is_larger = all(len(call.inside) < size for call in smaller_calls)
-            if not is_larger or usual_ranks <= max(len(largest_call.awaited), size / 2):
+            ranks_inside = len(largest_call.inside)
+            rank_count_by_calls = Counter(counts[rank] for rank in largest_call.inside)
+            usual_count, usual_ranks = rank_count_by_calls.most_common(1)[0]
+            is_larger = all(len(call.inside) < ranks_inside for call in smaller_calls)
+            if not is_larger or usual_ranks <= max(len(largest_call.awaited), ranks_inside / 2):
                 continue
             wrong_ranks = {
                 rank

@@ -106,9 +106,9 @@ def open_regular(path: Path, name: str = "file") -> io.FileIO:
     """
     file = _regular(path)
     try:
-        size = os.fstat(file.fileno()).st_size
-        refuse_beyond(name, size)
-        containment.prolong(limit("cpu"), size)
+        size_bytes = os.fstat(file.fileno()).st_size
+        refuse_beyond(name, size_bytes)
+        containment.prolong(limit("cpu"), size_bytes)
     except BaseException:
         file.close()
         raise

@@ -66,13 +66,16 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
+    """Import a name of the API when it is first used."""
     if name == "__version__":
         return _read_version()
-    home = _HOMES.get(name)
-    if home is None:
+    module_name = _HOMES.get(name)
+    if module_name is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value = getattr(__import__(home, fromlist=[name]), name)  # importlib takes longer to load
+        value = getattr(
+            __import__(module_name, fromlist=[name]), name
+        )  # importlib takes longer to load
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("polars", "scipy"):
             raise

@@ -48,8 +48,8 @@ def sum_exactly(values: Ints) -> Any:
     largest = max(int(values.max(initial=0)), -int(values.min(initial=0)))
     if largest * len(values) < 1 << 63:
         return values.sum(axis=0, dtype=np.int64)
-    high, low = (
-        part.sum(axis=0, dtype=np.int64).astype(object)
-        for part in (values >> 32, values & 0xFFFFFFFF)
+    high_sums, low_sums = (
+        half.sum(axis=0, dtype=np.int64).astype(object)
+        for half in (values >> 32, values & 0xFFFFFFFF)
     )
-    return (high << 32) + low
+    return (high_sums << 32) + low_sums

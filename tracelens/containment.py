@@ -124,30 +124,30 @@ def watching(at_once: int = 1) -> Iterator[None]:
         contained.watched -= 1
         if not contained.watched:
             contained.at_once = 0
-            _end_at(None)
+            _limit_cpu(None)
 
 
 def prolong(seconds: int, size: int) -> None:
     """Allow the CPU for a file of `size` bytes from now on: `seconds`, and more for a large file."""
     if _contained and _contained.watched:
-        _end_at(time.process_time() + _contained.at_once * (seconds + size / BYTES_A_SECOND))
+        _limit_cpu(time.process_time() + _contained.at_once * (seconds + size / BYTES_A_SECOND))
 
 
-def _end_at(end_s: float | None) -> None:
-    """Limit the CPU of this process to `end_s` seconds; a higher limit stays. None = no limit."""
+def _limit_cpu(cpu_limit_s: float | None) -> None:
+    """Limit this process to `cpu_limit_s` of CPU; a higher limit stays. None = no limit."""
     import resource  # noqa: PLC0415 - other systems lack it
 
     if not (_contained and _contained.may_end):  # a limit was set from outside
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    if end_s is None:
+    if cpu_limit_s is None:
         resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, hard))
-    elif soft == resource.RLIM_INFINITY or end_s > soft:
-        resource.setrlimit(resource.RLIMIT_CPU, (int(end_s) + 1, hard))
+    elif soft == resource.RLIM_INFINITY or cpu_limit_s > soft:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_limit_s) + 1, hard))
 
 
 def try_files(paths: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
-    """Try each file of some runs in a process of its own; return why some are to be left out, by path.
+    """Try each file of some runs in a process of its own; return reasons to leave out, by path.
 
     Args:
         paths: Files, or folders of them.
@@ -160,7 +160,7 @@ def try_files(paths: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
     import json  # noqa: PLC0415 - seldom needed
     import subprocess  # noqa: PLC0415
 
-    request = {"places": [os.fspath(place) for place in paths], "options": list(options)}
+    request = {"places": [os.fspath(path) for path in paths], "options": list(options)}
     process = subprocess.run(
         [sys.executable, "-m", "tracelens.cli.trials"],
         check=True,

@@ -39,8 +39,8 @@ def open_executor(spec: str | None) -> Iterator[Executor | None]:
         pool = _connect_to_dask(address.removeprefix("//"))
     else:
         raise InvalidArgument(f"--executor {spec}: expected one of {EXECUTORS}.")
-    with pool as ready:
-        yield ready
+    with pool as executor:
+        yield executor
 
 
 def _start_processes(count: int) -> Executor:
@@ -90,6 +90,7 @@ def _connect_to_mpi() -> Executor:
 
 @contextmanager
 def _connect_to_dask(address: str) -> Iterator[Executor]:
+    """Yield an executor of the workers of the scheduler at HOST:PORT."""
     try:
         import distributed  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -103,7 +104,6 @@ def _connect_to_dask(address: str) -> Iterator[Executor]:
         ) from error
     with client:
         pool = client.get_executor(pure=False)
-        pool.num_workers = (
-            sum(client.nthreads().values()) or DEFAULT_WORKERS
-        )  # those may come later
+        thread_count = sum(client.nthreads().values())
+        pool.num_workers = thread_count or DEFAULT_WORKERS  # those may come later
         yield pool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -130,22 +131,19 @@ def open_joined(
     """
     sources, file_ranks = _select_sources([local(path, progress) for path in paths], choice)
     # Workers elsewhere read events again, which takes less than sending them to and fro.
-    kept_bytes = 0 if executor else memory // SHARE_OF_MEMORY_FOR_EVENTS // len(sources)
-    reading = Reading(progress, executor, kept_bytes, choice, rank_of or {})
-    tables = _table_reader(map, one_clock=one_clock)
-    only_tables = bool(map) or one_clock
+    max_kept_bytes = 0 if executor else memory // SHARE_OF_MEMORY_FOR_EVENTS // len(sources)
+    reading = Reading(progress, executor, max_kept_bytes, choice, rank_of or {})
+    table_reader = _make_table_reader(map, one_clock=one_clock)
+    tables_only = bool(map) or one_clock
+    read = partial(_read_path, reading=reading, table_reader=table_reader, tables_only=tables_only)
     # What was read has no name here: alignment replaces the largest of it, which is then freed.
     return prepare(
-        selection.select_ranks(
-            _join([_read(path, reading, tables, only_tables=only_tables) for path in sources]),
-            choice,
-            file_ranks,
-        )
+        selection.select_ranks(_join_traces([read(path) for path in sources]), choice, file_ranks)
     )
 
 
 def _select_sources(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Path], set[int]]:
-    """Return the paths that may hold something of a choice, and the ranks that files are named after.
+    """Return the paths that may hold something of a choice, and the ranks that name their files.
 
     Raises:
         InvalidArgument: none of them is named after a rank that is wanted.
@@ -158,10 +156,10 @@ def _select_sources(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Pat
     file_ranks = named_ranks(file for files in files_of.values() for file in files)
     if file_ranks:
         selection.check_ranks(choice, file_ranks)
-    selected = [
+    chosen_paths = [
         path for path, files in files_of.items() if not files or select_recordings(files, choice)
     ]
-    return selected, file_ranks
+    return chosen_paths, file_ranks
 
 
 def local(path: str | os.PathLike[str], progress: Progress | None = None) -> Path:
@@ -177,7 +175,9 @@ def local(path: str | os.PathLike[str], progress: Progress | None = None) -> Pat
     return fetched(path, progress)
 
 
-def _read(path: Path, reading: Reading, tables: TableReader, *, only_tables: bool) -> Trace:
+def _read_path(
+    path: Path, reading: Reading, table_reader: TableReader, *, tables_only: bool
+) -> Trace:
     if not path.exists():
         raise TraceNotFound(
             f"There is no '{path}': expected a trace folder or a table of spans; "
@@ -185,23 +185,23 @@ def _read(path: Path, reading: Reading, tables: TableReader, *, only_tables: boo
         )
     containment.begin(path)
     with containment.watching():
-        if only_tables:
-            return _read_table(path, reading, tables)
-        return _read_recognised(path, reading, tables)
+        if tables_only:
+            return _read_table(path, reading, table_reader)
+        return _read_recognised(path, reading, table_reader)
 
 
-def _read_table(path: Path, reading: Reading, tables: TableReader) -> Trace:
-    files = _list_tables(path, tables)
-    if not files:
+def _read_table(path: Path, reading: Reading, table_reader: TableReader) -> Trace:
+    table_files = _list_tables(path, table_reader)
+    if not table_files:
         raise InvalidArgument(
             f"'{path}' is no table of spans, so there is nothing for --map or --one-clock."
         )
-    if len(files) > 1:
-        raise _unreadable(path, [], files)
-    return tables.read(files[0], reading)
+    if len(table_files) > 1:
+        raise _explain_unreadable(path, [], table_files)
+    return table_reader.read(table_files[0], reading)
 
 
-def _read_recognised(path: Path, reading: Reading, tables: TableReader) -> Trace:
+def _read_recognised(path: Path, reading: Reading, table_reader: TableReader) -> Trace:
     """Read with the first reader that recognises a path; a folder may hold a single run or table."""
     for reader in READERS:
         if reader.sniff(path):
@@ -211,22 +211,22 @@ def _read_recognised(path: Path, reading: Reading, tables: TableReader) -> Trace
         return trace
     runs = runs_in(path) if path.is_dir() else []
     if len(runs) == 1:  # as the folder that a profiler writes to holds one a profile
-        return _read_recognised(runs[0], reading, tables)
-    files = [] if runs else _list_tables(path, tables)
-    if len(files) == 1:
-        return tables.read(files[0], reading)
-    raise _unreadable(path, runs, files)
+        return _read_recognised(runs[0], reading, table_reader)
+    table_files = [] if runs else _list_tables(path, table_reader)
+    if len(table_files) == 1:
+        return table_reader.read(table_files[0], reading)
+    raise _explain_unreadable(path, runs, table_files)
 
 
-def _list_tables(path: Path, tables: TableReader) -> list[Path]:
+def _list_tables(path: Path, table_reader: TableReader) -> list[Path]:
     """Return a file if it is a table, or the tables of a folder."""
     entries = sorted(path.iterdir()) if path.is_dir() else [path]
     files = inside((entry for entry in entries if entry == path or entry.name[0] != "."), path)
-    return [file for file in files if tables.sniff(file)]
+    return [file for file in files if table_reader.sniff(file)]
 
 
 def _read_by_plugin(path: Path, reading: Reading) -> Trace | None:
-    """Ask the readers of other distributions, by name; None where none of them recognises it.
+    """Read with the first plugin that recognises the path; None where none of them does.
 
     Raises:
         UnusableInput: the one that does fails, or it would end this process.
@@ -272,10 +272,10 @@ def from_table(
     """
     if isinstance(table, (str, Path)):
         return open(table, map=map, one_clock=one_clock)
-    return prepare(_table_reader(map, one_clock=one_clock).take(table))
+    return prepare(_make_table_reader(map, one_clock=one_clock).take(table))
 
 
-def _table_reader(map: Mapping[str, str] | None, *, one_clock: bool) -> TableReader:  # noqa: A002
+def _make_table_reader(map: Mapping[str, str] | None, *, one_clock: bool) -> TableReader:  # noqa: A002
     from tracelens.readers.table import TableReader
     from tracelens.readers.table.naming import Renaming
 
@@ -299,7 +299,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def _list_runs_below(entry: Path, depth: int) -> list[Path]:
-    """List the runs below; a link is not followed, as what it leads to may be listed already."""
+    """List the runs at an entry and at most `depth` - 1 folders below; links are not followed."""
     if entry.name.startswith(".") or entry.is_symlink() or not entry.is_dir():
         return []
     try:
@@ -323,7 +323,7 @@ def events_of(path: Path, process: int, clock_map: ClockMap | None) -> pl.DataFr
         UnusableInput: the file cannot be read (any more).
     """
     events = devices.place_on_host(_native_reader().read(path)).events.collect()
-    return _in_whole_trace(events, process, clock_map)
+    return _renumber_rows(events, process, clock_map)
 
 
 def samples_of(path: Path, process: int, clock_map: ClockMap | None) -> pl.DataFrame:
@@ -332,11 +332,11 @@ def samples_of(path: Path, process: int, clock_map: ClockMap | None) -> pl.DataF
     Raises:
         UnusableInput: the file cannot be read (any more).
     """
-    return _in_whole_trace(_native_reader().read(path).samples, process, clock_map)
+    return _renumber_rows(_native_reader().read(path).samples, process, clock_map)
 
 
-def _in_whole_trace(rows: pl.DataFrame, process: int, clock_map: ClockMap | None) -> pl.DataFrame:
-    """Give rows that were read alone their process number and common times."""
+def _renumber_rows(rows: pl.DataFrame, process: int, clock_map: ClockMap | None) -> pl.DataFrame:
+    """Return events or samples of one process with its number and times in the whole trace."""
     rows = rows.with_columns(process=pl.lit(process, pl.Int32))
     if clock_map is None:
         return rows
@@ -352,7 +352,7 @@ def _native_reader() -> NativeReader:
     return NativeReader()
 
 
-def _join(traces: Sequence[Trace]) -> Trace:
+def _join_traces(traces: Sequence[Trace]) -> Trace:
     """Join raw traces of disjoint ranks, so that collectives between them tie their clocks.
 
     Processes are numbered anew, in the order of `traces`.
@@ -409,37 +409,39 @@ def _add_offset(table: pl.DataFrame, offset: int) -> pl.DataFrame:
 
 
 def _check_ranks(traces: Sequence[Trace]) -> None:
-    """Refuse a rank that is in two of them: which is meant cannot be known."""
-    silent = [
+    """Refuse traces that have the same rank, or files that do not say theirs."""
+    silent_files = [
         trace.processes["file"][0]
         for trace in traces
         if trace.recognition and RANK_UNKNOWN in trace.recognition.gaps
     ]
-    if silent:
-        verb = "does" if len(silent) == 1 else "do"
+    if silent_files:
+        verb = "does" if len(silent_files) == 1 else "do"
         raise UnusableInput(
-            f"Of {fmt.count(len(traces), 'input')}, {fmt.series(silent[:MAX_FILES_NAMED])} {verb} "
-            f"not say the rank: say it with --rank-of {silent[0]}=0, once for each."
+            f"Of {fmt.count(len(traces), 'input')}, {fmt.series(silent_files[:MAX_FILES_NAMED])} "
+            f"{verb} not say the rank: say it with --rank-of {silent_files[0]}=0, once for each."
         )
-    owner: dict[tuple[str, int], Path | None] = {}
+    path_by_rank: dict[tuple[str, int], Path | None] = {}
     for trace in traces:
         for role, rank in trace.processes.filter("main").select("role", "rank").iter_rows():
-            if (role, rank) in owner:
-                names = [shown_name(path or "") for path in (owner[role, rank], trace.path)]
-                owned = f"{'rank' if role == 'worker' else 'parameter server'} {rank}"
+            if (role, rank) in path_by_rank:
+                first, second = (
+                    shown_name(path or "") for path in (path_by_rank[role, rank], trace.path)
+                )
+                rank_text = f"{'rank' if role == 'worker' else 'parameter server'} {rank}"
                 raise InvalidArgument(
-                    f"Both '{names[0]}' and '{names[1]}' hold {owned}: only folders of one run with "
+                    f"Both '{first}' and '{second}' hold {rank_text}: only folders of one run with "
                     "different ranks can be joined; convert them one by one."
                 )
-            owner[role, rank] = trace.path
+            path_by_rank[role, rank] = trace.path
 
 
 def _list_rank_files(trace: Trace) -> Iterator[RankFile]:
-    """Yield the file of each rank; a world no larger than its last rank is not known to be the job's."""
-    last = trace.processes["rank"].max()
+    """Yield the file of each rank; its world is 0, unknown, where that may be the last rank's."""
+    last_rank = trace.processes["rank"].max()
     columns = trace.processes.select("file", "rank", "world", "first_ns", "last_ns")
     for file, rank, world, first_ns, last_ns in columns.rows():
-        is_stated = isinstance(last, int) and world > last + 1
+        is_stated = isinstance(last_rank, int) and world > last_rank + 1
         yield RankFile(file, rank, world if is_stated else 0, first_ns, last_ns)
 
 
@@ -451,7 +453,10 @@ def _join_communicators(traces: Sequence[Trace]) -> pl.DataFrame:
     return merged.select(*rows.columns).cast(rows.schema)
 
 
-def _unreadable(path: Path, runs: Sequence[Path], tables: Sequence[Path]) -> NotATrace | EmptyTrace:
+def _explain_unreadable(
+    path: Path, runs: Sequence[Path], tables: Sequence[Path]
+) -> NotATrace | EmptyTrace:
+    """Return the error for a path with several runs or tables, or with none."""
     if path.is_file():
         return NotATrace(
             f"'{path}' is not a trace that TraceLens reads: expected a trace folder, an .arrow "

@@ -61,19 +61,19 @@ def _c_library() -> Any:
     return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def last_results(method: Callable[[_Key], _Made], most: int) -> Callable[[_Key], _Made]:
-    """Return a function that calls a method of an object and keeps its last results.
+def last_results(method: Callable[[_Key], _Made], max_results: int) -> Callable[[_Key], _Made]:
+    """Return a function that calls a method of an object, and keeps up to `max_results` results.
 
     ``lru_cache`` itself would hold the object, which holds it: all that both hold, mapped files with
     their descriptors, too, would stay until cycles are looked for.
     """
-    weak = WeakMethod(method)
+    weak_method = WeakMethod(method)
 
-    @lru_cache(most)
+    @lru_cache(max_results)
     def call(key: _Key) -> _Made:
-        bound = weak()
-        assert bound is not None  # it makes the call
-        return bound(key)
+        bound_method = weak_method()
+        assert bound_method is not None  # it makes the call
+        return bound_method(key)
 
     return call
 
@@ -96,8 +96,8 @@ class BoundedCache:
             all results of that kind are dropped.
     """
 
-    def __init__(self, rows: int = _MOST_ROWS) -> None:
-        self._most = rows
+    def __init__(self, max_rows: int = _MOST_ROWS) -> None:
+        self._most = max_rows
         self._entries: dict[str, _Entries] = {}
 
     def __reduce__(self) -> tuple[type[BoundedCache], tuple[int]]:
@@ -125,7 +125,7 @@ class BoundedCache:
         make: Callable[[], _Made],
         *arguments: Hashable,
     ) -> _Made:
-        """Call `make`; only once for the same arguments and arrays, if these are read-only."""
+        """Return the result of `make`, called once for the same arguments and read-only arrays."""
         if any(array.flags.writeable for array in arrays):
             return make()
         key = (*arguments, *map(id, arrays))
@@ -133,5 +133,5 @@ class BoundedCache:
         if entry is None:
             entry = make(), arrays  # keeps the arrays alive, so that their ids are not reused
             self.put(kind, key, entry, max(map(len, arrays), default=0))
-        made: _Made = entry[0]
-        return made
+        result: _Made = entry[0]
+        return result

@@ -69,13 +69,13 @@ def map_in_order(
         with watching():
             yield from map(work, items)
     elif executor is None:
-        count = pl.thread_pool_size()
-        with watching(count), ThreadPoolExecutor(count) as pool:
+        worker_count = pl.thread_pool_size()
+        with watching(worker_count), ThreadPoolExecutor(worker_count) as pool:
             yield from _map_ahead(
                 lambda item: pool.submit(work, item),
                 lambda _, future: future.result(),
                 items,
-                count,
+                worker_count,
             )
     else:
         with (
@@ -83,8 +83,8 @@ def map_in_order(
             TemporaryDirectory(prefix="tracelens-", ignore_cleanup_errors=True) as folder,
         ):
             workers = _Workers(work, executor, folder)
-            count = _count_workers(executor)
-            yield from _map_ahead(workers.submit, workers.take_result, items, count)
+            worker_count = _count_workers(executor)
+            yield from _map_ahead(workers.submit, workers.take_result, items, worker_count)
 
 
 def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
@@ -105,7 +105,7 @@ def batch_size(count: int, executor: Executor | None) -> int:
 
 
 class _Filed(NamedTuple):
-    """What is handed over: pickled without its arrays, which are in a file, one after the other."""
+    """A pickled value without its arrays, which are in a file, one after the other."""
 
     pickled: bytes
     sizes: tuple[int, ...]  # bytes
@@ -119,26 +119,26 @@ class _Filed(NamedTuple):
         """
         arrays = [np.empty(size, np.uint8) for size in self.sizes]
         with Path(self.file).open("rb") as file:
-            sizes = [file.readinto(array.data) for array in arrays]
-        if sizes != list(self.sizes):
+            read_bytes = [file.readinto(array.data) for array in arrays]
+        if read_bytes != list(self.sizes):
             raise EOFError(self.file)
         Path(self.file).unlink()
         return pickle.loads(self.pickled, buffers=arrays)  # noqa: S301 - of a process of our own
 
 
-def _file_in(folder: str, value: Any) -> Any:
-    """Put what is to be handed over into a file; as it is if it is small or the disk is full."""
-    arrays: list[pickle.PickleBuffer] = []
-    pickled = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
-    sizes = tuple(array.raw().nbytes for array in arrays)
-    if sum(sizes) < MIN_BYTES_OF_FILE:
+def _put_into_file(folder: str, value: Any) -> Any:
+    """Put a value's arrays into a file in `folder`; return the value if small, or without room."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    sizes_bytes = tuple(buffer.raw().nbytes for buffer in buffers)
+    if sum(sizes_bytes) < MIN_BYTES_OF_FILE:
         return value
     try:
         with NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.writelines(array.raw() for array in arrays)
+            file.writelines(buffer.raw() for buffer in buffers)
     except OSError:
         return value
-    return _Filed(pickled, sizes, file.name)
+    return _Filed(pickled, sizes_bytes, file.name)
 
 
 class _NotSeen:
@@ -153,6 +153,7 @@ class _RemoteWork(Generic[_Item, _Result]):
     folder: str
 
     def __call__(self, sent: _Item | _Filed) -> _Result | _Filed | _NotSeen:
+        """Return the result for an item, in a file if this worker sees the folder."""
         keep_room()  # Dask starts its workers so that they give all memory back at once
         try:
             item: _Item = sent.read() if isinstance(sent, _Filed) else sent
@@ -162,7 +163,7 @@ class _RemoteWork(Generic[_Item, _Result]):
             result = self.work(item)
         if not Path(self.folder).is_dir():  # a worker on another machine
             return result
-        filed: _Result | _Filed = _file_in(self.folder, result)
+        filed: _Result | _Filed = _put_into_file(self.folder, result)
         return filed
 
 
@@ -175,14 +176,14 @@ class _Workers(Generic[_Item, _Result]):
         self._see_files = True
 
     def submit(self, item: _Item) -> Future[Any]:
-        """Hand an item to a worker."""
-        sent = _file_in(self._folder, item) if self._see_files else item
+        """Hand an item to a worker; if a worker died, the future holds that error."""
+        sent = _put_into_file(self._folder, item) if self._see_files else item
         try:
             return self._pool.submit(self._remote_work, sent)
         except BrokenExecutor as error:  # a worker died: the rest is worked on here
-            broken: Future[Any] = Future()
-            broken.set_exception(error)
-            return broken
+            failed_future: Future[Any] = Future()
+            failed_future.set_exception(error)
+            return failed_future
 
     def take_result(self, item: _Item, future: Future[Any]) -> _Result:
         """Return the result; that of a worker that died is made here."""
@@ -210,17 +211,18 @@ def _map_ahead(
     items: Iterable[_Item],
     worker_count: int,
 ) -> Iterator[_Result]:
-    waiting: deque[tuple[_Item, Future[Any]]] = deque()
-    most_ahead = min(ITEMS_AHEAD_PER_WORKER * worker_count, MAX_ITEMS_AHEAD)
+    """Yield results in the order of the items; only some items are submitted ahead."""
+    pending: deque[tuple[_Item, Future[Any]]] = deque()
+    max_pending = min(ITEMS_AHEAD_PER_WORKER * worker_count, MAX_ITEMS_AHEAD)
     try:
         for item in items:
-            waiting.append((item, submit(item)))
-            if len(waiting) >= most_ahead:
-                yield take_result(*waiting.popleft())
-        while waiting:
-            yield take_result(*waiting.popleft())
+            pending.append((item, submit(item)))
+            if len(pending) >= max_pending:
+                yield take_result(*pending.popleft())
+        while pending:
+            yield take_result(*pending.popleft())
     finally:
-        for _, future in waiting:
+        for _, future in pending:
             future.cancel()
 
 

@@ -60,16 +60,16 @@ def largest_first(sizes: Sequence[int], shards: int) -> list[Piece]:
 
 
 def chunked(sizes: Sequence[int], shards: int, chunk_bytes: int = CHUNK_BYTES) -> list[Piece]:
-    """Cut every variable into chunks, and deal these out to the shards in turn."""
+    """Cut variables, of `sizes` in bytes, into chunks, and deal these out to the shards in turn."""
     _check(sizes, shards)
     if chunk_bytes < 1:
         raise InvalidArgument(f"chunk_bytes is {chunk_bytes}, expected at least 1.")
-    cuts = [
+    chunks = [
         (index, offset, min(chunk_bytes, size - offset))
         for index, size in enumerate(sizes)
         for offset in range(0, size, chunk_bytes)
     ]
-    return [Piece(*cut, number % shards) for number, cut in enumerate(cuts)]
+    return [Piece(*chunk, number % shards) for number, chunk in enumerate(chunks)]
 
 
 def loads(pieces: Sequence[Piece], shards: int) -> list[int]:
@@ -89,12 +89,13 @@ STRATEGIES: Final[dict[str, Callable[[Sequence[int], int], list[Piece]]]] = {
 
 
 def _to_lightest(sizes: Sequence[int], order: Sequence[int], shards: int) -> list[Piece]:
+    """Put variables, in this order, onto the shard with the fewest bytes so far."""
     shard_bytes = [0] * shards
     pieces = []
-    for index in order:
+    for variable in order:
         shard = shard_bytes.index(min(shard_bytes))
-        shard_bytes[shard] += sizes[index]
-        pieces.append(Piece(index, 0, sizes[index], shard))
+        shard_bytes[shard] += sizes[variable]
+        pieces.append(Piece(variable, 0, sizes[variable], shard))
     return pieces
 
 

@@ -53,7 +53,7 @@ class Plugin:
 
 
 def installed(group: str) -> tuple[Plugin, ...]:
-    """Return the entry points of a group, by name."""
+    """Return the entry points of a group, in order of name."""
     if not _is_any_mentioned(tuple(sys.path)):
         return ()
     from importlib.metadata import entry_points  # noqa: PLC0415 - few have any, and it takes long

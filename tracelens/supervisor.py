@@ -78,7 +78,7 @@ def _end_if_threads_go_on(exit_code: int) -> None:
 
 
 def _limit_memory() -> None:
-    """Take no more memory than the machine has, swap space included, unless a limit is set already."""
+    """Limit this process to the machine's memory and swap space, unless it has a limit."""
     import resource  # noqa: PLC0415 - other systems lack it
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -106,31 +106,34 @@ def _is_own_recording(path: Path | str) -> bool:
     try:
         entries = path.iterdir() if path.is_dir() else [path]
         recordings = [entry for entry in entries if parse_stem(entry.name)]
-        owners = {entry.lstat().st_uid for entry in (path, *recordings)}
+        owner_ids = {entry.lstat().st_uid for entry in (path, *recordings)}
     except OSError:
         return False
-    return bool(recordings) and owners == {os.geteuid()}
+    return bool(recordings) and owner_ids == {os.geteuid()}
 
 
 def _supervise(arguments: Namespace) -> None:
-    """Return in a child that is to run the verb; the process that calls it waits, and never returns."""
+    """Fork a child and return in it; the parent waits for it, and never returns.
+
+    After a crash, files that crash the reader are left out, and another child is forked.
+    """
     import mmap  # noqa: PLC0415 - where it is needed
 
-    page = mmap.mmap(-1, _PAGE_BYTES)  # both processes see it
+    shared_page = mmap.mmap(-1, _PAGE_BYTES)  # for the paths that the child reads
     tried_paths: set[Path] = set()
     while True:
         parent = os.getpid()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
+        earlier_mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
         child = os.fork()
         if child == 0:
-            _become_child(parent, page)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _become_child(parent, shared_page)
+            signal.pthread_sigmask(signal.SIG_SETMASK, earlier_mask)
             return
         status = _wait_for(child)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier_mask)
         if not _is_crash(status):
             _end_as(status)
-        names = page[:].rstrip(b"\0").split(b"\0")
+        names = shared_page[:].rstrip(b"\0").split(b"\0")
         paths = [Path(os.fsdecode(name)) for name in names if name]
         paths = [path for path in paths if path not in tried_paths]
         if not paths or not _leave_out(status, paths, arguments):
@@ -143,16 +146,16 @@ def _wait_for(child: int) -> int:
     handlers = {number: signal.getsignal(number) for number in _PASSED_ON}
     passed_on = {number for number in handlers if handlers[number] != signal.SIG_IGN}  # nohup
     while True:
-        received = signal.sigwaitinfo({*passed_on, signal.SIGCHLD})
+        signal_info = signal.sigwaitinfo({*passed_on, signal.SIGCHLD})
         # Signals of a terminal come from the kernel (a code above 0), and reach the child, too.
-        is_sent = received.si_signo != signal.SIGCHLD and received.si_code <= 0
-        if is_sent:  # maybe to the whole group: then the child ends by itself
+        is_from_process = signal_info.si_signo != signal.SIGCHLD and signal_info.si_code <= 0
+        if is_from_process:  # maybe to the whole group: then the child ends by itself
             signal.sigtimedwait({signal.SIGCHLD}, _GRACE_S)
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
+        ended_child, status = os.waitpid(child, os.WNOHANG)
+        if ended_child:
             return status
-        if is_sent:
-            os.kill(child, received.si_signo)
+        if is_from_process:
+            os.kill(child, signal_info.si_signo)
 
 
 def _become_child(parent: int, page: mmap) -> None:
@@ -180,7 +183,7 @@ def _is_crash(status: int) -> bool:
 
 
 def _leave_out(status: int, paths: list[Path], arguments: Namespace) -> bool:
-    """Try all files of some runs, and leave out those that end their process; return True if any did."""
+    """Try all files of some runs, and leave out those that crash; return True if any did."""
     from tracelens.cli import trials  # noqa: PLC0415 - after a crash only
     from tracelens.model.fmt import shown_name  # noqa: PLC0415
 

@@ -12,8 +12,8 @@ import pytest
 from support.runs.segments import PROCESS, Slot
 
 from tracelens.conversion.arrow_file import GrowingFile, read_growing
-from tracelens.conversion.columns import SLOT, OnDevice, split_fields, to_batch
-from tracelens.conversion.definitions import meanings_of
+from tracelens.conversion.columns import SLOT, DeviceTimes, split_fields, to_batch
+from tracelens.conversion.definitions import tabulate_definitions
 from tracelens.conversion.messages import END, LEAD, checksum_holds, footer_of
 from tracelens.readers.native.arrow_file import read_arrow, read_end
 from tracelens.schema.arrow import EVENT_SCHEMA, WRITE_OPTIONS
@@ -31,14 +31,14 @@ def batch(definitions: tuple[Definition, ...], *ids: int) -> pa.RecordBatch:
     """One closed span of each definition, at a time that is its number."""
     content = b"".join(Slot(start_ns=n, end_ns=n + 1, definition=n).pack() for n in ids)
     records = np.frombuffer(content, SLOT)
-    meanings = meanings_of(definitions)
-    rows = meanings.rows(records["definition"])
+    meanings = tabulate_definitions(definitions)
+    rows = meanings.find_rows(records["definition"])
     return to_batch(
         split_fields(records),
         rows,
         np.zeros(len(rows), np.int64),
         meanings,
-        OnDevice.from_records(None),
+        DeviceTimes.from_records(None),
     )
 
 

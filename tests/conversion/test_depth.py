@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.conversion.columns import depths
+from tracelens.conversion.columns import count_depths
 
 # Few threads and few moments, so that ties are common.
 EVENTS = st.lists(
@@ -20,7 +20,7 @@ EVENTS = st.lists(
 
 def find(events: list[tuple[int, int, int]]) -> list[int]:
     columns = np.array(events, np.int64).reshape(-1, 3)
-    found: list[int] = depths(columns[:, 0], columns[:, 1], columns[:, 2]).tolist()
+    found: list[int] = count_depths(columns[:, 0], columns[:, 1], columns[:, 2]).tolist()
     return found
 
 

@@ -27,10 +27,12 @@ def test_another_thread_may_be_ahead() -> None:
     """Of a thread that was held up, inner spans come after later ones of other threads."""
     batches: list[pa.RecordBatch] = []
     conversion = Conversion(batches.append, Retention())
-    conversion.learn([Definition(1, "work", "user")], [Thread(0, "ahead"), Thread(1, "held up")])
+    conversion.set_definitions(
+        [Definition(1, "work", "user")], [Thread(0, "ahead"), Thread(1, "held up")]
+    )
     nothing = _chunk_of().records
-    conversion.feed(_chunk_of(OUTER, AHEAD), nothing, ChunkMode(hold=True))
-    conversion.feed(_chunk_of(INNER), nothing, ChunkMode(hold=True))
+    conversion.feed(_chunk_of(OUTER, AHEAD), nothing, ChunkMode(holds_back=True))
+    conversion.feed(_chunk_of(INNER), nothing, ChunkMode(holds_back=True))
     rows = [row for batch in batches for row in batch.select(["start_ns", "depth"]).to_pylist()]
     assert rows == [
         {"start_ns": 10, "depth": 0},

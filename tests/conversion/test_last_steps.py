@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.runs.segments import Slot
 
 from tracelens.conversion.columns import SLOT, Records
-from tracelens.conversion.retention import Stretch, cut_to_last, steps_cut_off, stretches
+from tracelens.conversion.retention import Stretch, cut_to_last, join_consecutive, steps_cut_off
 from tracelens.schema.side import Definition, Kept
 
 STEP, PIECE = 1, 2
@@ -124,7 +124,7 @@ def test_what_was_cut_off_is_said(recording: Recording) -> None:
 def test_consecutive_segments_are_one_stretch(numbers: list[int]) -> None:
     """Segments whose numbers follow each other are one stretch; each number is in one."""
     segments = [(number, records_of([Slot(number + 1)] * 2)) for number in numbers]
-    found_stretches = stretches(segments)
+    found_stretches = join_consecutive(segments)
     assert [
         n for stretch in found_stretches for n in range(stretch.first, stretch.last + 1)
     ] == numbers

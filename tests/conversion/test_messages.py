@@ -32,12 +32,12 @@ from tracelens.conversion.messages import (
     END,
     LEAD,
     NO_CHECKSUM,
+    add_blocks_to_footer,
     checksum_holds,
+    fill_in_checksum,
     footer_content,
     footer_of,
     messages,
-    with_blocks,
-    with_checksum,
 )
 from tracelens.errors import NotATrace
 
@@ -82,7 +82,7 @@ FOUND = list(messages(VIEW))
 
 def with_footer(found: list[Message]) -> memoryview:
     """Return the file with a footer that names these."""
-    footer = with_blocks(bytes(footer_content(VIEW)), found)
+    footer = add_blocks_to_footer(bytes(footer_content(VIEW)), found)
     body = WHOLE[: footer_of(VIEW).begin]
     return memoryview(body + footer + struct.pack("<i", len(footer)) + b"ARROW1")
 
@@ -174,7 +174,7 @@ def test_vectors_are_aligned(size: int) -> None:
     """Places are structures of eight bytes each, which other readers read as such."""
     sink = io.BytesIO()
     pa.ipc.new_file(sink, TABLE.schema.with_metadata({"k": "v" * size})).close()
-    footer = with_blocks(bytes(footer_content(memoryview(sink.getvalue()))), FOUND)
+    footer = add_blocks_to_footer(bytes(footer_content(memoryview(sink.getvalue()))), FOUND)
     view = memoryview(footer)
     for index, count in ((2, 2), (3, 2)):
         at = field(view, root(view), index)
@@ -195,7 +195,7 @@ def test_checksum_is_that_of_zlib() -> None:
     """Over all that is before the batch, too, with zeros in its own place; any change is noticed."""
     region = bytearray(WHOLE[len(LEAD) : FOUND[3].end])
     expected = zlib.crc32(region)
-    with_checksum(memoryview(region))
+    fill_in_checksum(memoryview(region))
     assert region.count(b"%08x" % expected) == 1
     content = memoryview(bytearray(LEAD + region + WHOLE[FOUND[3].end :]))
     assert checksum_holds(content, len(LEAD), FOUND[3])
@@ -227,20 +227,20 @@ def test_a_place_for_a_checksum(metadata: dict[bytes, bytes] | None, *, has: boo
     found_messages = list(messages(memoryview(content)))
     region = memoryview(content[len(LEAD) : found_messages[-1].end])
     if has:
-        with_checksum(region)
+        fill_in_checksum(region)
         assert checksum_holds(
             memoryview(bytes(LEAD) + bytes(region)), len(LEAD), found_messages[-1]
         )
         return
     assert checksum_holds(memoryview(content), len(LEAD), found_messages[-1]) is None
     with pytest.raises(struct.error, match="no place"):
-        with_checksum(region)
+        fill_in_checksum(region)
 
 
 def test_only_batches_have_a_checksum() -> None:
     content = bytearray(WHOLE[len(LEAD) : FOUND[2].end])
     with pytest.raises(struct.error, match="no place"):
-        with_checksum(memoryview(content))
+        fill_in_checksum(memoryview(content))
 
 
 def looks(content: memoryview) -> list[Callable[[], Any]]:

@@ -18,7 +18,7 @@ from tracelens.conversion.columns import (
     pick,
     split_fields,
 )
-from tracelens.conversion.definitions import NO_INDEX, TYPES, UNKNOWN, meanings_of
+from tracelens.conversion.definitions import NO_INDEX, TYPES, UNKNOWN, tabulate_definitions
 from tracelens.conversion.folder import Segment
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.side import Definition
@@ -114,9 +114,9 @@ def test_a_number_means_its_first_definition(given_rows: list[tuple[int, str]]) 
         Definition(number, name, name * 2, op=name if name > "a" else None, communicator=number - 1)
         for number, name in given_rows
     ]
-    meanings = meanings_of(definitions)
+    meanings = tabulate_definitions(definitions)
     for number in range(12):
-        (row,) = meanings.rows(np.array([number], np.uint32)).tolist()
+        (row,) = meanings.find_rows(np.array([number], np.uint32)).tolist()
         definition = next((one for one in definitions if one.id == number), None)
         if definition is None:
             assert row == UNKNOWN
@@ -134,17 +134,19 @@ def test_a_number_means_its_first_definition(given_rows: list[tuple[int, str]]) 
 def test_numbers_of_definitions_are_limited() -> None:
     """What no program makes would take memory; the largest that counts does count."""
     largest = 1 << 22
-    found = meanings_of([Definition(largest, "a", "user"), Definition(largest + 1, "b", "user")])
+    found = tabulate_definitions(
+        [Definition(largest, "a", "user"), Definition(largest + 1, "b", "user")]
+    )
     ids = np.array([largest - 1, largest, largest + 1, (1 << 32) - 1], np.uint32)
-    assert (found.rows(ids) != UNKNOWN).tolist() == [False, True, False, False]
+    assert (found.find_rows(ids) != UNKNOWN).tolist() == [False, True, False, False]
 
 
 @pytest.mark.parametrize(("count", "others"), [(126, 0), (127, 1), (130, 4)])
 def test_more_kinds_than_a_dictionary_holds(count: int, others: int) -> None:
     """The first kinds keep their names; all later ones share one."""
     rows = [Definition(n + 1, "a", f"k{n}") for n in range(count)]
-    words = meanings_of(rows).kind.words.to_pylist()
-    codes = meanings_of(rows).kind.codes.tolist()[1:]
+    words = tabulate_definitions(rows).kind.words.to_pylist()
+    codes = tabulate_definitions(rows).kind.codes.tolist()[1:]
     named = [words[code] for code in codes]
     assert named.count("other") == others
     assert named[: count - others] == [row.kind for row in rows[: count - others]]

@@ -89,7 +89,7 @@ class Converted:
     def __init__(self, retention: Retention, **limits: int) -> None:
         self.batches: list[pa.RecordBatch] = []
         self.conversion = Conversion(self.batches.append, retention, None, **limits)
-        self.conversion.learn(DEFINITIONS, THREADS)
+        self.conversion.set_definitions(DEFINITIONS, THREADS)
 
     def live(self, slots: Sequence[Slot], cuts: Sequence[int]) -> None:
         """Feed it in parts, as while a process records, and then the rest."""
@@ -98,7 +98,7 @@ class Converted:
         for first, end in itertools.pairwise(bounds):
             given_now = RecordChunk.concatenated([back, chunk(slots[first:end], first)])
             ahead = records_of(slots[end : end + 3])
-            back = self.conversion.feed(given_now, ahead, ChunkMode(hold=True))
+            back = self.conversion.feed(given_now, ahead, ChunkMode(holds_back=True))
         self.afterwards(slots[bounds[-1] :], [], back)
 
     def afterwards(
@@ -111,7 +111,7 @@ class Converted:
                 [*([back] if back and first == 0 else []), chunk(slots[first:end], first)]
             )
             self.conversion.feed(records, records_of(slots[end : end + 5]), ChunkMode())
-        self.conversion.feed(chunk(()), records_of(()), ChunkMode(last=True))
+        self.conversion.feed(chunk(()), records_of(()), ChunkMode(is_last=True))
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
         found = [row for batch in self.batches for row in batch.select(columns).to_pylist()]
@@ -170,11 +170,11 @@ def test_rows_out_of_order_are_noticed() -> None:
     done = Converted(Retention())
     feed = done.conversion.feed
     for start in (5, 5, 6):
-        feed(chunk([Slot(start, 9)]), records_of(()), ChunkMode(hold=True))
+        feed(chunk([Slot(start, 9)]), records_of(()), ChunkMode(holds_back=True))
     assert (done.conversion.sorted, done.conversion.latest_ns) == (True, 6)
-    feed(chunk([Slot(5, 9)]), records_of(()), ChunkMode(hold=True))
+    feed(chunk([Slot(5, 9)]), records_of(()), ChunkMode(holds_back=True))
     assert (done.conversion.sorted, done.conversion.latest_ns) == (False, 6)
-    feed(chunk([Slot(7, 9)]), records_of(()), ChunkMode(hold=True))
+    feed(chunk([Slot(7, 9)]), records_of(()), ChunkMode(holds_back=True))
     assert (done.conversion.sorted, done.conversion.latest_ns) == (False, 7)
 
 
@@ -216,7 +216,7 @@ def test_device_times_in_a_chunk_near_by(chunk_index: int) -> None:
     for index, slots_of_chunk in enumerate(chunks):
         following = chunks[index + 1] if index + 1 < len(chunks) else []
         done.conversion.feed(
-            chunk(slots_of_chunk), records_of(following), ChunkMode(last=index == 3)
+            chunk(slots_of_chunk), records_of(following), ChunkMode(is_last=index == 3)
         )
     near = chunk_index <= 2
     expected = (77, 3, 3) if near else (None,) * 3
@@ -228,16 +228,16 @@ def test_device_times_in_a_chunk_near_by(chunk_index: int) -> None:
 def test_what_is_not_known_yet() -> None:
     """Records of a definition that comes later are noticed."""
     conversion = Converted(Retention()).conversion
-    assert conversion.knows_all(records_of([Slot(1, 2), Slot(1, 2, definition=DEVICE)]))
-    assert not conversion.knows_all(records_of([Slot(1, 2), Slot(1, 2, definition=9)]))
-    conversion.learn((*DEFINITIONS, Definition(9, "late", "user")), THREADS)
-    assert conversion.knows_all(records_of([Slot(1, 2, definition=9)]))
+    assert conversion.has_all_definitions(records_of([Slot(1, 2), Slot(1, 2, definition=DEVICE)]))
+    assert not conversion.has_all_definitions(records_of([Slot(1, 2), Slot(1, 2, definition=9)]))
+    conversion.set_definitions((*DEFINITIONS, Definition(9, "late", "user")), THREADS)
+    assert conversion.has_all_definitions(records_of([Slot(1, 2, definition=9)]))
 
 
 def test_threads_in_flight_may_become_more() -> None:
     """What is said last of the threads counts."""
     done = Converted(EVERY_SECOND)
-    done.conversion.learn(DEFINITIONS, (*THREADS, Thread(7, "late", in_flight=True)))
+    done.conversion.set_definitions(DEFINITIONS, (*THREADS, Thread(7, "late", in_flight=True)))
     slots = [Slot(n, 50, step=1, thread=7, definition=SUM) for n in (10, 20, 30)]
     done.afterwards(slots, [])
     assert done.rows("start_ns") == [(30,)]

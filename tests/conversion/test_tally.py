@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.runs.segments import PROCESS, Slot
 
-from tracelens.conversion.columns import SLOT, OnDevice, split_fields, to_batch
-from tracelens.conversion.definitions import meanings_of
+from tracelens.conversion.columns import SLOT, DeviceTimes, split_fields, to_batch
+from tracelens.conversion.definitions import tabulate_definitions
 from tracelens.conversion.tally import Tally
 from tracelens.schema.side import Definition, SideTables, Summary, Thread
 from tracelens.schema.vocabulary import OUTDATED
@@ -62,14 +62,14 @@ CUTS = st.lists(st.integers(0, 14), max_size=3).map(sorted)
 
 def batch(given_slots: Sequence[Slot]) -> pa.RecordBatch:
     records = np.frombuffer(b"".join(slot.pack() for slot in given_slots), SLOT)
-    meanings = meanings_of(DEFINITIONS)
-    rows = meanings.rows(records["definition"])
+    meanings = tabulate_definitions(DEFINITIONS)
+    rows = meanings.find_rows(records["definition"])
     return to_batch(
         split_fields(records),
         rows,
         np.zeros(len(rows), np.int64),
         meanings,
-        OnDevice.from_records(None),
+        DeviceTimes.from_records(None),
     )
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.conversion.columns import depths
-from tracelens.conversion.definitions import meanings_of
+from tracelens.conversion.columns import count_depths
+from tracelens.conversion.definitions import tabulate_definitions
 from tracelens.conversion.retention import (
     SampledEvents,
     Sampling,
     ThinnedEvents,
-    groups,
-    phases,
+    number_phases,
+    number_rows,
     thin,
 )
 from tracelens.schema.side import Definition
@@ -24,7 +24,7 @@ from tracelens.schema.side import Definition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-KINDS = meanings_of(
+KINDS = tabulate_definitions(
     [
         Definition(1, "step", "step"),
         Definition(2, "a", "user"),
@@ -36,7 +36,7 @@ KINDS = meanings_of(
         Definition(8, "g", "forward", op="grow"),
     ]
 )
-STEP, USER, FORWARD, BACKWARD, GROW, SHRINK, ELASTIC, OTHER_FORWARD = phases(
+STEP, USER, FORWARD, BACKWARD, GROW, SHRINK, ELASTIC, OTHER_FORWARD = number_phases(
     KINDS.kind, KINDS.op
 ).tolist()[1:]
 IN_FLIGHT = np.array([False, True, True, False])  # the last is for threads that were named later
@@ -46,15 +46,15 @@ SAMPLING = Sampling(every=10, burst=1)
 class Event(NamedTuple):
     """One of those to choose from."""
 
-    start: int
-    end: int
+    start_ns: int
+    end_ns: int
     phase: int = FORWARD
     thread: int = 0
     step: int = 1
     group: int = 0
-    span: bool = True
-    over: bool = True
-    waited: bool = False
+    is_span: bool = True
+    has_ended: bool = True
+    was_undecided: bool = False
 
 
 def thinned(events: Sequence[Event], **more: Any) -> ThinnedEvents:
@@ -62,9 +62,9 @@ def thinned(events: Sequence[Event], **more: Any) -> ThinnedEvents:
         name: np.array([getattr(event, name) for event in events], np.int64)
         for name in Event._fields
     }
-    for name in ("span", "over", "waited"):
+    for name in ("is_span", "has_ended", "was_undecided"):
         columns[name] = columns[name].astype(np.bool_)
-    depth = depths(columns["thread"], columns["start"], columns["end"])
+    depth = count_depths(columns["thread"], columns["start_ns"], columns["end_ns"])
     return thin(SampledEvents(depth=depth, **columns), SAMPLING, IN_FLIGHT, **more)
 
 
@@ -75,20 +75,20 @@ def kept_flags(*events: Event, **more: Any) -> list[bool]:
 
 FLYING = st.lists(
     st.builds(
-        lambda step, group, thread, waited: Event(
-            0, 1, thread=thread, step=step, group=group, waited=waited
+        lambda step, group, thread, was_undecided: Event(
+            0, 1, thread=thread, step=step, group=group, was_undecided=was_undecided
         ),
         step=st.integers(0, 3),
         group=st.integers(0, 1),
         thread=st.integers(1, 2),
-        waited=st.booleans(),
+        was_undecided=st.booleans(),
     ),
     max_size=12,
 )
 
 
 def in_order(events: Sequence[Event]) -> list[Event]:
-    return [event._replace(start=at, end=at + 1) for at, event in enumerate(events)]
+    return [event._replace(start_ns=at, end_ns=at + 1) for at, event in enumerate(events)]
 
 
 def is_last(at: int, events: Sequence[Event], *alike: str) -> bool:
@@ -111,12 +111,12 @@ def test_the_last_of_each_kind_in_each_step(events: list[Event]) -> None:
 @given(FLYING.map(lambda events: in_order(sorted(events, key=lambda event: event.step))))
 def test_the_newest_of_each_kind_waits_once(events: list[Event]) -> None:
     """Its step may continue in the next chunk; an event waits for one chunk only."""
-    thinning = thinned(events, last=False, continues=True)
+    thinning = thinned(events, is_last=False, continues=True)
     for index, event in enumerate(events):
         summarised = [other if other.step else other._replace(group=9) for other in events]
         newest = event.step != 0 and is_last(index, summarised, "thread", "group")
         lasts = is_last(index, events, "thread", "group", "step")
-        assert thinning.undecided[index] == (newest and not event.waited)
+        assert thinning.undecided[index] == (newest and not event.was_undecided)
         assert thinning.kept[index] == (
             event.step == 0 or (lasts and not thinning.undecided[index])
         )
@@ -193,7 +193,7 @@ def test_only_steps_beyond_the_burst_are_summarised() -> None:
 
 def test_what_is_no_span() -> None:
     """It has no time to be divided, on no thread."""
-    moments = [Event(5, 5, thread=thread, span=False) for thread in (0, 1)]
+    moments = [Event(5, 5, thread=thread, is_span=False) for thread in (0, 1)]
     assert kept_flags(*moments) == [False, False]
     assert kept_flags(*(event._replace(step=10) for event in moments)) == [True, True]
 
@@ -203,7 +203,7 @@ INNER = Event(5, 9), Event(6, 7)
 
 def test_spans_that_never_ended() -> None:
     """They are kept wherever they are: a thread may be stuck there."""
-    stuck = INNER[1]._replace(end=1 << 60, over=False)
+    stuck = INNER[1]._replace(end_ns=1 << 60, has_ended=False)
     assert kept_flags(*INNER) == [True, False]
     assert kept_flags(INNER[0], stuck) == [True, True]
     assert kept_flags(Event(5, 9, thread=1), stuck._replace(thread=1), Event(8, 9, thread=1)) == [
@@ -216,11 +216,11 @@ def test_spans_that_never_ended() -> None:
 @pytest.mark.parametrize("continues", [False, True])
 def test_a_step_that_never_ended(*, continues: bool) -> None:
     """It keeps its detail, as no other does; unless it is only not over yet."""
-    step = Event(1, 1 << 60, STEP, over=False)
+    step = Event(1, 1 << 60, STEP, has_ended=False)
     before = [event._replace(step=2, thread=3) for event in INNER]
     found = kept_flags(step, *INNER, *before, continues=continues)
     assert found == [True, True, not continues, True, False]
-    moment = Event(2, 2, STEP, span=False, over=False)
+    moment = Event(2, 2, STEP, is_span=False, has_ended=False)
     assert kept_flags(moment, *INNER) == [True, True, False]
 
 
@@ -234,12 +234,14 @@ def test_each_phase_is_a_kind() -> None:
     of_all = [STEP, USER, FORWARD, BACKWARD, GROW, SHRINK, ELASTIC]
     assert len({*of_all}) == len(of_all)
     assert OTHER_FORWARD == FORWARD
-    later = meanings_of([Definition(1, "c", "elastic", op="x"), Definition(2, "d", "elastic")])
-    assert len({*phases(later.kind, later.op).tolist()[1:]}) == 2
+    later = tabulate_definitions(
+        [Definition(1, "c", "elastic", op="x"), Definition(2, "d", "elastic")]
+    )
+    assert len({*number_phases(later.kind, later.op).tolist()[1:]}) == 2
 
 
 @given(st.lists(st.tuples(*[st.integers(-2, 2)] * 3), min_size=1, max_size=20))
 def test_equal_rows_have_one_group_number(rows: list[tuple[int, int, int]]) -> None:
     """Rows have the same number where they are equal, and only there."""
-    found = groups(*np.array(rows, np.int64).T).tolist()
+    found = number_rows(*np.array(rows, np.int64).T).tolist()
     assert len({*found}) == len({*rows}) == len({*zip(found, rows, strict=True)})

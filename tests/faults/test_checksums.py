@@ -15,10 +15,10 @@ from tracelens.cli import main
 from tracelens.conversion.messages import (
     BATCH,
     LEAD,
+    add_blocks_to_footer,
+    fill_in_checksum,
     footer_of,
     messages,
-    with_blocks,
-    with_checksum,
 )
 from tracelens.errors import NotATrace
 from tracelens.readers.native.arrow_file import read_arrow
@@ -124,7 +124,7 @@ def signed(content: bytearray) -> bytes:
     """Return a file of one batch with the right checksum."""
     end = next(m.end for m in messages(memoryview(content)) if m.kind == BATCH)
     region = content[len(LEAD) : end]
-    with_checksum(memoryview(region))
+    fill_in_checksum(memoryview(region))
     return bytes(content[: len(LEAD)] + region + content[end:])
 
 
@@ -180,7 +180,7 @@ def test_a_footer_that_lies(lie: str, tmp_path: Path, capsys: pytest.CaptureFixt
         "gone": [message for message in file_messages if message != first_batch],
     }[lie]
     (size,) = struct.unpack("<i", content[-10:-6])
-    footer = with_blocks(content[-10 - size : -10], blocks_by_lie)
+    footer = add_blocks_to_footer(content[-10 - size : -10], blocks_by_lie)
     end = footer + struct.pack("<i", len(footer)) + b"ARROW1"
     victim.write_bytes(content[: -10 - size] + end)
     assert main(["validate", str(tmp_path)]) in {0, 1}

@@ -11,7 +11,7 @@ import pytest
 from tracelens.cli import main
 from tracelens.errors import InvalidArgument
 from tracelens.scaling import heat_maps
-from tracelens.scaling.sweep import Axis, Cell, cells_of, parsed, swept
+from tracelens.scaling.sweep import Axis, Cell, make_scenarios, measure_cells, parse_axis
 
 NT3 = Path("nt3")
 
@@ -24,14 +24,14 @@ def cell(*values: str, throughput: float, workers: int = 1, shards: int = 0) -> 
 
 def test_a_sweep_has_every_combination_of_its_axes() -> None:
     """The last axis varies fastest; short names are aliases of scenario entries."""
-    cells = cells_of(NT3, [parsed("workers=2,4"), parsed("network.latency_us=5,50")])
+    cells = make_scenarios(NT3, [parse_axis("workers=2,4"), parse_axis("network.latency_us=5,50")])
     assert [values for values, _ in cells] == [("2", "5"), ("2", "50"), ("4", "5"), ("4", "50")]
     assert [(made.ranks, made.latency_us) for _, made in cells[1:3]] == [(2, 50), (4, 5)]
 
 
 def test_a_larger_batch_is_more_work() -> None:
     """Twice the samples, twice the compute of a step; the update is as long as before."""
-    (_, of_20), (_, of_40) = cells_of(NT3, [parsed("batch=20,40")])
+    (_, of_20), (_, of_40) = make_scenarios(NT3, [parse_axis("batch=20,40")])
     assert (of_20.samples, of_40.samples) == (20, 40)
     assert of_40.backprop_ms == pytest.approx(2 * of_20.backprop_ms)
     assert of_40.update_ms == of_20.update_ms
@@ -39,8 +39,8 @@ def test_a_larger_batch_is_more_work() -> None:
 
 def test_more_workers_have_a_higher_throughput() -> None:
     """More workers do more a second, and the numbers belong together."""
-    axes = [parsed("workers=2,4")]
-    two, four = swept(cells_of(NT3, axes, ["run.steps=5"]))
+    axes = [parse_axis("workers=2,4")]
+    two, four = measure_cells(make_scenarios(NT3, axes, ["run.steps=5"]))
     assert (two.workers, four.workers) == (2, 4)
     assert 1.5 < four.throughput / two.throughput < 2.05
     shares = four.factors["load_balance"] * four.factors["serialisation"] * four.factors["transfer"]
@@ -94,7 +94,7 @@ def test_the_smallest_that_does_nearly_as_much() -> None:
 )
 def test_a_wrong_sweep_is_refused_before_it_runs(over: list[str], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        cells_of(NT3, [parsed(text) for text in over])
+        make_scenarios(NT3, [parse_axis(text) for text in over])
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

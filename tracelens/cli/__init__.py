@@ -106,9 +106,9 @@ def _run_verb(arguments: argparse.Namespace) -> int:
             import_module("tracelens.cli.runs").raise_limits(arguments.limit)
         if getattr(arguments, "no_keep", False):
             with import_module("tracelens.distil.places").keeping_nothing():
-                code: int = arguments.run(arguments)
+                exit_code: int = arguments.run(arguments)
         else:
-            code = arguments.run(arguments)
+            exit_code = arguments.run(arguments)
     except TraceLensError as error:
         return _fail(error)
     except ModuleNotFoundError as error:
@@ -122,14 +122,14 @@ def _run_verb(arguments: argparse.Namespace) -> int:
     except OSError as error:  # a full disk, a folder without permission
         if error.errno is None:
             raise
-        where = f" '{shown_name(error.filename)}'" if isinstance(error.filename, str) else ""
-        return _fail(TraceLensError(f"The system refused{where}: {error.strerror}."))
+        file_text = f" '{shown_name(error.filename)}'" if isinstance(error.filename, str) else ""
+        return _fail(TraceLensError(f"The system refused{file_text}: {error.strerror}."))
     except KeyboardInterrupt:
         return 130
-    return code
+    return exit_code
 
 
-def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+def build_parser(verb_names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     """Build the parser of some verbs: all of them where none is asked for."""
     parser = argparse.ArgumentParser(
         prog="tracelens",
@@ -138,17 +138,17 @@ def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"tracelens {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb_module in map(command, names):
-        verb = verbs.add_parser(
+    verb_parsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb_module in map(command, verb_names):
+        verb_parser = verb_parsers.add_parser(
             verb_module.NAME,
             help=verb_module.HELP,
             description=verb_module.HELP,
             epilog=f"examples:\n{verb_module.EXAMPLES}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        verb_module.configure(verb)
-        verb.set_defaults(run=verb_module.run)
+        verb_module.configure(verb_parser)
+        verb_parser.set_defaults(run=verb_module.run)
     return parser
 
 

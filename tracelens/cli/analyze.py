@@ -65,21 +65,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Open, analyze, print; keep what the next time, and other verbs, need of it."""
+    """Explain the run, or find its kept report, and print it; keep what later verbs need."""
     runs.import_libraries()
     from tracelens.distil import kept_report
 
     paths, choice = runs.match_paths(arguments.trace), runs.parse_choice(arguments)
     # A recording that ends, of which the verdict is asked, still holds what it recorded.
-    keeps = len(paths) == 1 and not arguments.verdict
+    keeps_report = len(paths) == 1 and not arguments.verdict
     report, trace = _find_kept_report(arguments, paths, choice), None
     if report is None:
         trace, report = _explain(arguments, paths, choice)
-        if keeps:
+        if keeps_report:
             kept_report.keep(paths[0], report, choice)
     sys.stdout.write(_write_report(report, arguments).rstrip("\n") + "\n")
     sys.stdout.flush()
-    if trace and keeps and choice.is_all:
+    if trace and keeps_report and choice.is_all:
         _keep_index(paths[0], trace, report, again=arguments.again)
     if arguments.html:
         _write_page(arguments.html, paths[0], trace, report)
@@ -107,8 +107,8 @@ def _find_kept_report(
     """Return the report that was kept; for a page only if there is an index, too."""
     from tracelens.distil import kept_report
 
-    anew = arguments.again or arguments.tables  # a report that was kept has a part of the tables
-    if anew or len(paths) > 1 or runs.has_options(arguments):
+    must_explain = arguments.again or arguments.tables  # a kept report has a part of the tables
+    if must_explain or len(paths) > 1 or runs.has_options(arguments):
         return None
     report = kept_report.find(paths[0], choice)
     if report and arguments.html:
@@ -121,6 +121,7 @@ def _find_kept_report(
 def _explain(
     arguments: argparse.Namespace, paths: Sequence[Path], choice: Choice
 ) -> tuple[Trace, Report]:
+    """Open and analyze the run; return both the trace and its report."""
     from tracelens.executors import open_executor
 
     memory = runs.parse_memory(arguments)
@@ -138,8 +139,8 @@ def _keep_index(path: Path, trace: Trace, report: Report, *, again: bool) -> Non
 
     if again:
         index.remove(path)
-    spans, ranks = _MOST_INDEXED
-    if report.summary.spans <= spans and report.summary.ranks_seen <= ranks:
+    max_spans, max_ranks = _MOST_INDEXED
+    if report.summary.spans <= max_spans and report.summary.ranks_seen <= max_ranks:
         opening.keep(path, trace, report, runs.show_progress)
 
 

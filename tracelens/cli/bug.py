@@ -51,5 +51,5 @@ def _locate(error: BaseException) -> str:
     own_frames = [frame for frame in frames if "tracelens" in frame.filename] or frames
     if not own_frames:
         return "at an unknown place"
-    *_, room, file = Path("-", own_frames[-1].filename).parts
-    return f"at {room}/{file}:{own_frames[-1].lineno}"
+    *_, package, file = Path("-", own_frames[-1].filename).parts
+    return f"at {package}/{file}:{own_frames[-1].lineno}"

@@ -105,23 +105,28 @@ def _check_recorder() -> Check:
 
 
 def _check_clock() -> Check:
-    reads = [time.perf_counter_ns() for _ in range(4001)]
-    steps = [after - before for before, after in itertools.pairwise(reads)]
-    cost_ns = statistics.median(steps)
+    """Check how long reading the clock takes."""
+    readings_ns = [time.perf_counter_ns() for _ in range(4001)]
+    step_lengths_ns = [after - before for before, after in itertools.pairwise(readings_ns)]
+    median_ns = statistics.median(step_lengths_ns)
     try:
-        source = _CLOCK_SOURCE.read_text().strip()
+        clock_source = _CLOCK_SOURCE.read_text().strip()
     except OSError:
-        source = "unknown"
-    reading = f"source {source}, {cost_ns:.0f} ns a reading, smallest step {min(steps)} ns"
-    if cost_ns <= _SLOW_CLOCK_NS:
-        return Check("clock", "ok", reading)
+        clock_source = "unknown"
+    description = (
+        f"source {clock_source}, {median_ns:.0f} ns a reading, "
+        f"smallest step {min(step_lengths_ns)} ns"
+    )
+    if median_ns <= _SLOW_CLOCK_NS:
+        return Check("clock", "ok", description)
     advice = (
         "Reading the clock is slow here; a kernel that uses 'tsc' reads it without a system call."
     )
-    return Check("clock", "note", reading, advice)
+    return Check("clock", "note", description, advice)
 
 
 def _check_folder(directory: Path) -> Check:
+    """Check that the trace folder can be written, and has room for a trace."""
     from tracelens_instrument.storage.placement import (
         is_network,
         local_place,
@@ -134,9 +139,9 @@ def _check_folder(directory: Path) -> Check:
         advice = "Choose another with --out or TRACELENS_DIR."
         return Check("trace folder", "problem", f"{folder} cannot be written", advice)
     mount = mount_of(folder, read_mounts())
-    kind = mount.type if mount else "unknown type"
+    file_system = mount.type if mount else "unknown type"
     free_bytes = shutil.disk_usage(folder).free
-    description = f"{directory} on {kind}, {free_bytes / _GIBIBYTE:.1f} GiB free"
+    description = f"{directory} on {file_system}, {free_bytes / _GIBIBYTE:.1f} GiB free"
     if mount and is_network(mount.type):
         return Check(
             "trace folder", "note", description, f"Live segments go to {local_place(folder)}."
@@ -165,6 +170,7 @@ def _check_environment() -> Check:
 
 
 def _check_frameworks() -> Iterator[Check]:
+    """Yield a check for each framework that hooks record: its version, if it is installed."""
     from tracelens_instrument.hooks import HOOKS
 
     for hook in HOOKS:
@@ -185,19 +191,19 @@ def _check_extras() -> Iterator[Check]:
 
 
 def _check_sampling() -> Check:
-    if _find_version("py-spy") is None:
+    """Check whether py-spy is installed, and may look into processes."""
+    version = _find_version("py-spy")
+    if version is None:
         advice = str(MissingExtra.naming("Sampling stacks", "sampling"))
         return Check("py-spy", "note", "not installed", advice)
     try:
-        scope = int(_PTRACE.read_text())
+        ptrace_scope = int(_PTRACE.read_text())
     except (OSError, ValueError):
-        scope = 0
-    if scope == 0 or os.geteuid() == 0:
-        return Check(
-            "py-spy", "ok", f"{_find_version('py-spy')}, may look into processes of this user"
-        )
+        ptrace_scope = 0
+    if ptrace_scope == 0 or os.geteuid() == 0:
+        return Check("py-spy", "ok", f"{version}, may look into processes of this user")
     advice = "It may look only into processes that it starts itself (kernel.yama.ptrace_scope)."
-    return Check("py-spy", "note", f"{_find_version('py-spy')}, ptrace_scope {scope}", advice)
+    return Check("py-spy", "note", f"{version}, ptrace_scope {ptrace_scope}", advice)
 
 
 def _find_version(package: str) -> str | None:
@@ -216,37 +222,37 @@ def check_trial(parent: Path, program: str = TRIAL_PROGRAM) -> Check:
         return Check(name, "problem", f"no folder could be made in {parent} ({error.strerror})")
     try:
         output = _record_trial(folder, program)
-        closed = _count_closed_spans(folder)
+        closed_count = _count_closed_spans(folder)
     except (OSError, TraceLensError, subprocess.TimeoutExpired) as error:
         return Check(name, "problem", f"a recording could not be read back ({error})")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if closed == SPANS:
+    if closed_count == SPANS:
         return Check(name, "ok", f"{SPANS} spans recorded, process killed, all read back")
     return Check(
-        name, "problem", f"{closed} of {SPANS} spans were read back", output.strip()[-500:]
+        name, "problem", f"{closed_count} of {SPANS} spans were read back", output.strip()[-500:]
     )
 
 
 def _record_trial(folder: Path, program: str) -> str:
     """Record in a process that is killed; return its output."""
-    environment = {
+    other_variables = {
         name: text for name, text in os.environ.items() if not name.startswith("TRACELENS_")
     }
-    recorder_settings = {
+    recorder_variables = {
         name: os.environ[name]
         for name in ("TRACELENS_NATIVE", "TRACELENS_LOCAL_DIR")
         if name in os.environ
     }
-    done = subprocess.run(
+    trial = subprocess.run(
         [sys.executable, "-c", program, str(folder)],
-        env=environment | recorder_settings,
+        env=other_variables | recorder_variables,
         capture_output=True,
         text=True,
         timeout=TIME_LIMIT_S,
         check=False,
     )
-    return "" if done.returncode == -signal.SIGKILL else done.stderr
+    return "" if trial.returncode == -signal.SIGKILL else trial.stderr
 
 
 def _count_closed_spans(folder: Path) -> int:

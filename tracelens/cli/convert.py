@@ -82,8 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     export = EXPORTS[arguments.to]
     target = arguments.out or Path(content.name + export.SUFFIX)
-    written = export.save(content, target)
-    sys.stdout.write(_describe(content, written, target, export.OPEN_WITH))
+    saved = export.save(content, target)
+    sys.stdout.write(_describe(content, saved, target, export.OPEN_WITH))
     return 0
 
 
@@ -91,11 +91,12 @@ def _find_report(arguments: argparse.Namespace, sources: Sequence[Path]) -> Repo
     """Return the report of the run, if one was kept."""
     from tracelens.distil import kept_report
 
-    as_it_is = len(sources) == 1 and not runs.has_options(arguments)
-    return kept_report.find(sources[0]) if as_it_is else None
+    is_whole_run = len(sources) == 1 and not runs.has_options(arguments)
+    return kept_report.find(sources[0]) if is_whole_run else None
 
 
 def _find_flagged(trace: Trace, report: Report | None, memory: int) -> Flagged:
+    """Find the steps to keep, by the report, which is made if none was kept."""
     from tracelens.exports.down_sampling import find_flagged
 
     if report is None:
@@ -106,18 +107,15 @@ def _find_flagged(trace: Trace, report: Report | None, memory: int) -> Flagged:
     return find_flagged(trace, report.findings)
 
 
-def _describe(content: Content, written: Saved, target: Path, open_with: str) -> str:
+def _describe(content: Content, saved: Saved, target: Path, open_with: str) -> str:
     """Describe the output, the data that is not in it, and the program that opens it."""
     from tracelens.model.fmt import count, shown_name, size
 
     lines = [*content.notes]
-    if written.summed_up:
+    if saved.summed_up:
         lines.append(
-            f"Summed up: {count(written.summed_up, 'event')}, in {count(written.sums, 'span')}."
+            f"Summed up: {count(saved.summed_up, 'event')}, in {count(saved.sums, 'span')}."
         )
     name = shown_name(target)
-    lines += [
-        *written.notes,
-        f"wrote {name}: {count(written.events, 'event')}, {size(written.nbytes)}",
-    ]
+    lines += [*saved.notes, f"wrote {name}: {count(saved.events, 'event')}, {size(saved.nbytes)}"]
     return "\n".join([*lines, f"open it with {open_with.format(place=name)}"]) + "\n"

@@ -39,16 +39,17 @@ def run(arguments: argparse.Namespace) -> int:
         f"extra work in {arguments.slow_phase}, steps {SLOW_STEPS.replace(':', '-')}.",
         flush=True,
     )
-    code = _run(record, "--no-verdict", "--out", str(folder), "--", *_training(arguments))
-    if code:
-        return code
-    _run(analyze, str(folder))
+    command = _make_training_command(arguments)
+    exit_code = _run_verb(record, "--no-verdict", "--out", str(folder), "--", *command)
+    if exit_code:
+        return exit_code
+    _run_verb(analyze, str(folder))
     if arguments.no_serve:
         return 0
-    return _run(serve, str(folder), "--port", str(arguments.port))
+    return _run_verb(serve, str(folder), "--port", str(arguments.port))
 
 
-def _run(verb: Any, *words: str) -> int:
+def _run_verb(verb: Any, *words: str) -> int:
     """Run another verb as its own command line would, with its own defaults."""
     parser = argparse.ArgumentParser()
     verb.configure(parser)
@@ -56,15 +57,16 @@ def _run(verb: Any, *words: str) -> int:
     return code
 
 
-def _training(arguments: argparse.Namespace) -> list[str]:
-    launcher = [str(_launcher()), "-n", str(arguments.ranks)]
-    script = [sys.executable, "-m", "mpi4py", str(_example("mpi_allreduce.py"))]
+def _make_training_command(arguments: argparse.Namespace) -> list[str]:
+    """Return the command that trains on MPI ranks with the planted fault."""
+    launcher = [str(_find_launcher()), "-n", str(arguments.ranks)]
+    script = [sys.executable, "-m", "mpi4py", str(_find_example("mpi_allreduce.py"))]
     fault = {"rank": arguments.slow_rank, "phase": arguments.slow_phase, "steps": SLOW_STEPS}
-    planted = [f"--slow-{key}={value}" for key, value in {**fault, "ms": SLOW_MS}.items()]
-    return [*launcher, *script, f"--steps={STEPS}", *planted]
+    options = [f"--slow-{key}={value}" for key, value in {**fault, "ms": SLOW_MS}.items()]
+    return [*launcher, *script, f"--steps={STEPS}", *options]
 
 
-def _launcher() -> Path:
+def _find_launcher() -> Path:
     """The mpiexec that belongs to this Python's MPI (another one ahead in PATH would be wrong)."""
     mpiexec = Path(sys.executable).with_name("mpiexec")
     if not mpiexec.exists():
@@ -72,7 +74,7 @@ def _launcher() -> Path:
     return mpiexec
 
 
-def _example(name: str) -> Path:
+def _find_example(name: str) -> Path:
     """Find an example in the folder of the installed recorder, or in a checkout."""
     import tracelens_instrument
 

@@ -40,19 +40,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         sys.stdout.write(json.dumps([asdict(check) for check in checks], indent=2) + "\n")
     else:
-        sys.stdout.write("\n".join(_lines(checks)) + "\n")
+        sys.stdout.write("\n".join(_write_lines(checks)) + "\n")
     return int(any(check.state == "problem" for check in checks))
 
 
-def _lines(checks: list[Check]) -> list[str]:
-    """Write a paragraph a check; plain, because a training node may lack the libraries to colour it."""
+def _write_lines(checks: list[Check]) -> list[str]:
+    """Return a paragraph per check, and a verdict; no colour, as nodes may lack its library."""
     width = max(len(check.name) for check in checks)
     lines = []
     for check in checks:
-        head = f"{check.state:8} {check.name:{width}}  "
+        label = f"{check.state:8} {check.name:{width}}  "
         sentence = f"{check.found}. {check.advice}" if check.advice else check.found
         lines += textwrap.wrap(
-            sentence, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head)
+            sentence, _WIDTH, initial_indent=label, subsequent_indent=" " * len(label)
         )
     problems = sum(check.state == "problem" for check in checks)
     verdict = f"{problems} problem(s) would stop recording" if problems else "ready to record"

@@ -39,8 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Gather the facts and print them."""
     given_place = arguments.trace
-    as_table = runs.has_options(arguments)
-    arguments.trace = runs.fetch_copy(given_place, None if as_table else _has_summary)
+    has_options = runs.has_options(arguments)
+    arguments.trace = runs.fetch_copy(given_place, None if has_options else _has_summary)
     facts = (
         _summarize_files(arguments.trace)
         if _is_recorded(arguments)
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     else:
-        _print(facts, markdown=arguments.format == "markdown")
+        _write_facts(facts, markdown=arguments.format == "markdown")
     return 0
 
 
@@ -70,8 +70,8 @@ def _is_recorded(arguments: argparse.Namespace) -> bool:
     """Return True for a finished recording, whose files hold all facts; False for a table of spans."""
     from tracelens.readers.native.summary import is_finished
 
-    as_table = runs.has_options(arguments)
-    if as_table or not is_finished(arguments.trace):
+    has_options = runs.has_options(arguments)
+    if has_options or not is_finished(arguments.trace):
         return False
     if arguments.trace.is_dir():
         return True
@@ -93,8 +93,8 @@ def _summarize_files(path: Path) -> dict[str, Any]:
         "trace": shown_name(path),
         "ranks_expected": max(sum(is_main), *(facts.side.process.world for facts in files)),
         "processes": [
-            _describe_process(*pair)
-            for pair in sorted(zip(files, is_main, strict=True), key=_order_of_process)
+            _describe_process(facts, main)
+            for facts, main in sorted(zip(files, is_main, strict=True), key=_get_order)
         ],
         "clock": _describe_clocks(files),
         "sampled": sampled(path, files),
@@ -105,8 +105,9 @@ def _summarize_files(path: Path) -> dict[str, Any]:
     }
 
 
-def _order_of_process(pair: tuple[FileFacts, bool]) -> tuple[str, int, int]:
-    process = pair[0].side.process
+def _get_order(facts_and_flag: tuple[FileFacts, bool]) -> tuple[str, int, int]:
+    facts, _ = facts_and_flag
+    process = facts.side.process
     return (process.role, process.rank, process.pid)
 
 
@@ -130,20 +131,20 @@ def _describe_process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: 
 
 
 def _describe_clocks(files: list[FileFacts]) -> str:
-    """Write the number of clocks, and the events that can tie them to one another."""
+    """State the number of clocks, and the kinds of events that can tie them to one another."""
     count = len({facts.side.process.clock_domain or facts.side.process.host for facts in files})
     if count < 2:
         return "one clock"
     kinds = {kind for facts in files for kind in facts.summary.kinds}
-    read = {reading.method for facts in files for reading in facts.side.clocks}
-    ties = {
+    reading_methods = {reading.method for facts in files for reading in facts.side.clocks}
+    is_possible = {
         "collectives": "reduction" in kinds,
-        "ping-pong": "ping_pong" in read,
+        "ping-pong": "ping_pong" in reading_methods,
         "requests to parameter servers": "ps" in kinds,
-        "wall clocks": "local" in read,
+        "wall clocks": "local" in reading_methods,
     }
-    possible = " or ".join(name for name, there in ties.items() if there)
-    return f"{count} clocks, to be tied by {possible}" if possible else f"{count} clocks, not tied"
+    ties = " or ".join(name for name, is_there in is_possible.items() if is_there)
+    return f"{count} clocks, to be tied by {ties}" if ties else f"{count} clocks, not tied"
 
 
 def _list_device_clocks(files: list[FileFacts]) -> list[dict[str, Any]]:
@@ -165,23 +166,23 @@ def _list_device_clocks(files: list[FileFacts]) -> list[dict[str, Any]]:
 
 
 def describe(trace: Trace) -> dict[str, Any]:
-    """Gather the facts as plain values."""
+    """Return the facts of a trace as plain values."""
     import polars as pl
 
     from tracelens.model.fmt import shown_name
     from tracelens.reports.messages import write_note
 
-    steps = dict(trace.steps.group_by("process").len().iter_rows())
+    step_count_by_process = dict(trace.steps.group_by("process").len().iter_rows())
     fatal = trace.endings.filter(pl.col("thread").is_null()).unique("process", keep="first")
-    causes = dict(fatal.select("process", "cause").iter_rows())
+    cause_by_process = dict(fatal.select("process", "cause").iter_rows())
     processes = [
         {
             **{name: row[name] for name in ("role", "rank", "host", "pid")},
-            "steps": steps.get(row["process"], 0),
+            "steps": step_count_by_process.get(row["process"], 0),
             "events": row["events"],
             "seconds": _measure_seconds(row["first_ns"], row["last_ns"]),
             **{name: row[name] for name in ("dropped", "complete", "file", "detail")},
-            "ended_by": causes.get(row["process"]),
+            "ended_by": cause_by_process.get(row["process"]),
         }
         for row in trace.processes.sort("role", "rank", "pid").iter_rows(named=True)
     ]
@@ -245,39 +246,39 @@ def _measure_seconds(first_ns: int | None, last_ns: int | None) -> float | None:
     return None if first_ns is None or last_ns is None else round((last_ns - first_ns) / 1e9, 3)
 
 
-def _print(facts: dict[str, Any], *, markdown: bool) -> None:
-    """Write the facts as text, in which nothing that was recorded acts."""
+def _write_facts(facts: dict[str, Any], *, markdown: bool) -> None:
+    """Write the facts to standard output; what was recorded cannot control the terminal."""
     if markdown:
-        from tracelens.reports.lines import escaped as shown
+        from tracelens.reports.lines import escaped as escape
     else:
-        from tracelens.model.inert import clean as shown
+        from tracelens.model.inert import clean as escape
 
-    count, detail = len(facts["processes"]), _detail_note(facts["processes"])
-    lines = [f"{shown(facts['trace'])}: {count} processes, clocks: {facts['clock']}{detail}"]
+    count, detail = len(facts["processes"]), _write_details(facts["processes"])
+    lines = [f"{escape(facts['trace'])}: {count} processes, clocks: {facts['clock']}{detail}"]
     if facts["sampled"]:
         lines.append(f"stacks sampled in {facts['sampled']} processes")
     if facts["devices"]:
-        lines.append(_device_line(facts["devices"]))
-    cells = map(_cells, facts["processes"])
-    rows = [_COLUMNS, *(tuple(map(shown, row)) for row in cells)]
+        lines.append(_write_devices(facts["devices"]))
+    cells = map(_make_cells, facts["processes"])
+    rows = [_COLUMNS, *(tuple(map(escape, row)) for row in cells)]
     lines += ["", *(_markdown_table(rows) if markdown else _text_table(rows)), ""]
     life = facts["life"]
     if life and (life["attempts"] > 1 or life["failure"]):
-        lines += [shown(f"life: {life['sentence']}"), ""]
-    lines += map(shown, _recognition_lines(facts.get("recognised")))
-    lines += [f"note: {shown(note)}" for note in facts["notes"]]
+        lines += [escape(f"life: {life['sentence']}"), ""]
+    lines += map(escape, _write_recognition(facts.get("recognised")))
+    lines += [f"note: {escape(note)}" for note in facts["notes"]]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _recognition_lines(recognition: dict[str, Any] | None) -> list[str]:
+def _write_recognition(recognition: dict[str, Any] | None) -> list[str]:
     """Write the recognised facts, those left out, and the conclusions that are therefore impossible."""
     if recognition is None:
         return []
-    width = max(len(fact["what"]) for fact in recognition["found"])
+    label_width = max(len(fact["what"]) for fact in recognition["found"])
     fact_lines = [
-        f"  {fact['what'].ljust(width)}  {fact['there']}" for fact in recognition["found"]
+        f"  {fact['what'].ljust(label_width)}  {fact['there']}" for fact in recognition["found"]
     ]
-    left_out_lines = [f"  {one['events']:,} {one['what']}" for one in recognition["left_out"]]
+    left_out_lines = [f"  {entry['events']:,} {entry['what']}" for entry in recognition["left_out"]]
     unknown_lines = [
         f"  {gap['unknown']}, as {gap['missing']}. {gap['advice']}"
         for gap in recognition["not_known"]
@@ -290,12 +291,12 @@ def _recognition_lines(recognition: dict[str, Any] | None) -> list[str]:
     return [line for head, body in sections if body for line in (head, *body, "")]
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _make_cells(row: dict[str, Any]) -> tuple[str, ...]:
     pid = "-" if row["pid"] is None else str(row["pid"])
-    numbers = (_cell(row[name]) for name in _COLUMNS[3:7])
-    ended = "completed" if row["complete"] else "truncated"
-    ended += f", {row['ended_by']}" if row["ended_by"] else ""
-    return (f"{row['role']} {row['rank']}", _cell(row["host"]), pid, *numbers, ended)
+    numbers = (_write_cell(row[name]) for name in _COLUMNS[3:7])
+    ending = "completed" if row["complete"] else "truncated"
+    ending += f", {row['ended_by']}" if row["ended_by"] else ""
+    return (f"{row['role']} {row['rank']}", _write_cell(row["host"]), pid, *numbers, ending)
 
 
 def _text_table(rows: list[tuple[str, ...]]) -> list[str]:
@@ -310,17 +311,17 @@ def _markdown_table(rows: list[tuple[str, ...]]) -> list[str]:
     return [head, f"|{'---|' * len(rows[0])}", *body]
 
 
-def _detail_note(processes: list[dict[str, Any]]) -> str:
+def _write_details(processes: list[dict[str, Any]]) -> str:
     levels = sorted({row["detail"] for row in processes if row["detail"]}, key=DETAILS.index)
     return f", detail: {', '.join(levels)}" if levels else ""
 
 
-def _device_line(clocks: list[dict[str, Any]]) -> str:
+def _write_devices(clocks: list[dict[str, Any]]) -> str:
     from tracelens.model.fmt import duration
 
     worst = max(clock["uncertainty_ns"] for clock in clocks)
     return f"{len(clocks)} devices timed, clock uncertainty {duration(worst)}"
 
 
-def _cell(value: object) -> str:
+def _write_cell(value: object) -> str:
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

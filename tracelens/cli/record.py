@@ -84,9 +84,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command, recorded; return its exit code."""
-    retention = _parse_retention(
-        arguments.keep, arguments.budget, arguments.detail
-    ) | _parse_sampling(arguments.sample)
+    retention = _parse_retention(arguments.keep, arguments.budget, arguments.detail)
+    retention |= _parse_sampling(arguments.sample)
     command = _check_command(arguments.command)
     folder = _check_folder((arguments.out or default_folder()).absolute())
     files_before = _find_recordings(folder)
@@ -96,8 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
         looks = None
         if (arguments.watch or arguments.on_alert) and launcher_rank() in {None, 0}:
             looks = _begin_watch(folder, arguments.on_alert)
-        code, attached = _run(command, environment(folder) | retention, journal, looks)
-        journal.end(code)
+        exit_code, attachments = _run_recorded(
+            command, environment(folder) | retention, journal, looks
+        )
+        journal.end(exit_code)
         if looks is not None:
             looks.close()
     if arguments.sample:
@@ -106,13 +107,14 @@ def run(arguments: argparse.Namespace) -> int:
     rank = launcher_rank()
     if rank is None:
         files = _find_recordings(folder) - files_before
-        _print(_summarize(folder, files, attached) if files else _explain_nothing(attached), code)
-        _write_unrecorded(attached if files else ())
+        summary = _summarize(folder, files, attachments) if files else _explain_nothing(attachments)
+        _write_result(summary, exit_code)
+        _write_unrecorded(attachments if files else ())
         if files and not arguments.no_verdict:
-            _explain(folder)
+            _write_verdict(folder)
     elif rank == 0:
-        _print(_invite(folder, attached), code)
-    return code
+        _write_result(_describe_folder(folder, attachments), exit_code)
+    return exit_code
 
 
 def default_folder() -> Path:
@@ -185,7 +187,7 @@ def _begin_watch(folder: Path, on_alert: str | None) -> Looks:
     return Looks(folder, AlertCommand(on_alert) if on_alert else None)
 
 
-def _run(
+def _run_recorded(
     command: Sequence[str], variables: dict[str, str], journal: CommandJournal, looks: Looks | None
 ) -> tuple[int, list[str]]:
     """Run the command; return its exit code and what hooks attached to, once for all ranks."""
@@ -193,8 +195,8 @@ def _run(
 
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as listing:
         variables = variables | {ATTACHED_VARIABLE: listing.name}
-        code = run_child(command, variables, lambda pid: journal.wait_for(pid, looks))
-        return code, list(dict.fromkeys(listing.read().splitlines()))
+        exit_code = run_child(command, variables, lambda pid: journal.wait_for(pid, looks))
+        return exit_code, list(dict.fromkeys(listing.read().splitlines()))
 
 
 def _note_recorder(folder: Path) -> None:
@@ -205,6 +207,7 @@ def _note_recorder(folder: Path) -> None:
 
 
 def _check_command(words: Sequence[str]) -> list[str]:
+    """Return the command to record, without a leading ``--``."""
     command = list(words[1:] if words[:1] == ["--"] else words)
     if not command:
         raise InvalidArgument(
@@ -221,8 +224,8 @@ def _check_command(words: Sequence[str]) -> list[str]:
 def _check_folder(folder: Path) -> Path:
     """Return the folder if it can hold a trace; it is made only when there is something to record."""
     try:
-        nearest = next(path for path in (folder, *folder.parents) if path.exists())
-        is_usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+        nearest_existing = next(path for path in (folder, *folder.parents) if path.exists())
+        is_usable = nearest_existing.is_dir() and os.access(nearest_existing, os.W_OK | os.X_OK)
     except OSError:
         is_usable = False
     if not is_usable:
@@ -261,16 +264,16 @@ def _await_samples(folder: Path) -> None:
 
 
 def _find_leftovers(folder: Path) -> list[Path]:
-    """Find the segments that no process writes any more; killed processes take a moment to end."""
-    looks = _LOOKS if launcher_rank() is None else 1
-    for look in range(looks):
+    """Return the segments that no process writes any more; a killed one takes a moment to end."""
+    look_count = _LOOKS if launcher_rank() is None else 1
+    for look in range(look_count):
         recordings = _find_unfinished(folder)
-        finished = [place for place in recordings if not _may_grow(place)]
-        if len(finished) == len(recordings):
+        leftovers = [recording for recording in recordings if not _may_grow(recording)]
+        if len(leftovers) == len(recordings):
             break
-        if look + 1 < looks:
+        if look + 1 < look_count:
             time.sleep(_LOOK_EVERY_S)
-    return finished
+    return leftovers
 
 
 def _find_unfinished(folder: Path) -> list[Path]:
@@ -283,17 +286,17 @@ def _may_grow(recording: Path) -> bool:
     from tracelens.conversion.segments import is_live, side_of
     from tracelens.schema.host import clock_domain, host_name
 
-    among_ranks = launcher_rank() is not None
+    is_among_ranks = launcher_rank() is not None
     try:
         process = side_of(recording).process
         if process.host != host_name():
             return True
         if process.clock_domain != clock_domain():  # another container, maybe
-            return among_ranks
+            return is_among_ranks
         return is_live(recording)
     except (UnusableInput, OSError):
         # A rank beside us makes it, or converts it, just now; or it is on another host.
-        return among_ranks or recording.suffix == ELSEWHERE_SUFFIX
+        return is_among_ranks or recording.suffix == ELSEWHERE_SUFFIX
 
 
 def _explain_nothing(attached: Sequence[str]) -> str:
@@ -302,7 +305,7 @@ def _explain_nothing(attached: Sequence[str]) -> str:
 
     inner_recordings = [entry for entry in attached if entry.startswith(RECORDED_TO)]
     if inner_recordings:
-        folder = _quote(Path(inner_recordings[0].removeprefix(RECORDED_TO)))
+        folder = _quote_path(Path(inner_recordings[0].removeprefix(RECORDED_TO)))
         return (
             f"nothing was recorded here: the command's own `tracelens record` records to {folder}"
         )
@@ -319,15 +322,16 @@ def _explain_nothing(attached: Sequence[str]) -> str:
     )
 
 
-def _summarize(folder: Path, files: Collection[Path], attached: Sequence[str]) -> str:
+def _summarize(folder: Path, files: Collection[Path], attachments: Sequence[str]) -> str:
+    """Return a sentence on what was recorded, by which hooks, and where."""
     from tracelens_instrument.core.attachments import RECORDED_TO, USED
 
-    events = sum(map(_count_events, files))
-    amount = f"{_count(files, 'process', 'processes')} with {events:,} events"
-    attached = [words for words in attached if not words.startswith((USED, RECORDED_TO))]
-    attachments = f" ({', '.join(attached)})" if attached else ""
-    folder_text = _quote(folder)
-    return f"recorded {amount}{attachments} to {folder_text}; next: tracelens analyze {folder_text}"
+    event_count = sum(map(_count_events, files))
+    amount = f"{_count(files, 'process', 'processes')} with {event_count:,} events"
+    attachments = [entry for entry in attachments if not entry.startswith((USED, RECORDED_TO))]
+    hooks = f" ({', '.join(attachments)})" if attachments else ""
+    folder_text = _quote_path(folder)
+    return f"recorded {amount}{hooks} to {folder_text}; next: tracelens analyze {folder_text}"
 
 
 def _write_unrecorded(attached: Sequence[str]) -> None:
@@ -337,21 +341,21 @@ def _write_unrecorded(attached: Sequence[str]) -> None:
         _write(sentence)
 
 
-def _explain(folder: Path) -> None:
+def _write_verdict(folder: Path) -> None:
     """Print the verdict on the run, by a process of its own; nothing where it cannot be explained."""
     command = [sys.executable, "-m", "tracelens", "analyze", "--verdict", str(folder)]
     with suppress(OSError, subprocess.SubprocessError):
-        verdict = subprocess.run(
+        analysis = subprocess.run(
             command, capture_output=True, text=True, timeout=_FOR_VERDICT_S, check=True
         )
-        sys.stderr.write(verdict.stdout)
+        sys.stderr.write(analysis.stdout)
 
 
-def _invite(folder: Path, attached: Sequence[str]) -> str:
+def _describe_folder(folder: Path, attached: Sequence[str]) -> str:
     """Name the folder that the ranks of our launcher record to; some may not have ended yet."""
     if not _find_unfinished(folder) and not _find_recordings(folder):
         return _explain_nothing(attached)
-    shown = _quote(folder)
+    shown = _quote_path(folder)
     return f"the ranks record to {shown}; when all have ended: tracelens analyze {shown}"
 
 
@@ -373,11 +377,11 @@ def _count(things: Collection[object], one: str, many: str) -> str:
     return f"{len(things)} {one if len(things) == 1 else many}"
 
 
-def _quote(folder: Path) -> str:
+def _quote_path(folder: Path) -> str:
     return shlex.quote(min(os.path.relpath(folder), str(folder), key=len))
 
 
-def _print(text: str, code: int) -> None:
+def _write_result(text: str, code: int) -> None:
     ended = f" (the command ended with exit code {code})" if code else ""
     _write(f"{text}{ended}")
 
@@ -412,8 +416,8 @@ def run_child(
         with child:
             relay.attach(child)
             wait_for(child.pid)
-            code = child.wait()
-    return code if code >= 0 else 128 - code
+            exit_code = child.wait()
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 class _Relay:

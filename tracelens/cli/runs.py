@@ -65,13 +65,13 @@ def show_progress(
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(label, total=None)
+        counted_task = bar.add_task(label, total=None)
         next_task = bar.add_task(next_label or "", total=None, visible=False)
 
         def on_progress(done: int, total: int) -> None:
-            over = next_label is not None and done >= total
-            bar.update(task, completed=done, total=total, visible=not over)
-            bar.update(next_task, visible=over)
+            is_counted = next_label is not None and done >= total
+            bar.update(counted_task, completed=done, total=total, visible=not is_counted)
+            bar.update(next_task, visible=is_counted)
 
         yield on_progress
 
@@ -285,8 +285,8 @@ def measure_runs(arguments: argparse.Namespace, expected: str) -> Iterator[tuple
         names = ", ".join(map(write_name, paths))
         raise InvalidArgument(f"Found one run, {names}: expected {expected}.")
     for path in paths:
-        indexed = None if arguments.map else opening.indexed(path)
-        yield path, indexed or opening.explained(open_path(arguments, path), show_progress)
+        indexed_run = None if arguments.map else opening.indexed(path)
+        yield path, indexed_run or opening.explained(open_path(arguments, path), show_progress)
 
 
 def has_options(arguments: argparse.Namespace) -> bool:

@@ -64,7 +64,7 @@ def _open_runs(arguments: argparse.Namespace) -> Runs | Store:
 
     is_renamed = runs.has_options(arguments)  # then no index can be of it
     paths = runs.match_paths(arguments.trace)
-    run_paths = [run for place in paths for run in runs_in(place)] or paths
+    run_paths = [run for path in paths for run in runs_in(path)] or paths
     if len(run_paths) > 1:
         # One of them must not end the server, which shows others meanwhile.
         read = partial(runs.open_path, arguments, memory=MEMORY, contained=True)

@@ -56,28 +56,28 @@ def run(arguments: argparse.Namespace) -> int:
     runs.import_libraries()
     from tracelens.executors import open_executor
     from tracelens.scaling import heat_maps
-    from tracelens.scaling.sweep import cells_of, parsed, swept
+    from tracelens.scaling.sweep import make_scenarios, measure_cells, parse_axis
 
-    axes = [parsed(text) for text in arguments.over]
-    cells = cells_of(arguments.scenario, axes, arguments.set)
+    axes = [parse_axis(text) for text in arguments.over]
+    cells = make_scenarios(arguments.scenario, axes, arguments.set)
     _check_outputs(arguments)
-    where = arguments.executor or f"processes:{min(len(cells), os.cpu_count() or 1)}"
-    finished_cells: list[Cell] = []
-    with open_executor(where) as executor, runs.show_progress("simulating") as on_progress:
-        for cell in swept(cells, executor):
-            finished_cells.append(cell)
-            on_progress(len(finished_cells), len(cells))
+    executor_spec = arguments.executor or f"processes:{min(len(cells), os.cpu_count() or 1)}"
+    measured_cells: list[Cell] = []
+    with open_executor(executor_spec) as executor, runs.show_progress("simulating") as on_progress:
+        for cell in measure_cells(cells, executor):
+            measured_cells.append(cell)
+            on_progress(len(measured_cells), len(cells))
     if arguments.html:
         name = shown_name(arguments.scenario)
         _write(
-            arguments.html, heat_maps.to_html(finished_cells, axes, arguments.show, name).encode()
+            arguments.html, heat_maps.to_html(measured_cells, axes, arguments.show, name).encode()
         )
     if arguments.save:
-        _save(arguments.save, finished_cells, axes)
+        _save(arguments.save, measured_cells, axes)
     if arguments.format == "json":
-        sys.stdout.write(heat_maps.to_json(finished_cells, axes))
+        sys.stdout.write(heat_maps.to_json(measured_cells, axes))
     else:
-        sys.stdout.write(heat_maps.to_text(finished_cells, axes, arguments.show))
+        sys.stdout.write(heat_maps.to_text(measured_cells, axes, arguments.show))
     return 0
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OPTIONS: Final = {"map": "--map", "rank_of": "--rank-of", "limit": "--limit"}
-_AT: Final = struct.Struct("=q")  # the number of the file that is being tried
+_FILE_INDEX: Final = struct.Struct("=q")  # the number of the file that is being tried
 _PAGE: Final = 4096
 
 
@@ -42,7 +42,7 @@ def options_of(arguments: Namespace) -> list[str]:
     return options
 
 
-def try_files(places: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
+def try_files(paths: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
     """Return why files are to be left out, by absolute path; arguments as of `containment.try_files`.
 
     Of the sizes and times that one may take, see docs/reliability.md.
@@ -50,17 +50,17 @@ def try_files(places: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
     from tracelens.cli import parse
 
     raise_limits(parse(["analyze", "FILE", *options]).limit or ())
-    files = [file for place in places for file in _list_files(place)]
+    files = [file for path in paths for file in _list_files(path)]
     reasons: dict[str, str] = {}
     with mmap.mmap(-1, _PAGE) as page:
         file_index = 0
         while file_index < len(files):
-            _AT.pack_into(page, 0, file_index)
+            _FILE_INDEX.pack_into(page, 0, file_index)
             child = os.fork()
             if child == 0:
                 _try_all(files, file_index, options, page, reasons)
             _, status = os.waitpid(child, 0)
-            (file_index,) = _AT.unpack_from(page, 0)
+            (file_index,) = _FILE_INDEX.unpack_from(page, 0)
             if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
                 break
             reasons[os.path.abspath(files[file_index])] = _describe_end(status)  # noqa: PTH100 - links stay
@@ -89,23 +89,26 @@ def _try_all(
     page: mmap.mmap,
     reasons: dict[str, str],
 ) -> None:
-    """Try files from one on, and end this process; what is found of files is nothing to it."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+    """Try files from `first_index` on, noting the current one in `page`, and end this process.
+
+    `reasons` say why files were left out so far.
+    """
+    null_device = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
-        os.dup2(nothing, descriptor)
+        os.dup2(null_device, descriptor)
     containment.contain()
     containment.leave_out(reasons)
-    _limit(resource.RLIMIT_CORE, 0)
+    _set_limit(resource.RLIMIT_CORE, 0)
     from tracelens.cli.runs import import_libraries
 
     import_libraries()
-    for number in range(first_index, len(files)):
-        _AT.pack_into(page, 0, number)
-        allowed_s = limit("cpu") + _measure_size(files[number]) / containment.BYTES_A_SECOND
-        _limit(resource.RLIMIT_CPU, int(time.process_time() + allowed_s) + 1)
-        _limit(resource.RLIMIT_DATA, _measure_data_bytes() + limit("memory"))
+    for index in range(first_index, len(files)):
+        _FILE_INDEX.pack_into(page, 0, index)
+        allowed_s = limit("cpu") + _measure_size(files[index]) / containment.BYTES_A_SECOND
+        _set_limit(resource.RLIMIT_CPU, int(time.process_time() + allowed_s) + 1)
+        _set_limit(resource.RLIMIT_DATA, _measure_data_bytes() + limit("memory"))
         try:
-            _try(files[number], options)
+            _try_file(files[index], options)
         except MemoryError:
             containment.out_of_memory()
         except BaseException:  # noqa: BLE001, S110 - said when the run is read
@@ -113,7 +116,7 @@ def _try_all(
     os._exit(0)
 
 
-def _try(file: Path, options: Sequence[str]) -> None:
+def _try_file(file: Path, options: Sequence[str]) -> None:
     if file.parent.name == SAMPLES_FOLDER:
         from tracelens.conversion.arrow_file import read_samples
 
@@ -124,7 +127,7 @@ def _try(file: Path, options: Sequence[str]) -> None:
     main(["analyze", str(file), "--no-keep", *options])
 
 
-def _limit(which: int, value: int) -> None:
+def _set_limit(which: int, value: int) -> None:
     _, hard = resource.getrlimit(which)
     soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(which, (soft, hard))

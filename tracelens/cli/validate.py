@@ -43,8 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check and print; exit code 1 if there is a problem."""
-    given_place = arguments.trace
-    arguments.trace = runs.fetch_copy(given_place)
+    given_path = arguments.trace
+    arguments.trace = runs.fetch_copy(given_path)
     if arguments.repair:
         return _repair(arguments)
     report = _read_report(arguments.trace)
@@ -54,9 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         from tracelens.reports.schema import problems as broken
 
         noun, problems = "report", broken(report)
-    sys.stdout.write(
-        _write_problems(arguments.format, runs.write_name(given_place), noun, problems)
-    )
+    sys.stdout.write(_write_problems(arguments.format, runs.write_name(given_path), noun, problems))
     return 1 if problems else 0
 
 
@@ -76,6 +74,7 @@ def _repair(arguments: argparse.Namespace) -> int:
 
 
 def _check_trace(arguments: argparse.Namespace) -> tuple[str, list[str]]:
+    """Return the kind of input (a noun), and its problems, a sentence each."""
     from tracelens.readers.native.validation import problems
     from tracelens.readers.table.reader import is_table
 

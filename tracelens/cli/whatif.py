@@ -62,9 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def to_text(whatif: WhatIf) -> str:
     """Write the answers as text: a table, the waits of ranks if it has one row, and its reliability."""
-    lines = align_cells([_HEADINGS, *map(_cells, whatif.answers)])
+    lines = align_cells([_HEADINGS, *map(_make_cells, whatif.answers)])
     lines.insert(1, "-" * max(map(len, lines)))
-    notes = (textwrap.fill(note, _COLUMNS, subsequent_indent="  ") for note in _notes(whatif))
+    notes = (textwrap.fill(note, _COLUMNS, subsequent_indent="  ") for note in _make_notes(whatif))
     return "\n".join([*lines, "", *notes]) + "\n"
 
 
@@ -74,11 +74,11 @@ def to_markdown(whatif: WhatIf) -> str:
 
     ruler = ("---", *["---:"] * (len(_HEADINGS) - 1))
     lines = [f"| {' | '.join(row)} |" for row in (_HEADINGS, ruler)]
-    lines += [markdown_row(_cells(answer)) for answer in whatif.answers]
-    return "\n".join([*lines, "", *(f"- {escaped(note)}" for note in _notes(whatif))]) + "\n"
+    lines += [markdown_row(_make_cells(answer)) for answer in whatif.answers]
+    return "\n".join([*lines, "", *(f"- {escaped(note)}" for note in _make_notes(whatif))]) + "\n"
 
 
-def _cells(answer: Answer) -> tuple[str, ...]:
+def _make_cells(answer: Answer) -> tuple[str, ...]:
     from tracelens.model.inert import clean
 
     low_ns, high_ns = answer.after_interval_ns
@@ -91,17 +91,21 @@ def _cells(answer: Answer) -> tuple[str, ...]:
     )
 
 
-def _notes(whatif: WhatIf) -> Sequence[str]:
+def _make_notes(whatif: WhatIf) -> Sequence[str]:
+    """Return sentences: the reliability, for a single answer the ranks' waits, and refusals."""
     from tracelens.model.inert import clean
 
     notes = [whatif.trust]
     if len(whatif.answers) == 1:
         (answer,) = whatif.answers
-        waits = (
+        wait_texts = (
             f"rank {rank} {duration(before_ns)} -> {duration(after_ns)}"
             for rank, (before_ns, after_ns) in list(answer.waits.items())[:_MOST_RANKS]
         )
-        more = ", ..." if len(answer.waits) > _MOST_RANKS else ""
-        notes += [f"Waiting and communicating, per step: {', '.join(waits)}{more}", *answer.remarks]
+        more_text = ", ..." if len(answer.waits) > _MOST_RANKS else ""
+        notes += [
+            f"Waiting and communicating, per step: {', '.join(wait_texts)}{more_text}",
+            *answer.remarks,
+        ]
     refusals = ((clean(edit), clean(reason)) for edit, reason in whatif.refused)
     return [*notes, *(f"No answer to {edit}: {reason}" for edit, reason in refusals)]

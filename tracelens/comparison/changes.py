@@ -85,44 +85,43 @@ def compare(baselines: Sequence[Steps], new: Steps) -> Comparison:
 
 
 def _compare_metrics(baselines: Sequence[Steps], new: Steps) -> tuple[Metric, ...]:
+    """Measure the change of each metric from the baselines to the new run; empty without steps.
+
+    Probabilities but that of the median step are adjusted for their number.
+    """
     runs = (*baselines, new)
     if not all(run.count for run in runs):
         return ()
     step_ns = float(np.mean([np.median(run.metrics[STEP_TIME]) for run in baselines]))
-    measured_changes: list[tuple[str, Any, Change]] = []
+    changes: list[tuple[str, Any, Change]] = []  # name, statistic, change
     for name in METRICS:
-        series = [run.metrics.get(name, np.zeros(run.count)) for run in runs]
+        series = [run.metrics.get(name, np.zeros(run.count)) for run in runs]  # [run][step]
         if not any(name in run.metrics for run in runs) or _is_negligible(name, series, step_ns):
             continue
-        use_mean = name == MEAN_STEP_TIME or any(
-            not np.median(values) and values.any() for values in series
-        )
+        is_mostly_zero = any(not np.median(values) and values.any() for values in series)
+        use_mean = name == MEAN_STEP_TIME or is_mostly_zero
         levels = [
-            between_runs.measure_level(values, mean=use_mean, seed=k)
-            for k, values in enumerate(series)
+            between_runs.measure_level(values, mean=use_mean, seed=run_index)
+            for run_index, values in enumerate(series)
         ]
-        share = float(np.mean([values.value for values in levels])) / max(step_ns, 1.0)
+        share = float(np.mean([level.value for level in levels])) / max(step_ns, 1.0)
         unit = 1.0 if name == EFFICIENCY else step_ns * float(np.sqrt(min(max(share, 0.0), 1.0)))
         change = between_runs.measure_change(levels[:-1], levels[-1], unit)
-        measured_changes.append((name, "mean" if use_mean else "median", change))
-    probabilities = [change.either for name, _, change in measured_changes if name != STEP_TIME]
-    adjusted_probabilities = iter(between_runs.adjust_for_count(probabilities))
+        changes.append((name, "mean" if use_mean else "median", change))
+    probabilities = [change.either for name, _, change in changes if name != STEP_TIME]
+    adjusted = iter(between_runs.adjust_for_count(probabilities))
     return tuple(
-        Metric(
-            name,
-            statistic,
-            change,
-            change.either if name == STEP_TIME else next(adjusted_probabilities),
-        )
-        for name, statistic, change in measured_changes
+        Metric(name, statistic, change, change.either if name == STEP_TIME else next(adjusted))
+        for name, statistic, change in changes
     )
 
 
-def _is_negligible(name: str, series: Sequence[Any], step_ns: float) -> bool:
+def _is_negligible(name: str, values_by_run: Sequence[Any], step_ns: float) -> bool:
     """Return True if a phase is below `MIN_SHARE_OF_STEP_TO_COMPARE` in all runs."""
     return (
         name in CATEGORY_OF
-        and max(float(one.mean()) for one in series) < MIN_SHARE_OF_STEP_TO_COMPARE * step_ns
+        and max(float(values.mean()) for values in values_by_run)
+        < MIN_SHARE_OF_STEP_TO_COMPARE * step_ns
     )
 
 
@@ -134,12 +133,13 @@ def likeness(finding: Finding) -> tuple[Any, ...]:
 
 def _compare_findings(baselines: Sequence[Steps], new: Steps) -> tuple[FindingChange, ...]:
     """List the new run's findings, then those of baselines alone, each by saving."""
-    baseline_findings: dict[Any, list[Finding]] = {}
+    baseline_findings: dict[Any, list[Finding]] = {}  # by likeness
     for run in baselines:
-        for key, finding in {likeness(f): f for f in reversed(run.findings)}.items():
+        finding_by_key = {likeness(finding): finding for finding in reversed(run.findings)}
+        for key, finding in finding_by_key.items():
             baseline_findings.setdefault(key, []).append(finding)
     new_findings = {likeness(finding): finding for finding in reversed(new.findings)}
-    rows = [
+    changes = [
         FindingChange(
             finding,
             "both" if key in baseline_findings else "new",
@@ -149,18 +149,18 @@ def _compare_findings(baselines: Sequence[Steps], new: Steps) -> tuple[FindingCh
         )
         for key, finding in new_findings.items()
     ]
-    rows += [
+    changes += [
         FindingChange(findings[0], "gone", len(findings), _find_largest_saving(findings), None)
         for key, findings in baseline_findings.items()
         if key not in new_findings
     ]
     order = ("new", "both", "gone")
-    return tuple(sorted(rows, key=lambda row: (order.index(row.state), -_saving_of(row))))
+    return tuple(sorted(changes, key=lambda row: (order.index(row.state), -_get_saving(row))))
 
 
 def _find_largest_saving(findings: Sequence[Finding]) -> float | None:
-    return max((one.saving for one in findings if one.saving is not None), default=None)
+    return max((finding.saving for finding in findings if finding.saving is not None), default=None)
 
 
-def _saving_of(row: FindingChange) -> float:
+def _get_saving(row: FindingChange) -> float:
     return row.after or row.before or 0.0

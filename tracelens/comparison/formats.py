@@ -42,39 +42,40 @@ def to_text(comparison: Comparison, outcomes: Sequence[Outcome], /) -> str:
         for lines in (facts, gates)
     )
     foot = ["", *foot] if foot else []
-    findings = _finding_lines(comparison)
+    findings = _write_findings(comparison)
     free_lines = MAX_LINES - len(head) - len(foot) - len(findings)
-    return "\n".join([*head, *_metric_lines(comparison, free_lines), *findings, *foot]) + "\n"
+    return "\n".join([*head, *_write_metrics(comparison, free_lines), *findings, *foot]) + "\n"
 
 
-def _metric_lines(comparison: Comparison, free_lines: int) -> list[str]:
-    """Write the table of metrics; if there is no room for all phases, those that changed most."""
+def _write_metrics(comparison: Comparison, free_lines: int) -> list[str]:
+    """Return the table of metrics as lines; if room is short, with the phases that changed most."""
     if not comparison.metrics:
         return []
     free_rows = max(free_lines - 3, MIN_ROWS_SHOWN)  # a blank line, the headings, the last line
-    of_steps = [metric for metric in comparison.metrics if metric.name not in CATEGORY_OF]
-    phases = comparison.phases[: max(free_rows - len(of_steps), 0)]
-    names = {metric.name for metric in (*of_steps, *phases)}
+    step_metrics = [metric for metric in comparison.metrics if metric.name not in CATEGORY_OF]
+    phases = comparison.phases[: max(free_rows - len(step_metrics), 0)]
+    names = {metric.name for metric in (*step_metrics, *phases)}
     rows = [messages.row(metric) for metric in comparison.metrics if metric.name in names]
-    left_out = len(comparison.metrics) - len(rows)
-    more = f"; {left_out} more: --format json" if left_out else ""
-    note = f"* equal runs would rarely differ so far (p < 0.05){more}"
-    return ["", *map(_cells, (messages.HEADINGS, *rows)), note]
+    hidden_count = len(comparison.metrics) - len(rows)
+    more_text = f"; {hidden_count} more: --format json" if hidden_count else ""
+    note = f"* equal runs would rarely differ so far (p < 0.05){more_text}"
+    return ["", *map(_write_row, (messages.HEADINGS, *rows)), note]
 
 
-def _cells(row: Row) -> str:
+def _write_row(row: Row) -> str:
     title, before, after, change, interval, probability, mark = row
     return (
         f"{title[:23]:23} {before:>9} {after:>9} {change:>9} {interval:>16} {probability:>7} {mark}"
     ).rstrip()
 
 
-def _finding_lines(comparison: Comparison) -> list[str]:
+def _write_findings(comparison: Comparison) -> list[str]:
+    """Return lines on new, remaining and gone findings, at most `MAX_FINDINGS_SHOWN`."""
     if not comparison.findings:
         return ["", "Findings none in any run"]
     lines = [
         textwrap.shorten(
-            ": ".join(_finding_words(change, comparison)), COLUMNS - 2, placeholder=" ..."
+            ": ".join(_describe_finding(change, comparison)), COLUMNS - 2, placeholder=" ..."
         )
         for change in comparison.findings[:MAX_FINDINGS_SHOWN]
     ]
@@ -83,7 +84,7 @@ def _finding_lines(comparison: Comparison) -> list[str]:
     return ["", "Findings", *(f"  {line}" for line in lines)]
 
 
-def _finding_words(change: FindingChange, comparison: Comparison) -> tuple[str, str]:
+def _describe_finding(change: FindingChange, comparison: Comparison) -> tuple[str, str]:
     """Write the state of a finding (new, gone, still there), and the finding in a line."""
     return messages.STATES[change.state], messages.finding(change, len(comparison.baselines))
 
@@ -108,7 +109,7 @@ def to_markdown(comparison: Comparison, outcomes: Sequence[Outcome], /) -> str:
     if comparison.findings:
         lines += ["", "| finding | |", "|---|---|"]
         lines += [
-            markdown_row(_finding_words(change, comparison)) for change in comparison.findings
+            markdown_row(_describe_finding(change, comparison)) for change in comparison.findings
         ]
     return "\n".join(lines) + "\n"
 

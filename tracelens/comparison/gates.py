@@ -120,16 +120,15 @@ def judge(gates: Sequence[Gate], comparison: Comparison) -> list[Outcome]:
     """
     metric_gates = [gate for gate in gates if not gate.of_findings]
     changes = [_find_change(gate, comparison) for gate in metric_gates]
-    adjusted_probabilities = between_runs.adjust_for_count(
-        [one.either if one else None for one in changes]
-    )
-    judged = {
+    probabilities = [change.either if change else None for change in changes]
+    adjusted_probabilities = between_runs.adjust_for_count(probabilities)
+    outcomes = {
         gate: _judge_metric(gate, change, probability)
         for gate, change, probability in zip(
             metric_gates, changes, adjusted_probabilities, strict=True
         )
     }
-    return [judged[gate] if gate in judged else _judge_findings(gate, comparison) for gate in gates]
+    return [outcomes.get(gate) or _judge_findings(gate, comparison) for gate in gates]
 
 
 def _find_change(gate: Gate, comparison: Comparison) -> Change | None:
@@ -151,6 +150,7 @@ def _find_change(gate: Gate, comparison: Comparison) -> Change | None:
 
 
 def _judge_metric(gate: Gate, change: Change | None, probability: float | None) -> Outcome:
+    """Judge a condition on a metric by its change, and the probability of equal runs."""
     if change is None:
         return Outcome(gate, "passed", "in no run for a thousandth of a step")
     limit = gate.limit or 0.0
@@ -158,30 +158,29 @@ def _judge_metric(gate: Gate, change: Change | None, probability: float | None) 
     if difference is None:  # nothing before: any share is exceeded
         difference = float("inf") if change.delta > 0 else 0.0
     is_exceeded = difference < limit if gate.decrease else difference > limit
-    failed = is_exceeded and between_runs.is_rare(probability)
+    has_failed = is_exceeded and between_runs.is_rare(probability)
     reason = f"{signed(change, relative=gate.relative)}, {_write_chance(probability)}"
-    if is_exceeded and not failed:
+    if is_exceeded and not has_failed:
         reason += ": equal runs may differ so far"
-    return Outcome(gate, "failed" if failed else "passed", reason, probability)
+    return Outcome(gate, "failed" if has_failed else "passed", reason, probability)
 
 
 def _judge_findings(gate: Gate, comparison: Comparison) -> Outcome:
-    rows = [
-        row
-        for row in comparison.findings
-        if gate.name == row.finding.kind
-        or (gate.name == FAULTS and row.finding.category == "fault")
+    """Judge a condition on findings: by new ones, or by what all of them would save."""
+    changes = [
+        change
+        for change in comparison.findings
+        if gate.name == change.finding.kind
+        or (gate.name == FAULTS and change.finding.category == "fault")
     ]
-    new_rows = [row for row in rows if row.state == "new"]
     if gate.limit is None:
-        phrase = fmt.count(len(new_rows), "new finding") if new_rows else "no new finding"
-        return Outcome(gate, "failed" if new_rows else "passed", phrase)
-    new_saving, baseline_saving = (
-        sum(getattr(row, side) or 0.0 for row in rows) for side in ("after", "before")
-    )
-    saving_increase = new_saving - baseline_saving
-    words = f"{fmt.percent(new_saving)} of the job, {fmt.percent(baseline_saving)} in the baselines"
-    return Outcome(gate, "failed" if saving_increase > gate.limit else "passed", words)
+        new_count = sum(change.state == "new" for change in changes)
+        phrase = fmt.count(new_count, "new finding") if new_count else "no new finding"
+        return Outcome(gate, "failed" if new_count else "passed", phrase)
+    saving = sum(change.after or 0.0 for change in changes)
+    saving_before = sum(change.before or 0.0 for change in changes)
+    words = f"{fmt.percent(saving)} of the job, {fmt.percent(saving_before)} in the baselines"
+    return Outcome(gate, "failed" if saving - saving_before > gate.limit else "passed", words)
 
 
 def signed(change: Change, *, relative: bool = True) -> str:

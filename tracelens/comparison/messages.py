@@ -52,24 +52,24 @@ def verdict(comparison: Comparison) -> str:
 
 def new_faults(comparison: Comparison) -> list[FindingChange]:
     """Return the critical faults of the new run that no baseline has."""
-    new = (
-        one for one in comparison.findings if one.state == "new" and one.finding.category == "fault"
-    )
-    return [one for one in new if rate_severity(one.finding) == "critical"]
+    new = [change for change in comparison.findings if change.state == "new"]
+    faults = [change for change in new if change.finding.category == "fault"]
+    return [change for change in faults if rate_severity(change.finding) == "critical"]
 
 
 def headline(comparison: Comparison) -> str:
-    """Write the change of the median step, and the critical faults that are new."""
-    new = [finding(one, len(comparison.baselines)) for one in new_faults(comparison)]
-    return " ".join([_describe_step(comparison), *([f"New: {'; '.join(new)}."] if new else [])])
+    """State the change of the median step, and the critical faults that are new."""
+    faults = [finding(change, len(comparison.baselines)) for change in new_faults(comparison)]
+    step_sentence = _describe_step(comparison)
+    return f"{step_sentence} New: {'; '.join(faults)}." if faults else step_sentence
 
 
 def _describe_step(comparison: Comparison) -> str:
     """Write the change of the median step, in a sentence."""
     step = comparison.metric(STEP_TIME)
     if step is None:
-        without = next(run.name for run in (*comparison.baselines, comparison.new) if not run.count)
-        return f"{clean(without)} has no steps, so only findings are compared."
+        name = next(run.name for run in (*comparison.baselines, comparison.new) if not run.count)
+        return f"{clean(name)} has no steps, so only findings are compared."
     baseline_time, new_time = fmt.duration(step.change.before), fmt.duration(step.change.after)
     interval = _write_interval(step)
     ci = f" (95 % CI {interval})" if interval else ""
@@ -125,31 +125,27 @@ def row(metric: Metric) -> Row:
 
 
 def finding(change: FindingChange, baselines: int) -> str:
-    """Write a finding and its change, in a line."""
+    """Write a finding and its change, in a line; `baselines` is the number of baseline runs."""
     subject_name = subject(change.finding)
     title = f"{KINDS[change.finding.kind].title}{subject_name and ', '}{subject_name}"
     if change.finding.phase:
         title += f", {fmt.phase(change.finding.phase)}"
-    savings = [fmt.percent(s) if s is not None else "?" for s in (change.before, change.after)]
-    if change.state == "new":
-        return f"{title}: {savings[1]} of the job" if change.after is not None else title
-    baselines_note = (
-        ""
-        if change.baselines == baselines
-        else f" (in {change.baselines} of {baselines} baselines)"
+    before, after = (
+        fmt.percent(share) if share is not None else "?" for share in (change.before, change.after)
     )
+    if change.state == "new":
+        return f"{title}: {after} of the job" if change.after is not None else title
+    in_some = f" (in {change.baselines} of {baselines} baselines)"
+    note = "" if change.baselines == baselines else in_some
     if change.state == "gone":
-        return (
-            f"{title}: {savings[0]} of the job before{baselines_note}"
-            if change.before
-            else title + baselines_note
-        )
+        return f"{title}: {before} of the job before{note}" if change.before else title + note
     if change.before is None and change.after is None:
-        return title + baselines_note
-    return f"{title}: {savings[1]} of the job, {savings[0]} before{baselines_note}"
+        return title + note
+    return f"{title}: {after} of the job, {before} before{note}"
 
 
 def _write_interval(metric: Metric) -> str:
+    """Write the interval of a change, in percent, or as times if nothing was there before."""
     change = metric.change
     if change.low is None or change.high is None:
         return ""

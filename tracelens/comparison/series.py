@@ -59,22 +59,22 @@ class Steps:
 
 
 def measure_metrics(step_ns: Floats, times: Times) -> dict[str, Floats]:
-    """Return the metrics of a run by its steps' lengths, ns, and its ranks' time by category.
+    """Return the metrics of a run by its steps' lengths, ns, [step], and ranks' time by category.
 
     A phase is the mean over the ranks of a step. Efficiency is POP parallel efficiency, of the time
     inside steps: the ranks' own time in a step, as a share of all of it.
     """
     metrics = {STEP_TIME: step_ns, MEAN_STEP_TIME: step_ns}
-    category_sums, mean_ns = times.sums.ns, times.mean
-    if category_sums.size:
+    category_ns, mean_ns = times.sums.ns, times.mean
+    if category_ns.size:
         own_rows = [row for row, name in enumerate(times.categories) if name in OWN_CATEGORIES]
-        metrics[EFFICIENCY] = category_sums[own_rows].sum(axis=0) / np.maximum(
-            category_sums.sum(axis=0), 1.0
+        metrics[EFFICIENCY] = category_ns[own_rows].sum(axis=0) / np.maximum(
+            category_ns.sum(axis=0), 1.0
         )
-    by_category = dict(zip(times.categories, mean_ns, strict=True))
+    mean_by_category = dict(zip(times.categories, mean_ns, strict=True))
     for metric, category in CATEGORY_OF.items():
-        if category in by_category:
-            metrics[metric] = np.asarray(by_category[category])
+        if category in mean_by_category:
+            metrics[metric] = np.asarray(mean_by_category[category])
     return metrics
 
 
@@ -92,14 +92,13 @@ class Difference:
     compute_ns: Floats
 
 
-def difference(residuals: Residuals, other_residuals: Residuals) -> Difference:
-    """Compare every rank's compute time in the steps that both runs reached."""
-    ranks = tuple(rank for rank in residuals.ranks if rank in set(other_residuals.ranks))
-    count = min(len(residuals.steps), len(other_residuals.steps))
-    own_ns = residuals.compute_ns[[residuals.ranks.index(rank) for rank in ranks], :count]
-    other_ns = other_residuals.compute_ns[
-        [other_residuals.ranks.index(rank) for rank in ranks], :count
-    ]
-    return Difference(
-        ranks, residuals.steps[:count], other_residuals.steps[:count], np.asarray(own_ns - other_ns)
+def difference(residuals: Residuals, other: Residuals) -> Difference:
+    """Subtract another run's compute time from this one's, for ranks and steps that both have."""
+    ranks = tuple(rank for rank in residuals.ranks if rank in set(other.ranks))
+    step_count = min(len(residuals.steps), len(other.steps))
+    own_ns, other_ns = (
+        run.compute_ns[[run.ranks.index(rank) for rank in ranks], :step_count]
+        for run in (residuals, other)
     )
+    steps, other_steps = (run.steps[:step_count] for run in (residuals, other))
+    return Difference(ranks, steps, other_steps, np.asarray(own_ns - other_ns))

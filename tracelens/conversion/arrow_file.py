@@ -27,9 +27,9 @@ from tracelens.conversion.messages import (
     LEAD,
     MAGIC,
     NO_CHECKSUM,
+    add_blocks_to_footer,
+    fill_in_checksum,
     messages,
-    with_blocks,
-    with_checksum,
 )
 from tracelens.conversion.tally import Tally
 from tracelens.errors import NotATrace
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tracelens.schema.side import Process, SideTables
-
-__all__ = ["GrowingFile", "read_growing", "write_events"]
 
 _FIRST_VERSION: Final = 1  # without the constant columns, checksums and a summary
 
@@ -81,7 +79,7 @@ class GrowingFile:
             raise
         self._process = side.process
         self._written = io.BytesIO()
-        schema = self._schema.with_metadata(self._labelled(side).to_metadata())
+        schema = self._schema.with_metadata(self._with_file_version(side).to_metadata())
         self._writer = pa.ipc.new_stream(self._written, schema, options=WRITE_OPTIONS)
 
     def __enter__(self) -> Self:
@@ -96,12 +94,12 @@ class GrowingFile:
         Raises:
             OSError: there is no room.
         """
-        self._count(batch)
+        self._tally_batch(batch)
         if self._version == _FIRST_VERSION:
             self._writer.write_batch(batch)
             self._flush(checksum=False)
             return
-        columns = [*batch.columns, *_constants(self._process, batch.num_rows)]
+        columns = [*batch.columns, *_make_constant_columns(self._process, batch.num_rows)]
         file_batch = pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)
         self._writer.write_batch(file_batch, custom_metadata={CHECKSUM_KEY: NO_CHECKSUM})
         self._flush(checksum=True)
@@ -115,14 +113,15 @@ class GrowingFile:
         os.fdatasync(self._descriptor)
 
     def finish(self, side: SideTables) -> None:
-        """Make it a whole Arrow file, with the side tables as they are at the end.
+        """Append the footer, with the final side tables, so that it is a whole Arrow file.
 
         Raises:
             OSError: there is no room.
         """
-        side = self._labelled(side)
-        renamed = (side.process.role, side.process.rank) != (self._process.role, self._process.rank)
-        if renamed and self._empty_batch is not None:
+        side = self._with_file_version(side)
+        process, before = side.process, self._process
+        has_new_rank = (process.role, process.rank) != (before.role, before.rank)
+        if has_new_rank and self._empty_batch is not None:
             self._process = side.process
             self.append(self._empty_batch)
         self._writer.close()
@@ -132,7 +131,8 @@ class GrowingFile:
         content = mmap.mmap(self._descriptor, self.length, prot=mmap.PROT_READ)
         file_messages = list(messages(memoryview(content)))
         metadata = side.to_metadata(self._tally.summary(side))
-        footer = with_blocks(_empty_footer(self._schema.with_metadata(metadata)), file_messages)
+        empty_footer = _empty_footer(self._schema.with_metadata(metadata))
+        footer = add_blocks_to_footer(empty_footer, file_messages)
         self._append(END + footer + struct.pack("<i", len(footer)) + MAGIC)
         self.sync()
 
@@ -146,33 +146,33 @@ class GrowingFile:
     def _schema(self) -> pa.Schema:
         return EVENT_SCHEMA if self._version == _FIRST_VERSION else FILE_SCHEMA
 
-    def _labelled(self, side: SideTables) -> SideTables:
+    def _with_file_version(self, side: SideTables) -> SideTables:
         """Return side tables that tell the version of the file, not that of the recorder."""
         return replace(side, process=replace(side.process, schema=self._version))
 
-    def _count(self, batch: pa.RecordBatch) -> None:
+    def _tally_batch(self, batch: pa.RecordBatch) -> None:
         self._tally.add(batch)
         self._empty_batch = batch.slice(0, 0)
 
     def _resume(self, path: Path) -> None:
-        """Find out the version of the file's begin, and count its events."""
-        content = mapped(path).slice(len(LEAD))
+        """Find the version of the file, and tally the events that it has."""
+        stream_content = mapped(path).slice(len(LEAD))
         try:
-            if set(FILE_SCHEMA.names) - set(pa.ipc.read_schema(content).names):
+            if set(FILE_SCHEMA.names) - set(pa.ipc.read_schema(stream_content).names):
                 self._version = _FIRST_VERSION
-            for batch in _read_stream(content):
-                self._count(batch)
+            for batch in _read_stream(stream_content):
+                self._tally_batch(batch)
         except (pa.ArrowException, OSError, ValueError, LookupError) as error:
             raise NotATrace(f"{path.name} is damaged ({error})") from error
 
     def _flush(self, *, checksum: bool) -> None:
-        """Append what the writer has written of a batch; no schema where the file has it already."""
+        """Append the bytes of the last written batch; without the schema if the file has it."""
         has_schema = not self._fresh and self._writer.stats.num_record_batches == 1
         with self._written.getbuffer() as written_bytes:
-            begin = next(messages(written_bytes, 0)).end if has_schema else 0
-            with written_bytes[begin:] as new_bytes:
+            new_begin = next(messages(written_bytes, 0)).end if has_schema else 0
+            with written_bytes[new_begin:] as new_bytes:
                 if checksum:
-                    with_checksum(new_bytes)
+                    fill_in_checksum(new_bytes)
                 self._append(new_bytes)
         self._written.seek(0)
         self._written.truncate()
@@ -186,28 +186,26 @@ class GrowingFile:
         self.length += length
 
 
-def read_growing(path: Path, length: int) -> list[pa.RecordBatch]:
-    """Read the events in the first bytes of a file, which are whole; none if there are no bytes.
-
-    Returns batches in `EVENT_SCHEMA`.
+def read_growing(path: Path, length_bytes: int) -> list[pa.RecordBatch]:
+    """Read the batches, in `EVENT_SCHEMA`, in the first `length_bytes` of an unfinished file.
 
     Raises:
         NotATrace: it is no regular file, or would grow out of proportion.
         FileNotFoundError: there is no such file.
         OSError: it cannot be read, or is shorter.
     """
-    if not length:
+    if not length_bytes:
         return []
-    content = mapped(path).slice(0, length)
-    Growth(length).add_all(memoryview(content))
-    batches = list(_read_stream(content.slice(len(LEAD))))
+    file_content = mapped(path).slice(0, length_bytes)
+    Growth(length_bytes).add_all(memoryview(file_content))
+    batches = list(_read_stream(file_content.slice(len(LEAD))))
     for batch in batches:
         batch.validate(full=True)
     return batches
 
 
 def read_samples(path: Path) -> list[pa.RecordBatch]:
-    """Read the sampled stacks of a process, as many batches as are whole, in `SAMPLE_SCHEMA`.
+    """Read a process's sampled stacks in `SAMPLE_SCHEMA`: the batches before any damage.
 
     Raises:
         NotATrace: it is no regular file, beyond its limit, or would grow out of proportion.
@@ -240,7 +238,7 @@ def _check_names(schema: pa.Schema) -> None:
 def write_events(
     path: Path, events: pa.Table, side: SideTables, batch_rows: int = BATCH_ROWS
 ) -> None:
-    """Write one process's events, given in `EVENT_SCHEMA`, sorted by start and compressed.
+    """Write one process's events, a table in `EVENT_SCHEMA`, as a compressed file sorted by start.
 
     The file appears under its name only when it is complete, also if two processes write it.
 
@@ -248,15 +246,15 @@ def write_events(
         OSError: there is no room.
     """
     table = events.sort_by("start_ns").unify_dictionaries()
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    unfinished_path = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
-        with GrowingFile(unfinished, side) as file:
+        with GrowingFile(unfinished_path, side) as file:
             for batch in table.combine_chunks().to_batches(max_chunksize=batch_rows):
                 file.append(batch)
             file.finish(side)
-        unfinished.replace(path)
+        unfinished_path.replace(path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        unfinished_path.unlink(missing_ok=True)
 
 
 def _read_stream(stream: pa.Buffer) -> Iterator[pa.RecordBatch]:
@@ -265,19 +263,19 @@ def _read_stream(stream: pa.Buffer) -> Iterator[pa.RecordBatch]:
             yield batch.select(EVENT_SCHEMA.names).replace_schema_metadata(None)
 
 
-def _constants(process: Process, rows: int) -> list[pa.Array[Any]]:
+def _make_constant_columns(process: Process, row_count: int) -> list[pa.Array[Any]]:
     """Return the columns that are the same in all rows."""
-    name = stem(process.role, process.rank, process.pid)
-    zeros = pa.py_buffer(np.zeros(rows, np.int8).data)
-    indices = pa.Array.from_buffers(pa.int8(), rows, [None, zeros])
-    values = (pa.array([process.rank], pa.int32()), pa.array([name], pa.string()))
-    return [pa.DictionaryArray.from_arrays(indices, value, safe=False) for value in values]
+    process_name = stem(process.role, process.rank, process.pid)
+    zero_codes = pa.py_buffer(np.zeros(row_count, np.int8).data)
+    indices = pa.Array.from_buffers(pa.int8(), row_count, [None, zero_codes])
+    words = (pa.array([process.rank], pa.int32()), pa.array([process_name], pa.string()))
+    return [pa.DictionaryArray.from_arrays(indices, word, safe=False) for word in words]
 
 
 def _empty_footer(schema: pa.Schema) -> bytes:
     """Return the footer of a file with this schema and nothing else."""
     sink = io.BytesIO()
     pa.ipc.new_file(sink, schema).close()
-    content = sink.getvalue()
-    (size,) = struct.unpack_from("<i", content, len(content) - len(MAGIC) - 4)
-    return content[-len(MAGIC) - 4 - size : -len(MAGIC) - 4]
+    file_content = sink.getvalue()
+    (footer_bytes,) = struct.unpack_from("<i", file_content, len(file_content) - len(MAGIC) - 4)
+    return file_content[-len(MAGIC) - 4 - footer_bytes : -len(MAGIC) - 4]

@@ -16,18 +16,18 @@ import numpy as np
 from tracelens.conversion.columns import (
     FOREVER,
     UNKNOWN_DEPTH,
-    OnDevice,
+    DeviceTimes,
     RecordChunk,
-    depths,
-    ends_of,
+    compute_ends,
+    count_depths,
     join,
     pick,
     split_fields,
     to_batch,
 )
-from tracelens.conversion.definitions import TYPES, UNKNOWN, Meanings, meanings_of
+from tracelens.conversion.definitions import TYPES, UNKNOWN, DefinitionTable, tabulate_definitions
 from tracelens.conversion.folder import Progress
-from tracelens.conversion.retention import SampledEvents, Sampling, groups, phases, thin
+from tracelens.conversion.retention import SampledEvents, Sampling, number_phases, number_rows, thin
 from tracelens.schema.rules import NEGATIVE
 from tracelens.schema.vocabulary import OUTLASTED
 
@@ -40,42 +40,40 @@ if TYPE_CHECKING:
     from tracelens.conversion.columns import Fields, Records
     from tracelens.schema.side import Definition, Retention, Thread
 
-__all__ = ["BATCH_ROWS", "ChunkMode", "Conversion"]
-
 BATCH_ROWS: Final = 1 << 16
 _MOST_WAITING: Final = 1 << 20  # records that wait for their turn
 _MOST_KEPT: Final = 24 << 20  # bytes
-_MOST_REACHING: Final = 1 << 16  # depths end there, too
+_MAX_REMEMBERED: Final = 1 << 16  # depths end there, too
 _SPAN, _DEVICE = TYPES.index("span"), TYPES.index("device")
 
 
 class ChunkMode(NamedTuple):
     """How a chunk is to be converted.
 
-    `hold` back what may change; `last`: there is no more; spans of some origins
-    (`released`) are not held any longer.
+    `holds_back`: events that may still change are returned, not converted. `is_last`: none follows.
+    `released_origins`: open spans of these origins are not held back any longer.
     """
 
-    hold: bool = False
-    last: bool = False
-    released: Ints = np.empty(0, np.int64)
+    holds_back: bool = False
+    is_last: bool = False
+    released_origins: Ints = np.empty(0, np.int64)
 
 
 class _Spans(NamedTuple):
-    """Events as the search for what lies around them needs them; `row` of the meanings."""
+    """Columns of events, [event]; `end_ns` is `FOREVER` of an open span."""
 
     thread: Array
-    start: Ints
-    end: Ints
+    start_ns: Ints
+    end_ns: Ints
     step: Array
-    row: Array
+    definition_row: Array
 
     @classmethod
     def none(cls) -> Self:
         return cls(*(np.empty(0, np.int64) for _ in cls._fields))
 
     def and_(self, other: _Spans) -> _Spans:
-        return _Spans(*map(np.append, self, other)) if len(self.start) else other
+        return _Spans(*map(np.append, self, other)) if len(self.start_ns) else other
 
     def take(self, where: Indices) -> _Spans:
         return _Spans(*(values[where] for values in self))
@@ -84,7 +82,9 @@ class _Spans(NamedTuple):
 class Conversion:
     """Makes batches of the records fed to it, and passes them to `sink`.
 
-    It goes on where `folder` says that an earlier one stopped, and counts on from there.
+    It resumes at the `progress` of an earlier conversion. `lost` counts unusable events by reason,
+    `thinned` events that sampling removed, by kind. `latest_ns` is the last row's begin, `sorted`
+    tells whether no row before it began later.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Conversion:
         batch_rows: int = BATCH_ROWS,
         max_waiting: int = _MOST_WAITING,
     ) -> None:
+        """Start; at most `max_waiting` events wait for ones that begin earlier."""
         _keep_memory()
         self._batch_rows = batch_rows
         self._max_waiting = max_waiting
@@ -107,164 +108,192 @@ class Conversion:
         self._sink = sink
         every = retention.every
         self._sampling = None if every is None else Sampling(every, retention.burst)
-        self._around = _Spans.none()
+        self._enclosing_spans = _Spans.none()
         self._waiting = RecordChunk.concatenated(())
-        self._device: list[Records] = []
-        self._known = 0
-        self._meanings: Meanings = meanings_of(())
-        self._in_flight = np.zeros(1, np.bool_)
+        self._device_records: list[Records] = []
+        self._definition_count = 0
+        self._definitions: DefinitionTable = tabulate_definitions(())
+        self._in_flight = np.zeros(1, np.bool_)  # [thread]
 
-    def learn(self, definitions: Sequence[Definition], threads: Iterable[Thread]) -> None:
-        """Take the definitions of the numbers in records: all those of before, and more."""
-        if len(definitions) != self._known:
-            self._known = len(definitions)
-            self._meanings = meanings_of(definitions)
-        flying = [row.index for row in threads if row.in_flight]
-        self._in_flight = np.zeros(max(flying, default=-1) + 2, np.bool_)
-        self._in_flight[flying] = True
+    def set_definitions(self, definitions: Sequence[Definition], threads: Iterable[Thread]) -> None:
+        """Replace the definitions by these, which include all earlier ones, and the threads."""
+        if len(definitions) != self._definition_count:
+            self._definition_count = len(definitions)
+            self._definitions = tabulate_definitions(definitions)
+        flight_threads = [thread.index for thread in threads if thread.in_flight]
+        self._in_flight = np.zeros(max(flight_threads, default=-1) + 2, np.bool_)  # [thread]
+        self._in_flight[flight_threads] = True
 
-    def knows_all(self, records: Records) -> bool:
+    def has_all_definitions(self, records: Records) -> bool:
         """Return True if the definitions of all these records are known."""
-        return bool((self._meanings.rows(records["definition"]) != UNKNOWN).all())
+        return bool((self._definitions.find_rows(records["definition"]) != UNKNOWN).all())
 
-    def feed(self, chunk: RecordChunk, ahead: Records, mode: ChunkMode) -> RecordChunk:
-        """Convert a chunk; return what is held back, with its depths.
+    def feed(self, chunk: RecordChunk, next_records: Records, mode: ChunkMode) -> RecordChunk:
+        """Convert a chunk; return the events held back, with their depths, to be fed again.
 
         Args:
-            chunk: What comes next, and what was held back before.
-            ahead: What comes after it. Unless something may be held back, nothing that begins later
-                is converted before it, so that rows are sorted.
-            mode: How.
+            chunk: The next records, and those that an earlier call held back.
+            next_records: The records after the chunk. Unless the mode holds back, events that begin
+                after the first of them wait for a later call, so that rows are sorted.
+            mode: What to hold back.
         """
-        events, on_device = self._events(chunk, ahead)
+        events, device_times = self._split_chunk(chunk, next_records)
         pool = RecordChunk.concatenated([self._waiting, events]).sorted()
-        count = self._ready_count(pool.records["start_ns"], ahead, mode)
-        self._waiting = pool.slice_rows(count, None)
-        ready_chunk = pool.slice_rows(0, count)
-        return self._convert(ready_chunk, on_device, mode) if count else ready_chunk
+        ready_count = self._count_ready(pool.records["start_ns"], next_records, mode)
+        self._waiting = pool.slice_rows(ready_count, None)
+        ready_chunk = pool.slice_rows(0, ready_count)
+        return self._convert(ready_chunk, device_times, mode) if ready_count else ready_chunk
 
-    def _events(self, chunk: RecordChunk, ahead: Records) -> tuple[RecordChunk, OnDevice]:
-        """Separate what is no event, or none that makes sense, and count the latter."""
-        rows = self._meanings.rows(chunk.records["definition"])
-        types = self._meanings.type[rows]
+    def _split_chunk(
+        self, chunk: RecordChunk, next_records: Records
+    ) -> tuple[RecordChunk, DeviceTimes]:
+        """Return the usable events of a chunk, and the device times in it and in records around it.
+
+        Events of no known definition, or that end before they begin, are counted in `lost`.
+        """
+        table = self._definitions
+        definition_rows = table.find_rows(chunk.records["definition"])
+        type_codes = table.type[definition_rows]
         ends_ns = chunk.records["end_ns"]
-        is_known = rows != UNKNOWN
+        is_known = definition_rows != UNKNOWN
         is_forward = (
-            (types != _SPAN) | (ends_ns == 0) | (np.abs(ends_ns) >= chunk.records["start_ns"])
+            (type_codes != _SPAN) | (ends_ns == 0) | (np.abs(ends_ns) >= chunk.records["start_ns"])
         )
-        self.lost["unknown definition"] += len(rows) - int(is_known.sum())
+        self.lost["unknown definition"] += len(definition_rows) - int(is_known.sum())
         self.lost[NEGATIVE] += int((is_known & ~is_forward).sum())
-        events = chunk.where(is_known & is_forward & (types != _DEVICE))
-        if not self._meanings.times_devices:
-            return events, OnDevice.from_records(None)
-        is_device_time = self._meanings.type[self._meanings.rows(ahead["definition"])] == _DEVICE
-        self._device = [*self._device[-1:], pick(chunk.records, np.flatnonzero(types == _DEVICE))]
-        device_records = [*self._device, pick(ahead, np.flatnonzero(is_device_time))]
-        return events, OnDevice.from_records(join(device_records))
+        events = chunk.where(is_known & is_forward & (type_codes != _DEVICE))
+        if not table.times_devices:
+            return events, DeviceTimes.from_records(None)
+        next_type_codes = table.type[table.find_rows(next_records["definition"])]
+        own_records = pick(chunk.records, np.flatnonzero(type_codes == _DEVICE))
+        self._device_records = [
+            *self._device_records[-1:],
+            own_records,
+        ]  # of the chunk before and of this one
+        device_records = [
+            *self._device_records,
+            pick(next_records, np.flatnonzero(next_type_codes == _DEVICE)),
+        ]
+        return events, DeviceTimes.from_records(join(device_records))
 
-    def _ready_count(self, starts: Ints, ahead: Records, mode: ChunkMode) -> int:
-        """Return the number of sorted records to convert now."""
-        if mode.hold or mode.last or len(starts) > self._max_waiting or not len(ahead):
-            return len(starts)
-        return int(np.searchsorted(starts, ahead["start_ns"].min()))
+    def _count_ready(self, starts_ns: Ints, next_records: Records, mode: ChunkMode) -> int:
+        """Return the number of records that begin at `starts_ns`, sorted, to convert now."""
+        count = len(starts_ns)
+        if mode.holds_back or mode.is_last or count > self._max_waiting or not len(next_records):
+            return count
+        return int(np.searchsorted(starts_ns, next_records["start_ns"].min()))
 
-    def _convert(self, chunk: RecordChunk, on_device: OnDevice, mode: ChunkMode) -> RecordChunk:
+    def _convert(
+        self, chunk: RecordChunk, device_times: DeviceTimes, mode: ChunkMode
+    ) -> RecordChunk:
+        """Pass on the events to keep as batches, and return those that are held back.
+
+        Depths and sampling also see the spans of earlier chunks that may enclose this one's.
+        """
         fields = split_fields(chunk.records)
-        rows = self._meanings.rows(fields["definition"])
-        types = self._meanings.type.take(rows)
-        ends = ends_of(fields, types)
-        chunk_spans = _Spans(fields["thread"], fields["start_ns"], ends, fields["step"], rows)
-        spans = self._around.and_(chunk_spans)
-        remembered_count = len(self._around.start)
-        all_depths = depths(spans.thread, spans.start, spans.end)
-        depth = np.where(chunk.depth == UNKNOWN_DEPTH, all_depths[remembered_count:], chunk.depth)
-        is_open = (ends == FOREVER) & (types == _SPAN)
-        is_kept, is_held = self._choose(chunk, spans, all_depths, mode)
-        if mode.hold:
-            is_released = is_open & np.isin(chunk.origin, mode.released)
+        definition_rows = self._definitions.find_rows(fields["definition"])
+        type_codes = self._definitions.type.take(definition_rows)
+        ends_ns = compute_ends(fields, type_codes)
+        threads, starts_ns, steps = (fields[name] for name in ("thread", "start_ns", "step"))
+        chunk_spans = _Spans(threads, starts_ns, ends_ns, steps, definition_rows)
+        spans = self._enclosing_spans.and_(chunk_spans)
+        remembered_count = len(self._enclosing_spans.start_ns)
+        span_depths = count_depths(spans.thread, spans.start_ns, spans.end_ns)
+        new_depths = span_depths[remembered_count:]
+        depths = np.where(chunk.depth == UNKNOWN_DEPTH, new_depths, chunk.depth)
+        is_open = (ends_ns == FOREVER) & (type_codes == _SPAN)
+        is_kept, is_held = self._choose_events(chunk, spans, span_depths, mode)
+        if mode.holds_back:
+            is_released = is_open & np.isin(chunk.origin, mode.released_origins)
             self.lost[OUTLASTED] += int(is_released.sum())
             is_held |= is_open & ~is_released
-        self._count_thinned(rows[~is_kept & ~is_held])
-        self._emit(is_kept & ~is_held, fields, rows, depth, on_device)
+        self._count_thinned(definition_rows[~is_kept & ~is_held])
+        self._pass_on_batches(is_kept & ~is_held, fields, definition_rows, depths, device_times)
         self._remember(spans, np.append(np.zeros(remembered_count, np.bool_), is_held))
-        held_rows = np.flatnonzero(is_held)
-        held_chunk = RecordChunk(
-            pick(chunk.records, held_rows), chunk.origin[held_rows], depth[held_rows]
-        )
-        if mode.hold:
+        held_chunk = chunk._replace(depth=depths).take(np.flatnonzero(is_held))
+        if mode.holds_back:
             return held_chunk
         self._waiting = RecordChunk.concatenated([held_chunk, self._waiting])
-        return held_chunk.take(held_rows[:0])
+        return RecordChunk.concatenated(())
 
-    def _choose(
-        self, chunk: RecordChunk, spans: _Spans, depths: Ints, mode: ChunkMode
+    def _choose_events(
+        self, chunk: RecordChunk, spans: _Spans, span_depths: Ints, mode: ChunkMode
     ) -> tuple[Flags, Flags]:
-        """Return, for each event of the chunk, whether it is kept, and whether that is undecided yet."""
+        """Return two flags per event of the chunk: sampling keeps it, and that is undecided yet.
+
+        `spans`, and their depths, are remembered ones and, from `first_row` on, the chunk's events.
+        """
         chunk_size = len(chunk.records)
         if self._sampling is None:
             return np.ones(chunk_size, np.bool_), np.zeros(chunk_size, np.bool_)
-        meanings, remembered_count = self._meanings, len(spans.start) - chunk_size
-        is_over = np.append(spans.end[:remembered_count] != FOREVER, chunk.records["end_ns"] > 0)
+        table, rows, first_row = (
+            self._definitions,
+            spans.definition_row,
+            len(spans.step) - chunk_size,
+        )
+        was_fed_before = chunk.depth != UNKNOWN_DEPTH
+        columns_of_group = (table.kind.codes, table.op.codes, table.communicator, table.shard)
         events = SampledEvents(
             thread=spans.thread,
-            start=spans.start,
-            end=spans.end,
+            start_ns=spans.start_ns,
+            end_ns=spans.end_ns,
             step=spans.step,
-            depth=depths,
-            phase=phases(meanings.kind, meanings.op)[spans.row],
-            group=groups(
-                meanings.kind.codes, meanings.op.codes, meanings.communicator, meanings.shard
-            )[spans.row],
-            span=meanings.type[spans.row] == _SPAN,
-            over=is_over,
-            waited=np.append(np.zeros(remembered_count, np.bool_), chunk.depth != UNKNOWN_DEPTH),
+            depth=span_depths,
+            phase=number_phases(table.kind, table.op)[rows],
+            group=number_rows(*columns_of_group)[rows],
+            is_span=table.type[rows] == _SPAN,
+            has_ended=np.append(spans.end_ns[:first_row] != FOREVER, chunk.records["end_ns"] > 0),
+            was_undecided=np.append(np.zeros(first_row, np.bool_), was_fed_before),
         )
-        thinned = thin(events, self._sampling, self._in_flight, continues=mode.hold, last=mode.last)
-        return thinned.kept[remembered_count:], thinned.undecided[remembered_count:]
+        kept, undecided = thin(
+            events, self._sampling, self._in_flight, continues=mode.holds_back, is_last=mode.is_last
+        )
+        return kept[first_row:], undecided[first_row:]
 
-    def _count_thinned(self, rows: Int32s) -> None:
-        kinds = self._meanings.kind
-        counts = np.bincount(kinds.codes[rows], minlength=len(kinds.words))
-        for word, count in zip(kinds.words.to_pylist(), counts.tolist(), strict=True):
-            self.thinned[str(word)] += count
+    def _count_thinned(self, definition_rows: Int32s) -> None:
+        kinds = self._definitions.kind
+        counts = np.bincount(kinds.codes[definition_rows], minlength=len(kinds.words))
+        for kind, count in zip(kinds.words.to_pylist(), counts.tolist(), strict=True):
+            self.thinned[str(kind)] += count
 
-    def _emit(
+    def _pass_on_batches(
         self,
         is_kept: Flags,
         fields: Fields,
-        rows: Int32s,
-        depth: Ints,
-        on_device: OnDevice,
+        definition_rows: Int32s,
+        depths: Ints,
+        device_times: DeviceTimes,
     ) -> None:
+        """Make batches of the events that are kept, and pass each to the sink."""
         if not is_kept.all():
             fields = {name: values[is_kept] for name, values in fields.items()}
-            rows, depth = rows[is_kept], depth[is_kept]
-        batch_count = -(-len(rows) // self._batch_rows)
-        bounds = np.linspace(0, len(rows), batch_count + 1, dtype=int).tolist()
-        for batch in itertools.starmap(slice, itertools.pairwise(bounds)):
-            batch_fields = {name: values[batch] for name, values in fields.items()}
+            definition_rows, depths = definition_rows[is_kept], depths[is_kept]
+        batch_count = -(-len(definition_rows) // self._batch_rows)
+        batch_bounds = np.linspace(0, len(definition_rows), batch_count + 1, dtype=int).tolist()
+        for batch_rows in itertools.starmap(slice, itertools.pairwise(batch_bounds)):
+            batch_fields = {name: values[batch_rows] for name, values in fields.items()}
             start_ns = batch_fields["start_ns"]
             self.sorted &= self.latest_ns <= int(start_ns[0])
             self.latest_ns = max(self.latest_ns, int(start_ns[-1]))
             self._sink(
                 to_batch(
                     batch_fields,
-                    rows[batch],
-                    depth[batch],
-                    self._meanings,
-                    on_device,
+                    definition_rows[batch_rows],
+                    depths[batch_rows],
+                    self._definitions,
+                    device_times,
                 )
             )
 
     def _remember(self, spans: _Spans, is_held: Flags) -> None:
-        """Keep spans that may contain later events; what is held back is fed again.
+        """Remember spans that may contain later events, except those held back: they are fed again.
 
-        That is what lasts longer than all that its own thread began: other threads may be far ahead.
+        These spans end after the latest begin on their own thread: other threads may be far ahead.
         """
-        latest_begins = np.full(int(spans.thread.max()) + 1, spans.start.min())
-        np.maximum.at(latest_begins, spans.thread, spans.start)
-        reaching_spans = np.flatnonzero((spans.end > latest_begins[spans.thread]) & ~is_held)
-        self._around = spans.take(reaching_spans[-_MOST_REACHING:])
+        latest_start_ns = np.full(int(spans.thread.max()) + 1, spans.start_ns.min())  # [thread]
+        np.maximum.at(latest_start_ns, spans.thread, spans.start_ns)
+        is_lasting = (spans.end_ns > latest_start_ns[spans.thread]) & ~is_held
+        self._enclosing_spans = spans.take(np.flatnonzero(is_lasting)[-_MAX_REMEMBERED:])
 
 
 def _keep_memory() -> None:

@@ -33,25 +33,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tracelens.arrays import Flags, Indices, Int8s, Int32s, Ints, UInt16s, UInt64s
-    from tracelens.conversion.definitions import Column, Meanings
-
-__all__ = [
-    "FOREVER",
-    "SLOT",
-    "UNKNOWN_DEPTH",
-    "Fields",
-    "OnDevice",
-    "RecordChunk",
-    "Records",
-    "by_thread",
-    "depths",
-    "ends_of",
-    "join",
-    "null_column",
-    "pick",
-    "split_fields",
-    "to_batch",
-]
+    from tracelens.conversion.definitions import Column, DefinitionTable
 
 UNKNOWN_DEPTH: Final = -1  # depth of what was not fed before
 
@@ -91,21 +73,21 @@ _NUMBER_BITS = np.uint64(48)
 _DEVICE_MARK = np.uint64(TIMED_ON_DEVICE) >> _NUMBER_BITS
 
 
-def pick(records: Records, where: Indices) -> Records:
-    """Select records; as rows of integers, because numpy copies structures field by field."""
-    if len(where) == len(records) and bool((np.diff(where) == 1).all()):
+def pick(records: Records, indices: Indices) -> Records:
+    """Select records by index; as rows of integers: numpy copies structures field by field."""
+    if len(indices) == len(records) and bool((np.diff(indices) == 1).all()):
         return records
-    picked: Records = _as_words(records)[where].reshape(-1).view(SLOT)
+    picked: Records = _as_words(records)[indices].reshape(-1).view(SLOT)
     return picked
 
 
 def join(parts: Sequence[Records]) -> Records:
     """Put records one after the other; as rows of integers, for the same reason."""
-    filled = [part for part in parts if len(part)]
-    if len(filled) == 1:
-        return filled[0]
-    words = [np.empty((0, RECORD_BYTES // _WORD), np.int64), *map(_as_words, filled)]
-    joined: Records = np.concatenate(words).reshape(-1).view(SLOT)
+    nonempty_parts = [part for part in parts if len(part)]
+    if len(nonempty_parts) == 1:
+        return nonempty_parts[0]
+    word_rows = [np.empty((0, RECORD_BYTES // _WORD), np.int64), *map(_as_words, nonempty_parts)]
+    joined: Records = np.concatenate(word_rows).reshape(-1).view(SLOT)
     return joined
 
 
@@ -114,16 +96,17 @@ def _as_words(records: Records) -> Ints:
 
 
 def split_fields(records: Records) -> Fields:
-    """Copy each field into an array of its own: block by block, which is kind to caches."""
+    """Copy each field into an array of its own, [record]; by blocks, which fit into a CPU cache."""
     word_rows = _as_words(records)
     word_columns = np.empty((word_rows.shape[1], len(word_rows)), np.int64)
-    for first in range(0, len(word_rows), _BLOCK):
-        block = slice(first, first + _BLOCK)
-        word_columns[:, block] = word_rows[block].T
-    return {name: _field(word_columns, name) for name in SLOT.names or ()}
+    for first_row in range(0, len(word_rows), _BLOCK):
+        block_rows = slice(first_row, first_row + _BLOCK)
+        word_columns[:, block_rows] = word_rows[block_rows].T
+    return {name: _extract_field(word_columns, name) for name in SLOT.names or ()}
 
 
-def _field(word_columns: Ints, name: str) -> Array:
+def _extract_field(word_columns: Ints, name: str) -> Array:
+    """Return one field of all records, [record], from their 8-byte words, [word, record]."""
     assert SLOT.fields is not None
     dtype, offset, *_ = SLOT.fields[name]
     word_index, byte_offset = divmod(offset, _WORD)
@@ -133,199 +116,206 @@ def _field(word_columns: Ints, name: str) -> Array:
     )
 
 
-def ends_of(fields: Fields, types: Int8s) -> Ints:
+def compute_ends(fields: Fields, type_codes: Int8s) -> Ints:
     """Return the end of each event, ns: `FOREVER` if it is open, its begin if it is no span."""
-    end: Ints = np.abs(fields["end_ns"])
-    end[end == 0] = FOREVER
-    momentary = types != _SPAN
-    end[momentary] = fields["start_ns"][momentary]
-    return end
+    ends_ns: Ints = np.abs(fields["end_ns"])
+    ends_ns[ends_ns == 0] = FOREVER
+    is_no_span = type_codes != _SPAN
+    ends_ns[is_no_span] = fields["start_ns"][is_no_span]
+    return ends_ns
 
 
 def to_batch(
     fields: Fields,
-    rows: Int32s,
-    depth: Ints,
-    meanings: Meanings,
-    on_device: OnDevice,
+    definition_rows: Int32s,
+    depths: Ints,
+    definitions: DefinitionTable,
+    device_times: DeviceTimes,
 ) -> pa.RecordBatch:
-    """Build the columns of records whose definitions are the `rows` of `meanings`, at least one."""
-    types = meanings.type.take(rows)
-    spans, counters = types == _SPAN, types == _COUNTER
-    start, request = fields["start_ns"], fields["request"]
-    ends = ends_of(fields, types)
-    no_request = counters | (request == NO_REQUEST) | on_device.named_by(request)
+    """Build a batch in `EVENT_SCHEMA` of at least one event; all arrays are [event].
+
+    `definition_rows` are rows of `definitions`; `depths` count the spans around each event.
+    """
+    type_codes = definitions.type.take(definition_rows)
+    is_span, is_counter = type_codes == _SPAN, type_codes == _COUNTER
+    start_ns, request = fields["start_ns"], fields["request"]
+    end_ns = compute_ends(fields, type_codes)
+    has_no_request = is_counter | (request == NO_REQUEST) | device_times.names_device_time(request)
     columns: dict[str, pa.Array[Any]] = {
-        "start_ns": _array(start),
-        "duration_ns": _unless(ends - start, ends == FOREVER),
-        "type": _coded(types, _TYPE_WORDS),
-        "status": _coded(_statuses(fields, spans), _STATUS_WORDS),
-        "thread": _array(fields["thread"]),
-        "depth": _array(np.minimum(depth, NO_SHORT).astype(np.uint16)),
-        "step": _array(fields["step"]),
-        "request": _unless(request, no_request),
-        "value": _unless(request.view(np.float64), ~counters),
-        **{name: _unless_is(fields[name], NO_SHORT) for name in ("micro_step", "queue_depth")},
-        "seq": _unless_is(fields["seq"], NO_SEQ),
-        **{name: _unless_negative(fields[name]) for name in ("bytes", "bucket", "peer", "key")},
-        **_of_definitions(rows, meanings),
-        **on_device.columns(np.where(spans, request, NO_REQUEST)),
+        "start_ns": _wrap_array(start_ns),
+        "duration_ns": _null_where(end_ns - start_ns, end_ns == FOREVER),
+        "type": _make_word_column(type_codes, _TYPE_WORDS),
+        "status": _make_word_column(_code_statuses(fields, is_span), _STATUS_WORDS),
+        "thread": _wrap_array(fields["thread"]),
+        "depth": _wrap_array(np.minimum(depths, NO_SHORT).astype(np.uint16)),
+        "step": _wrap_array(fields["step"]),
+        "request": _null_where(request, has_no_request),
+        "value": _null_where(request.view(np.float64), ~is_counter),
+        **{
+            name: _null_where_equal(fields[name], NO_SHORT)
+            for name in ("micro_step", "queue_depth")
+        },
+        "seq": _null_where_equal(fields["seq"], NO_SEQ),
+        **{name: _null_where_negative(fields[name]) for name in ("bytes", "bucket", "peer", "key")},
+        **_make_definition_columns(definition_rows, definitions),
+        **device_times.make_columns(np.where(is_span, request, NO_REQUEST)),
     }
     arrays = [
-        columns.get(field.name) or null_column(len(start), field.type) for field in EVENT_SCHEMA
+        columns.get(field.name) or null_column(len(start_ns), field.type) for field in EVENT_SCHEMA
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
 
 
-def _statuses(fields: Fields, spans: Flags) -> Int8s:
-    estimated = fields["flags"] & ESTIMATED
-    codes = (estimated * _ESTIMATED).astype(np.int8)
-    end = fields["end_ns"]
-    codes[spans & (end < 0)] = _EXCEPTION
-    codes[spans & (end == 0)] = _OPEN
-    return codes
+def _code_statuses(fields: Fields, is_span: Flags) -> Int8s:
+    estimated_flag = fields["flags"] & ESTIMATED
+    status_codes = (estimated_flag * _ESTIMATED).astype(np.int8)
+    signed_end_ns = fields["end_ns"]
+    status_codes[is_span & (signed_end_ns < 0)] = _EXCEPTION
+    status_codes[is_span & (signed_end_ns == 0)] = _OPEN
+    return status_codes
 
 
-def _unless_is(values: Array, absent: int) -> pa.Array[Any]:
-    return _unless(values, values == absent)
+def _null_where_equal(values: Array, absent: int) -> pa.Array[Any]:
+    return _null_where(values, values == absent)
 
 
-def _unless_negative(values: Array) -> pa.Array[Any]:
-    return _unless(values, values < 0)
+def _null_where_negative(values: Array) -> pa.Array[Any]:
+    return _null_where(values, values < 0)
 
 
-def _unless(values: Array, absent: Flags) -> pa.Array[Any]:
-    """Return values, null where they are absent; most columns are complete or empty."""
-    nulls = int(np.count_nonzero(absent))
-    if nulls == len(values):
-        return null_column(nulls, pa.from_numpy_dtype(values.dtype))
-    validity = _buffer(np.packbits(~absent, bitorder="little")) if nulls else None
-    return _array(values, validity, nulls)
+def _null_where(values: Array, is_absent: Flags) -> pa.Array[Any]:
+    """Make a column that is null where values are absent; most columns are complete or empty."""
+    null_count = int(np.count_nonzero(is_absent))
+    if null_count == len(values):
+        return null_column(null_count, pa.from_numpy_dtype(values.dtype))
+    validity = _wrap_buffer(np.packbits(~is_absent, bitorder="little")) if null_count else None
+    return _wrap_array(values, validity, null_count)
 
 
-def _array(values: Array, validity: pa.Buffer | None = None, nulls: int = 0) -> pa.Array[Any]:
-    """Wrap values that lie one after the other; `pa.array` would load numpy.ma, which takes long."""
-    buffers = [validity, _buffer(values)]
-    kind = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(kind, len(values), buffers, null_count=nulls)
+def _wrap_array(values: Array, validity: pa.Buffer | None = None, nulls: int = 0) -> pa.Array[Any]:
+    """Wrap contiguous values as a column; `pa.array` would load numpy.ma, which takes long."""
+    buffers = [validity, _wrap_buffer(values)]
+    value_type = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(value_type, len(values), buffers, null_count=nulls)
 
 
-def _buffer(values: Array) -> pa.Buffer:
+def _wrap_buffer(values: Array) -> pa.Buffer:
     return pa.py_buffer(values.data)
 
 
-def null_column(count: int, kind: pa.DataType) -> pa.Array[Any]:
-    """Return `count` rows of a column without values, which all share the same memory."""
+def null_column(row_count: int, kind: pa.DataType) -> pa.Array[Any]:
+    """Return a column of `row_count` nulls of a type; all such columns share the same memory."""
     if isinstance(kind, pa.DictionaryType):
-        none = null_column(count, kind.index_type)
-        return pa.DictionaryArray.from_arrays(none, pa.array([], kind.value_type), safe=False)
-    nothing = _NOTHING if count << 3 <= _MOST_BYTES else pa.py_buffer(bytes(count << 3))
-    return pa.Array.from_buffers(kind, count, [nothing, nothing], null_count=count)
+        codes = null_column(row_count, kind.index_type)
+        return pa.DictionaryArray.from_arrays(codes, pa.array([], kind.value_type), safe=False)
+    zeros = _NOTHING if row_count << 3 <= _MOST_BYTES else pa.py_buffer(bytes(row_count << 3))
+    return pa.Array.from_buffers(kind, row_count, [zeros, zeros], null_count=row_count)
 
 
-def _coded(codes: Array, words: pa.Array[Any]) -> pa.Array[Any]:
-    absent = codes < 0
-    indexes = _unless(np.maximum(codes, 0), absent)  # some readers look at what is null, too
-    return pa.DictionaryArray.from_arrays(indexes, words, safe=False)
+def _make_word_column(codes: Array, words: pa.Array[Any]) -> pa.Array[Any]:
+    # Without negative codes: some readers look at what is null, too.
+    non_negative_codes = _null_where(np.maximum(codes, 0), codes < 0)
+    return pa.DictionaryArray.from_arrays(non_negative_codes, words, safe=False)
 
 
-def _of_definitions(rows: Int32s, meanings: Meanings) -> dict[str, pa.Array[Any]]:
-    """Columns that are constant for a definition."""
+def _make_definition_columns(
+    definition_rows: Int32s, definitions: DefinitionTable
+) -> dict[str, pa.Array[Any]]:
+    """Make the columns that are constant for a definition."""
 
     def decode_words(column: Column) -> pa.Array[Any]:
-        return _coded(column.codes.take(rows), column.words)
+        return _make_word_column(column.codes.take(definition_rows), column.words)
 
-    def indexes(column: Ints) -> pa.Array[Any]:
-        values = column.take(rows)
-        return _unless(values.astype(np.int32), values == NO_INDEX)
+    def decode_numbers(column: Ints) -> pa.Array[Any]:
+        numbers = column.take(definition_rows)
+        return _null_where(numbers.astype(np.int32), numbers == NO_INDEX)
 
     return {
-        "name": decode_words(meanings.name),
-        "kind": decode_words(meanings.kind),
-        "op": decode_words(meanings.op),
-        "algorithm": decode_words(meanings.algorithm),
-        "communicator": indexes(meanings.communicator),
-        "shard": indexes(meanings.shard),
+        "name": decode_words(definitions.name),
+        "kind": decode_words(definitions.kind),
+        "op": decode_words(definitions.op),
+        "algorithm": decode_words(definitions.algorithm),
+        "communicator": decode_numbers(definitions.communicator),
+        "shard": decode_numbers(definitions.shard),
     }
 
 
 @dataclass(frozen=True, eq=False)
-class OnDevice:
-    """The device times of a process, sorted by the name of their span; `used`: it may have some."""
+class DeviceTimes:
+    """Times of a process's spans on its device, [span], sorted by the request that names the span.
 
-    used: bool
-    names: UInt64s
-    begin: Ints
-    length: Ints
+    `may_exist` is False where no definition of the process is that of device times.
+    """
+
+    may_exist: bool
+    request: UInt64s
+    begin_ns: Ints
+    duration_ns: Ints
     stream: UInt16s
 
     @classmethod
-    def from_records(cls, records: Records | None) -> OnDevice:
-        """Read the records that are device times; those without a sense are passed over."""
-        if records is None:
-            none = np.empty(0, np.int64)
-            return cls(False, none.astype(np.uint64), none, none, none.astype(np.uint16))
-        length = records["end_ns"] - records["start_ns"]
-        is_sound = (records["bytes"] >= 0) & (records["end_ns"] > 0) & (length >= 0)
-        order = np.flatnonzero(is_sound)
-        order = order[np.argsort(records["request"][order], kind="stable")]
-        return cls(
-            True,
-            records["request"][order],
-            records["bytes"][order],
-            length[order],
-            records["thread"][order],
-        )
+    def from_records(cls, records: Records | None) -> DeviceTimes:
+        """Read records of device times, whose `bytes` are the begin, ns; skip unsound ones.
 
-    def named_by(self, request: UInt64s) -> Flags:
-        """Return True for each request that names a device time, even one that was never recorded."""
-        return np.asarray((request >> _NUMBER_BITS == _DEVICE_MARK) & self.used)
+        None: the process has no definition of device times.
+        """
+        times = np.empty(0, SLOT) if records is None else records
+        duration_ns = times["end_ns"] - times["start_ns"]
+        is_sound = (times["bytes"] >= 0) & (times["end_ns"] > 0) & (duration_ns >= 0)
+        rows = np.flatnonzero(is_sound)
+        rows = rows[np.argsort(times["request"][rows], kind="stable")]
+        request, begin_ns, stream = (times[name][rows] for name in ("request", "bytes", "thread"))
+        return cls(records is not None, request, begin_ns, duration_ns[rows], stream)
 
-    def columns(self, request: UInt64s) -> dict[str, pa.Array[Any]]:
-        """Return the columns of the spans with these requests; null where a span has none."""
-        if not len(self.names):
+    def names_device_time(self, requests: UInt64s) -> Flags:
+        """Return True for each request that names a device time, recorded or not."""
+        return np.asarray((requests >> _NUMBER_BITS == _DEVICE_MARK) & self.may_exist)
+
+    def make_columns(self, requests: UInt64s) -> dict[str, pa.Array[Any]]:
+        """Make the device columns of spans with these requests, [span]; null = not timed."""
+        if not len(self.request):
             return {}
-        indices = np.minimum(np.searchsorted(self.names, request), len(self.names) - 1)
-        is_missing = (self.names[indices] != request) | ~self.named_by(request)
+        indices = np.minimum(np.searchsorted(self.request, requests), len(self.request) - 1)
+        is_missing = (self.request[indices] != requests) | ~self.names_device_time(requests)
         return {
-            "device_start_ns": pa.array(self.begin[indices], mask=is_missing),
-            "device_duration_ns": pa.array(self.length[indices], mask=is_missing),
+            "device_start_ns": pa.array(self.begin_ns[indices], mask=is_missing),
+            "device_duration_ns": pa.array(self.duration_ns[indices], mask=is_missing),
             "stream": pa.array(self.stream[indices], mask=is_missing),
         }
 
 
-def depths(thread: Array, start: Ints, end: Ints) -> Ints:
-    """Count, for each event, the earlier spans of its thread that end after it starts.
+def count_depths(thread: Array, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Count, for each event, the earlier spans of its thread that end after it starts, [event].
 
-    Of two that start together the longer one counts as earlier, of equal ones the first given. What
-    takes no time holds nothing. On a track of operations in flight this is how many overlap.
+    Of two that start together the longer counts as earlier, of equal ones the first given. A span
+    without length contains nothing. On a track of operations in flight this counts the overlapping.
     """
-    all_depths = np.zeros(len(start), np.int64)
-    for rows in by_thread(thread, start, end):
-        all_depths[rows] = _depths_of_thread(start[rows], end[rows])
+    all_depths = np.zeros(len(start_ns), np.int64)
+    for rows in group_by_thread(thread, start_ns, end_ns):
+        all_depths[rows] = _count_depths_on_thread(start_ns[rows], end_ns[rows])
     return all_depths
 
 
-def by_thread(thread: Array, start: Ints, end: Ints) -> list[Indices]:
-    """Return the events of each thread, in the order in which they began; the longer one first."""
-    if (np.diff(start) > 0).all():  # as records mostly are
+def group_by_thread(thread: Array, start_ns: Ints, end_ns: Ints) -> list[Indices]:
+    """Return the event indices of each thread by start, of equal starts the longer first."""
+    if (np.diff(start_ns) > 0).all():  # as records mostly are
         order = np.argsort(thread.astype(np.uint16), kind="stable")
     else:
-        order = np.lexsort((-end, start, thread))
-    bounds = np.flatnonzero(np.diff(thread[order], prepend=-1, append=-1))
-    return [order[first:last] for first, last in itertools.pairwise(bounds)]
+        order = np.lexsort((-end_ns, start_ns, thread))
+    thread_bounds = np.flatnonzero(np.diff(thread[order], prepend=-1, append=-1))
+    return [order[first:last] for first, last in itertools.pairwise(thread_bounds)]
 
 
-def _depths_of_thread(start: Ints, end: Ints) -> Ints:
+def _count_depths_on_thread(start_ns: Ints, end_ns: Ints) -> Ints:
     """Count starts before each event minus ends before it; sorted by start, longest first."""
-    has_length = end > start
-    begun_before: Ints = np.cumsum(has_length) - has_length
-    ended_before: Ints = np.searchsorted(np.sort(end[has_length]), start, side="right")
-    return begun_before - ended_before
+    has_length = end_ns > start_ns
+    started_before: Ints = np.cumsum(has_length) - has_length
+    ended_before: Ints = np.searchsorted(np.sort(end_ns[has_length]), start_ns, side="right")
+    return started_before - ended_before
 
 
 class RecordChunk(NamedTuple):
-    """Records, where each comes from (any number), and its depth, else `UNKNOWN_DEPTH`."""
+    """Records with the origin of each, a unique number, and its depth, else `UNKNOWN_DEPTH`."""
 
     records: Records
     origin: Ints
@@ -337,30 +327,30 @@ class RecordChunk(NamedTuple):
         return cls(records, origin, np.full(len(records), UNKNOWN_DEPTH))
 
     @classmethod
-    def concatenated(cls, parts: Sequence[RecordChunk]) -> Self:
+    def concatenated(cls, chunks: Sequence[RecordChunk]) -> Self:
         """Put parts one after the other."""
         empty = np.empty(0, np.int64)
         return cls(
-            join([part.records for part in parts]),
-            np.concatenate([empty, *(part.origin for part in parts)]),
-            np.concatenate([empty, *(part.depth for part in parts)]),
+            join([chunk.records for chunk in chunks]),
+            np.concatenate([empty, *(chunk.origin for chunk in chunks)]),
+            np.concatenate([empty, *(chunk.depth for chunk in chunks)]),
         )
 
-    def where(self, chosen: Flags) -> RecordChunk:
+    def where(self, is_chosen: Flags) -> RecordChunk:
         """Select by a mask, which mostly selects all."""
-        return self if chosen.all() else self.take(np.flatnonzero(chosen))
+        return self if is_chosen.all() else self.take(np.flatnonzero(is_chosen))
 
     def sorted(self) -> RecordChunk:
         """Put them in the order of their begin, as they mostly are."""
-        start = np.ascontiguousarray(self.records["start_ns"])
-        in_order = (start[1:] >= start[:-1]).all()
-        return self if in_order else self.take(np.argsort(start, kind="stable"))
+        start_ns = np.ascontiguousarray(self.records["start_ns"])
+        is_sorted = (start_ns[1:] >= start_ns[:-1]).all()
+        return self if is_sorted else self.take(np.argsort(start_ns, kind="stable"))
 
     def slice_rows(self, first: int, end: int | None) -> RecordChunk:
         """Return a slice."""
         part = slice(first, end)
         return RecordChunk(self.records[part], self.origin[part], self.depth[part])
 
-    def take(self, where: Indices) -> RecordChunk:
+    def take(self, indices: Indices) -> RecordChunk:
         """Select by indexes."""
-        return RecordChunk(pick(self.records, where), self.origin[where], self.depth[where])
+        return RecordChunk(pick(self.records, indices), self.origin[indices], self.depth[indices])

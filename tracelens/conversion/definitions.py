@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Int8s, Int32s, Ints, UInt32s
     from tracelens.schema.side import Definition
 
-__all__ = ["NO_INDEX", "TYPES", "UNKNOWN", "Column", "Meanings", "meanings_of"]
-
 TYPES: Final = (*EVENT_TYPES, DEVICE_TIMES)
 UNKNOWN: Final = 0  # the row of what no definition explains
 _MAX_INDEX: Final = np.iinfo(np.int32).max
@@ -36,14 +34,14 @@ class Column:
 
 
 @dataclass(frozen=True, eq=False)
-class Meanings:
+class DefinitionTable:
     """Sound definitions by row, in the order in which they were made; row 0 means no definition.
 
     Words keep their codes when definitions are added, so that what was written with fewer of them
-    stays true.
+    stays true. `row_by_id` gives the row of each definition number.
     """
 
-    row_of: Int32s
+    row_by_id: Int32s
     type: Int8s
     name: Column
     kind: Column
@@ -52,10 +50,10 @@ class Meanings:
     communicator: Ints
     shard: Ints
 
-    def rows(self, ids: UInt32s) -> Int32s:
+    def find_rows(self, ids: UInt32s) -> Int32s:
         """Return the row of each definition number."""
-        beyond = len(self.row_of) - 1  # stands for all that are too large
-        return self.row_of.take(np.minimum(ids, beyond))
+        beyond = len(self.row_by_id) - 1  # stands for all that are too large
+        return self.row_by_id.take(np.minimum(ids, beyond))
 
     @property
     def times_devices(self) -> bool:
@@ -63,58 +61,61 @@ class Meanings:
         return bool((self.type == TYPES.index(DEVICE_TIMES)).any())
 
 
-def meanings_of(definitions: Iterable[Definition]) -> Meanings:
-    """Check each definition once; of two with the same number the first counts."""
+def tabulate_definitions(definitions: Iterable[Definition]) -> DefinitionTable:
+    """Make the table of all sound definitions; of two with the same number the first counts."""
     definition_by_id: dict[int, Definition] = {}
     for definition in filter(_is_sound, definitions):
         definition_by_id.setdefault(definition.id, definition)
-    row_of = np.zeros(max(definition_by_id, default=0) + 2, np.int32)
-    row_of[list(definition_by_id)] = np.arange(1, len(definition_by_id) + 1)
+    row_by_id = np.zeros(max(definition_by_id, default=0) + 2, np.int32)
+    row_by_id[list(definition_by_id)] = np.arange(1, len(definition_by_id) + 1)
 
     def values(field: str) -> list[Any]:
         return [getattr(definition, field) for definition in definition_by_id.values()]
 
-    return Meanings(
-        row_of=row_of,
+    return DefinitionTable(
+        row_by_id=row_by_id,
         type=np.array([0, *map(TYPES.index, values("type"))], np.int8),
-        name=_column(values("name"), np.int32),
-        kind=_column(_limit_words(values("kind"))),
-        op=_column(_limit_words(values("op"))),
-        algorithm=_column(_limit_words(values("algorithm"))),
-        communicator=_indexes(values("communicator")),
-        shard=_indexes(values("shard")),
+        name=_make_column(values("name"), np.int32),
+        kind=_make_column(_limit_words(values("kind"))),
+        op=_make_column(_limit_words(values("op"))),
+        algorithm=_make_column(_limit_words(values("algorithm"))),
+        communicator=_make_numbers(values("communicator")),
+        shard=_make_numbers(values("shard")),
     )
 
 
-def _is_sound(row: Definition) -> bool:
+def _is_sound(definition: Definition) -> bool:
     """Return True if a definition is usable; the side file is read, but not trusted."""
-    optional = (row.op, row.algorithm)
-    indexes = [index for index in (row.communicator, row.shard) if index is not None]
+    words = (definition.op, definition.algorithm)
+    numbers = [
+        number for number in (definition.communicator, definition.shard) if number is not None
+    ]
     return (
-        row.type in TYPES
-        and isinstance(row.name, str)
-        and isinstance(row.kind, str)
-        and all(word is None or isinstance(word, str) for word in optional)
-        and all(isinstance(index, int) and abs(index) <= _MAX_INDEX for index in indexes)
-        and isinstance(row.id, int)
-        and 0 < row.id <= _MAX_ID
+        definition.type in TYPES
+        and isinstance(definition.name, str)
+        and isinstance(definition.kind, str)
+        and all(word is None or isinstance(word, str) for word in words)
+        and all(isinstance(number, int) and abs(number) <= _MAX_INDEX for number in numbers)
+        and isinstance(definition.id, int)
+        and 0 < definition.id <= _MAX_ID
     )
 
 
-def _column(words: Sequence[str | None], dtype: Any = np.int8) -> Column:
+def _make_column(words: Sequence[str | None], dtype: Any = np.int8) -> Column:
     """Number words in the order of first occurrence."""
-    numbers: dict[str, int] = {}
+    code_of: dict[str, int] = {}
     codes = [
-        -1 if word is None else numbers.setdefault(_printable(word), len(numbers)) for word in words
+        -1 if word is None else code_of.setdefault(_to_printable(word), len(code_of))
+        for word in words
     ]
-    return Column(np.array([-1, *codes], dtype), pa.array([*numbers], pa.string()))
+    return Column(np.array([-1, *codes], dtype), pa.array([*code_of], pa.string()))
 
 
-def _indexes(values: Sequence[int | None]) -> Ints:
+def _make_numbers(values: Sequence[int | None]) -> Ints:
     return np.array([NO_INDEX, *(NO_INDEX if v is None else v for v in values)], np.int64)
 
 
-def _printable(word: str) -> str:
+def _to_printable(word: str) -> str:
     """Replace what is no text, such as half a character of a file name."""
     return word.encode(errors="replace").decode()
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-__all__ = ["byte", "field", "follow", "number", "records", "root", "text"]
-
 
 def root(buffer: memoryview) -> int:
     """Return the position of the outermost table."""
@@ -23,7 +21,7 @@ def follow(buffer: memoryview, position: int) -> int:
 
 
 def field(buffer: memoryview, table: int, index: int) -> int | None:
-    """Return the position of a table's field, None if it has none."""
+    """Return the position of field `index` of the table at position `table`; None if absent."""
     vtable = table - struct.unpack_from("<i", buffer, table)[0]
     if vtable < 0:
         raise struct.error("a table begins before its header")
@@ -47,7 +45,7 @@ def number(buffer: memoryview, table: int, index: int) -> int:
 
 
 def records(buffer: memoryview, table: int, index: int, layout: struct.Struct) -> list[Any]:
-    """Return a list of structs; nothing if it is missing."""
+    """Return field `index` of a table, a vector of structs, as tuples; empty if it is absent."""
     position = field(buffer, table, index)
     if position is None:
         return []
@@ -60,7 +58,7 @@ def records(buffer: memoryview, table: int, index: int, layout: struct.Struct) -
 
 
 def text(buffer: memoryview, table: int, index: int) -> tuple[int, int]:
-    """Return begin and end of a text field."""
+    """Return begin and end (exclusive) of a text field in `buffer`; (0, 0) if it is absent."""
     position = field(buffer, table, index)
     if position is None:
         return (0, 0)

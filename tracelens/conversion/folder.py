@@ -28,19 +28,6 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Indices, Ints
 
-__all__ = [
-    "PROGRESS_FILE",
-    "SLOT_BITS",
-    "HeldSlot",
-    "Progress",
-    "Segment",
-    "SegmentFile",
-    "load_progress",
-    "save_progress",
-    "segment_files",
-]
-
-
 SLOT_BITS: Final = 32  # of an origin: segment << SLOT_BITS | slot
 _UNUSED_HEADER: Final = bytes(RECORD_BYTES)
 PROGRESS_FILE: Final = "progress.json"
@@ -73,7 +60,7 @@ class SegmentFile(NamedTuple):
     path: Path
 
     def read(self) -> Segment:
-        """Read all slots; of a segment that was cut off, those that are whole.
+        """Read all slots of the segment; of one that was cut off, the complete slots.
 
         Raises:
             NotATrace: it is no segment, or none that can be read here.
@@ -99,15 +86,16 @@ def _number(path: Path) -> int:
     return int(path.stem) if path.stem.isdecimal() else -1
 
 
-def _check_header(name: str, header: bytes) -> None:
-    magic, order, version, record_bytes, _capacity, _pid = HEADER.unpack(header)
+def _check_header(file: str, header: bytes) -> None:
+    """Refuse a segment of another format, byte order or version."""
+    magic, byte_order, version, record_bytes, _capacity, _pid = HEADER.unpack(header)
     if magic != MAGIC:
-        raise NotATrace(f"{name} does not begin as a segment of TraceLens does")
-    if order != BYTE_ORDER:
-        raise NotATrace(f"{name} was written on a machine of another byte order: convert it there")
+        raise NotATrace(f"{file} does not begin as a segment of TraceLens does")
+    if byte_order != BYTE_ORDER:
+        raise NotATrace(f"{file} was written on a machine of another byte order: convert it there")
     check_version(version)
     if record_bytes != RECORD_BYTES:
-        raise NotATrace(f"{name} has records of {record_bytes} bytes, expected {RECORD_BYTES}")
+        raise NotATrace(f"{file} has records of {record_bytes} bytes, expected {RECORD_BYTES}")
 
 
 class HeldSlot(NamedTuple):
@@ -146,9 +134,9 @@ def load_progress(folder: Path) -> Progress:
         NotATrace: the progress file is damaged.
     """
     try:
-        row = loads(contents(folder / PROGRESS_FILE, "side"))
-        held = tuple(HeldSlot(*map(int, slot)) for slot in row.pop("held"))
-        return Progress(held=held, **row)
+        fields = loads(contents(folder / PROGRESS_FILE, "side"))
+        held_slots = tuple(HeldSlot(*map(int, slot)) for slot in fields.pop("held"))
+        return Progress(held=held_slots, **fields)
     except FileNotFoundError:
         return Progress()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -161,11 +149,11 @@ def save_progress(folder: Path, progress: Progress) -> None:
     Raises:
         OSError: there is no room.
     """
-    unfinished = folder / f".{PROGRESS_FILE}"
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_LINK, 0o644)
+    unfinished_path = folder / f".{PROGRESS_FILE}"
+    descriptor = os.open(unfinished_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_LINK, 0o644)
     try:
         os.write(descriptor, json.dumps(asdict(progress)).encode())
         os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
-    unfinished.replace(folder / PROGRESS_FILE)
+    unfinished_path.replace(folder / PROGRESS_FILE)

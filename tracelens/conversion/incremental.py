@@ -24,7 +24,7 @@ from tracelens.conversion.folder import (
     save_progress,
     segment_files,
 )
-from tracelens.conversion.retention import cut_to_last, steps_cut_off, stretches
+from tracelens.conversion.retention import cut_to_last, join_consecutive, steps_cut_off
 from tracelens.schema.gate import open_regular
 from tracelens.schema.side import Past, from_lines, summarized
 from tracelens.schema.vocabulary import OUTDATED, SIDE_FILE, UNFINISHED_FILE
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from tracelens.conversion.folder import Segment
     from tracelens.schema.side import Definition, SideTables, Thread
 
-__all__ = ["AHEAD", "CHUNK", "IncrementalConversion", "convert_rest", "held_in", "with_counts"]
-
-
 _CHUNK_ROWS: Final = BATCH_ROWS * 3 // 4  # some wait for the next chunk
 CHUNK: Final = 12  # segments: a batch of 49,140 rows
 AHEAD: Final = 4  # full segments to look ahead at, for device times
@@ -55,86 +52,94 @@ _SLOT: Final = (1 << SLOT_BITS) - 1
 def convert_rest(
     conversion: Conversion, segments: Iterable[Segment], progress: Progress, side: SideTables
 ) -> SideTables:
-    """Convert all that is left in the segments of a recording that is over, or as if it were.
+    """Convert all segments that `progress` leaves, as of a recording that is over.
 
-    Returns the side tables, with what was counted on the way.
+    Returns the side tables with the counts of lost events, and the steps that were cut off.
     """
-    conversion.learn(side.definitions, side.threads)
+    conversion.set_definitions(side.definitions, side.threads)
     chunk = RecordChunk.concatenated(())
     past_steps: list[Past] = []
-    for next_chunk in _chunks(conversion, segments, progress, side, past_steps):
+    for next_chunk in _iterate_chunks(conversion, segments, progress, side, past_steps):
         if len(chunk.records):
             conversion.feed(chunk, next_chunk.records, ChunkMode())
         chunk = next_chunk
-    conversion.feed(chunk, np.empty(0, SLOT), ChunkMode(last=True))
-    return with_counts(replace(side, past=(*side.past, *past_steps)), conversion)
+    conversion.feed(chunk, np.empty(0, SLOT), ChunkMode(is_last=True))
+    return add_counts(replace(side, past=(*side.past, *past_steps)), conversion)
 
 
-def with_counts(side: SideTables, conversion: Conversion) -> SideTables:
-    """Add to the side tables what a conversion left out, and whether its rows are sorted."""
-    dropped = conversion.lost.copy()
-    dropped.update(side.dropped)
+def add_counts(side: SideTables, conversion: Conversion) -> SideTables:
+    """Return the side tables with a conversion's counts of lost events and its sortedness."""
+    dropped_by_reason = conversion.lost.copy()
+    dropped_by_reason.update(side.dropped)
     return replace(
         side,
-        dropped={reason: count for reason, count in dropped.items() if count},
+        dropped={reason: count for reason, count in dropped_by_reason.items() if count},
         thinned={kind: count for kind, count in conversion.thinned.items() if count},
         sorted=conversion.sorted,
     )
 
 
-def held_in(segment: Segment, held_slots: Sequence[HeldSlot]) -> tuple[RecordChunk, list[HeldSlot]]:
-    """Return the records now in held slots of a segment, and the slots that are still unused."""
+def read_held_in(
+    segment: Segment, held_slots: Sequence[HeldSlot]
+) -> tuple[RecordChunk, list[HeldSlot]]:
+    """Return the records now in a segment's held slots, and the slots that are still unused."""
     indices = np.array([slot.slot for slot in held_slots], np.intp)
     depths = np.array([slot.depth for slot in held_slots], np.int64)
-    slots = pick(segment.slots, indices) if len(indices) else segment.slots[:0]
-    used_slots = RecordChunk(slots, segment.origins(indices), depths)
-    is_used = slots["definition"] != 0
-    free_slots = [
+    slot_records = pick(segment.slots, indices) if len(indices) else segment.slots[:0]
+    held_records = RecordChunk(slot_records, segment.origins(indices), depths)
+    is_used = slot_records["definition"] != 0
+    unused_slots = [
         slot for slot, in_use in zip(held_slots, is_used.tolist(), strict=True) if not in_use
     ]
-    return used_slots.take(np.flatnonzero(is_used)), free_slots
+    return held_records.take(np.flatnonzero(is_used)), unused_slots
 
 
-def _chunks(
+def _iterate_chunks(
     conversion: Conversion,
     segments: Iterable[Segment],
     progress: Progress,
     side: SideTables,
     past_steps: list[Past],
 ) -> Iterator[RecordChunk]:
+    """Yield the unconverted records of the segments in chunks of about `_CHUNK_ROWS`.
+
+    If only the last steps are kept, all is one chunk; steps cut off are added to `past_steps`.
+    """
     if side.retention.last is not None:
-        yield _last_steps(conversion, segments, side.retention.last, side, past_steps)
+        yield _cut_to_last_steps(conversion, segments, side.retention.last, side, past_steps)
         return
     segment_chunks: list[RecordChunk] = []
     for segment in segments:
-        segment_chunks.append(_rest_of(segment, progress))
+        segment_chunks.append(_read_rest(segment, progress))
         if sum(len(chunk.records) for chunk in segment_chunks) >= _CHUNK_ROWS:
             yield RecordChunk.concatenated(segment_chunks)
             segment_chunks = []
     yield RecordChunk.concatenated(segment_chunks)
 
 
-def _rest_of(segment: Segment, progress: Progress) -> RecordChunk:
+def _read_rest(segment: Segment, progress: Progress) -> RecordChunk:
     if segment.number >= progress.next or not progress.length:
         return segment.used_records()
-    held = [row for row in progress.held if row.segment == segment.number]
-    return held_in(segment, held)[0]
+    held_slots = [slot for slot in progress.held if slot.segment == segment.number]
+    return read_held_in(segment, held_slots)[0]
 
 
-def _last_steps(
+def _cut_to_last_steps(
     conversion: Conversion,
     segments: Iterable[Segment],
-    last: int,
+    step_count: int,
     side: SideTables,
     past_steps: list[Past],
 ) -> RecordChunk:
-    """Drop what is older than the steps that were to be kept, and count it and its steps."""
+    """Return the records of the last steps; count others as lost, their steps as past."""
     numbered = [(segment.number, segment.used_records().records) for segment in segments]
-    records = join(cut_to_last(stretches(numbered), last, side.kept, side.definitions))
+    kept_records = join(
+        cut_to_last(join_consecutive(numbered), step_count, side.kept, side.definitions)
+    )
     all_records = [segment_records for _, segment_records in numbered]
-    past_steps += summarized(steps_cut_off(all_records, records, side.definitions))
-    conversion.lost[OUTDATED] += sum(map(len, all_records)) - len(records)
-    return RecordChunk.new(records, np.zeros(len(records), np.int64))
+    past_steps += summarized(steps_cut_off(all_records, kept_records, side.definitions))
+    conversion.lost[OUTDATED] += sum(map(len, all_records)) - len(kept_records)
+    return RecordChunk.new(kept_records, np.zeros(len(kept_records), np.int64))
 
 
 class IncrementalConversion:
@@ -162,8 +167,8 @@ class IncrementalConversion:
     def __exit__(self, *_error: object) -> None:
         self._file.close()
 
-    def advance(self, until: int) -> bool:
-        """Convert the next chunk of full segments, before number `until`; return False without one.
+    def advance(self, end_number: int) -> bool:
+        """Convert the next chunk of full segments before `end_number`; False = there are too few.
 
         Raises:
             UnusableInput: a segment cannot be read.
@@ -172,24 +177,26 @@ class IncrementalConversion:
         full_files = [
             file
             for file in segment_files(self._folder)
-            if self._progress.next <= file.number < until
+            if self._progress.next <= file.number < end_number
         ]
         if len(full_files) < self._chunk + AHEAD:
             return False
-        chunk = [file.read() for file in full_files[: self._chunk]]
-        ahead = [
+        chunk_segments = [file.read() for file in full_files[: self._chunk]]
+        chunks_ahead = [
             file.read().used_records() for file in full_files[self._chunk : self._chunk + AHEAD]
         ]
         self._names.read_on()
-        self._conversion.learn(self._names.definitions, self._names.threads)
-        new_records = RecordChunk.concatenated([segment.used_records() for segment in chunk])
-        if not self._conversion.knows_all(new_records.records):
+        self._conversion.set_definitions(self._names.definitions, self._names.threads)
+        new_records = RecordChunk.concatenated(
+            [segment.used_records() for segment in chunk_segments]
+        )
+        if not self._conversion.has_all_definitions(new_records.records):
             return False  # a definition has no room on the disk as yet
-        self._convert(chunk, new_records, RecordChunk.concatenated(ahead).records)
+        self._convert(chunk_segments, new_records, RecordChunk.concatenated(chunks_ahead).records)
         return True
 
     def finish(self, side: SideTables) -> Path:
-        """Convert the rest and end the Arrow file; return where it is.
+        """Convert the rest, end the Arrow file, and return its path.
 
         Raises:
             UnusableInput: a segment cannot be read.
@@ -208,14 +215,15 @@ class IncrementalConversion:
             (self._folder / UNFINISHED_FILE).unlink(missing_ok=True)
 
     def _convert(
-        self, chunk: Sequence[Segment], new_records: RecordChunk, records_ahead: Records
+        self, chunk_segments: Sequence[Segment], new_records: RecordChunk, next_records: Records
     ) -> None:
+        """Convert a chunk and the held slots, save the progress, remove converted segments."""
         now_ns = time.monotonic_ns()
-        used_slots, waiting_slots, released_origins = self._held_now(now_ns)
+        held_records, unused_slots, released_origins = self._read_held_slots(now_ns)
         held_chunk = self._conversion.feed(
-            RecordChunk.concatenated([used_slots, new_records]),
-            records_ahead,
-            ChunkMode(hold=True, released=released_origins),
+            RecordChunk.concatenated([held_records, new_records]),
+            next_records,
+            ChunkMode(holds_back=True, released_origins=released_origins),
         )
         held_slots = [
             HeldSlot(origin >> SLOT_BITS, origin & _SLOT, depth, now_ns)
@@ -225,14 +233,14 @@ class IncrementalConversion:
         ]
         free_slots = [
             HeldSlot(segment.number, origin & _SLOT, UNKNOWN_DEPTH, now_ns)
-            for segment in chunk
+            for segment in chunk_segments
             for origin in segment.free().tolist()
         ]
         self._file.sync()
         self._progress = Progress(
             length=self._file.length,
-            next=chunk[-1].number + 1,
-            held=tuple(sorted([*waiting_slots, *held_slots, *free_slots])),
+            next=chunk_segments[-1].number + 1,
+            held=tuple(sorted([*unused_slots, *held_slots, *free_slots])),
             lost=_nonzero_counts(self._conversion.lost),
             thinned=_nonzero_counts(self._conversion.thinned),
             latest_ns=self._conversion.latest_ns,
@@ -241,34 +249,35 @@ class IncrementalConversion:
         save_progress(self._folder, self._progress)
         self._remove_converted()
 
-    def _held_now(self, now_ns: int) -> tuple[RecordChunk, list[HeldSlot], Ints]:
-        """Return records of held slots, unused slots to wait for, and origins held no longer."""
-        files = {file.number: file for file in segment_files(self._folder)}
-        by_segment: dict[int, list[HeldSlot]] = {}
+    def _read_held_slots(self, now_ns: int) -> tuple[RecordChunk, list[HeldSlot], Ints]:
+        """Return records in held slots, unused slots to wait for, and origins to hold no longer."""
+        file_by_number = {file.number: file for file in segment_files(self._folder)}
+        slots_by_segment: dict[int, list[HeldSlot]] = {}
         for slot in self._progress.held:
-            by_segment.setdefault(slot.segment, []).append(slot)
-        expired = _expired(by_segment)
-        slot_chunks: list[RecordChunk] = []
-        waiting_slots: list[HeldSlot] = []
-        for number, held_slots in by_segment.items():
-            if number in files:
-                used_slots, free_slots = held_in(files[number].read(), held_slots)
-                slot_chunks.append(used_slots)
-                if number not in expired:
-                    waiting_slots += [
-                        slot for slot in free_slots if now_ns - slot.since_ns < _FREE_FOR_NS
+            slots_by_segment.setdefault(slot.segment, []).append(slot)
+        expired_numbers = _find_expired(slots_by_segment)
+        record_chunks: list[RecordChunk] = []
+        awaited_slots: list[HeldSlot] = []
+        for number, held_slots in slots_by_segment.items():
+            if number in file_by_number:
+                segment = file_by_number[number].read()
+                segment_records, unused_slots = read_held_in(segment, held_slots)
+                record_chunks.append(segment_records)
+                if number not in expired_numbers:
+                    awaited_slots += [
+                        slot for slot in unused_slots if now_ns - slot.since_ns < _FREE_FOR_NS
                     ]
-        used_slots = RecordChunk.concatenated(slot_chunks)
-        is_expired = np.isin(used_slots.origin >> SLOT_BITS, list(expired))
-        return used_slots, waiting_slots, used_slots.origin[is_expired]
+        held_records = RecordChunk.concatenated(record_chunks)
+        is_expired = np.isin(held_records.origin >> SLOT_BITS, list(expired_numbers))
+        return held_records, awaited_slots, held_records.origin[is_expired]
 
     def _remove_converted(self) -> None:
         """Remove the segments all of whose events are in the Arrow file."""
         if not self._progress.length:
             return
-        held = {row.segment for row in self._progress.held}
+        held_numbers = {slot.segment for slot in self._progress.held}
         for file in segment_files(self._folder):
-            if file.number < self._progress.next and file.number not in held:
+            if file.number < self._progress.next and file.number not in held_numbers:
                 file.path.unlink(missing_ok=True)
 
 
@@ -276,16 +285,16 @@ def _nonzero_counts(counter: Counter[str]) -> dict[str, int]:
     return {name: count for name, count in counter.items() if count}
 
 
-def _expired(held_by_segment: dict[int, list[HeldSlot]]) -> set[int]:
-    """Name the oldest segments, where more wait than there may be."""
-    expired_segments: set[int] = set()
+def _find_expired(held_by_segment: dict[int, list[HeldSlot]]) -> set[int]:
+    """Return the oldest segments' numbers, so that the others are within the limits of waiting."""
+    expired: set[int] = set()
     slot_count = sum(map(len, held_by_segment.values()))
     for number in sorted(held_by_segment):
-        if len(held_by_segment) - len(expired_segments) <= _MOST_HELD and slot_count <= _MOST_SLOTS:
+        if len(held_by_segment) - len(expired) <= _MOST_HELD and slot_count <= _MOST_SLOTS:
             break
-        expired_segments.add(number)
+        expired.add(number)
         slot_count -= len(held_by_segment[number])
-    return expired_segments
+    return expired
 
 
 class _GrowingSideFile:
@@ -300,7 +309,7 @@ class _GrowingSideFile:
         self.side: SideTables = self.read_on()
 
     def read_on(self) -> SideTables:
-        """Read the lines that were added since."""
+        """Read the lines that were added since the last call."""
         with open_regular(self._path, "side") as file:
             file.seek(self._at)
             content = file.read()

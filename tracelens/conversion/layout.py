@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 
     from tracelens.conversion.messages import Message
 
-__all__ = [
-    "STORED",
-    "ZSTD",
-    "Growth",
-    "Layout",
-    "absent_columns",
-    "declared_bytes",
-    "dictionary_ids",
-    "dictionary_of",
-    "layout_of",
-]
-
 MAX_GROWTH: Final = 200  # traces shrink about 15-fold; a bomb a thousandfold
 MIN_ALLOWANCE: Final = 16 << 20  # tiny files may grow more
 _PAIR: Final = struct.Struct("<qq")
@@ -66,7 +54,7 @@ def layout_of(header: memoryview) -> Layout:
     Raises:
         struct.error: it is neither, or the header is damaged.
     """
-    batch = _batch_of(header)
+    batch = _find_batch(header)
     if batch is None:
         raise struct.error("it is no batch")
     compression = field(header, batch, _COMPRESSION)
@@ -78,41 +66,41 @@ def layout_of(header: memoryview) -> Layout:
     )
 
 
-def absent_columns(header: memoryview, columns: int) -> set[int]:
-    """Return the columns of a record batch in which every row is null.
+def absent_columns(header: memoryview, count: int) -> set[int]:
+    """Return the indices of a record batch's columns in which every row is null.
 
-    Where there are not as many nodes as `columns`, some are nested, and none is returned.
+    Where the number of nodes is not `count`, some columns are nested, and none is returned.
 
     Raises:
         struct.error: the header is damaged.
     """
-    batch = _batch_of(header)
+    batch = _find_batch(header)
     nodes = [] if batch is None else records(header, batch, _NODES, _PAIR)
-    if len(nodes) != columns:
+    if len(nodes) != count:
         return set()
-    return {index for index, (length, nulls) in enumerate(nodes) if length == nulls}
+    return {index for index, (rows, null_count) in enumerate(nodes) if rows == null_count}
 
 
 def declared_bytes(header: memoryview, body: memoryview) -> int:
-    """Return the bytes that one message's buffers claim to hold when decompressed; 0 for a schema.
+    """Return the bytes that a message's buffers claim to hold when decompressed; 0 for a schema.
 
-    Every compressed buffer begins with its full length, and the header says where buffers are.
+    Every compressed buffer begins with its full length; the header says where the buffers are.
 
     Raises:
         struct.error: the header points outside of itself or of the body.
     """
-    read = _buffers if len(header) <= _SMALL else _buffers.__wrapped__
-    buffers, compressed = read(bytes(header))
-    total = 0
-    for offset, length in buffers:
-        if length and compressed:
+    read_buffers = _read_buffers if len(header) <= _SMALL else _read_buffers.__wrapped__
+    buffers, is_compressed = read_buffers(bytes(header))
+    total_bytes = 0
+    for offset, stored_length in buffers:
+        if stored_length and is_compressed:
             if offset < 0:
                 raise struct.error("a buffer begins before its message")
-            (full,) = struct.unpack_from("<q", body, offset)
-            total += length if full == STORED else abs(full)
+            (declared_length,) = struct.unpack_from("<q", body, offset)
+            total_bytes += stored_length if declared_length == STORED else abs(declared_length)
         else:
-            total += abs(length)
-    return total
+            total_bytes += abs(stored_length)
+    return total_bytes
 
 
 class Growth:
@@ -160,32 +148,32 @@ class Growth:
 
 
 @lru_cache(_FEW)
-def _buffers(header: bytes) -> tuple[list[tuple[int, int]], bool]:
+def _read_buffers(header: bytes) -> tuple[list[tuple[int, int]], bool]:
     """Return (offset, length) of each buffer, and whether they are compressed."""
     view = memoryview(header)
-    batch = _batch_of(view)
+    batch = _find_batch(view)
     if batch is None:
         return [], False
     return records(view, batch, _BUFFERS, _PAIR), field(view, batch, _COMPRESSION) is not None
 
 
 def dictionary_of(header: memoryview) -> int | None:
-    """Return the number of the dictionary that a message defines; None if it only adds words.
+    """Return the id of the dictionary that a message defines; None if it only adds words to one.
 
     Raises:
         struct.error: the header is damaged.
     """
-    table = field(header, root(header), _HEADER)
-    if table is None:
+    header_position = field(header, root(header), _HEADER)
+    if header_position is None:
         raise struct.error("a message has no header")
-    dictionary = follow(header, table)
-    if byte(header, dictionary, _IS_DELTA):
+    dictionary_table = follow(header, header_position)
+    if byte(header, dictionary_table, _IS_DELTA):
         return None
-    return number(header, dictionary, _DICTIONARY_ID)
+    return number(header, dictionary_table, _DICTIONARY_ID)
 
 
-def dictionary_ids(content: memoryview, columns: Iterable[int]) -> list[int]:
-    """Return the dictionary number of each of some columns of a file, by its footer.
+def dictionary_ids(content: memoryview, column_indices: Iterable[int]) -> list[int]:
+    """Return the dictionary id of each of these columns of a file, by the file's footer.
 
     Raises:
         struct.error: the footer is damaged, a column has none, or numbers have their high bytes first.
@@ -193,28 +181,30 @@ def dictionary_ids(content: memoryview, columns: Iterable[int]) -> list[int]:
     footer = footer_content(content)
     schema_position = field(footer, root(footer), _SCHEMA)
     schema = None if schema_position is None else follow(footer, schema_position)
-    fields = None if schema is None else field(footer, schema, _FIELDS)
-    if schema is None or fields is None or byte(footer, schema, _ENDIANNESS):
+    fields_position = None if schema is None else field(footer, schema, _FIELDS)
+    if schema is None or fields_position is None or byte(footer, schema, _ENDIANNESS):
         raise struct.error("there is no schema as it was written here")
-    vector = follow(footer, fields)
+    field_vector = follow(footer, fields_position)
     ids = []
-    for column in columns:
-        encoding = field(footer, follow(footer, vector + 4 + 4 * column), _ENCODING)
-        if encoding is None:
+    for column_index in column_indices:
+        field_table = follow(footer, field_vector + 4 + 4 * column_index)
+        encoding_position = field(footer, field_table, _ENCODING)
+        if encoding_position is None:
             raise struct.error("a column has no dictionary")
-        ids.append(number(footer, follow(footer, encoding), _ENCODING_ID))
+        ids.append(number(footer, follow(footer, encoding_position), _ENCODING_ID))
     return ids
 
 
-def _batch_of(header: memoryview) -> int | None:
-    """Return the position of the table of a record batch, also of that in a dictionary."""
+def _find_batch(header: memoryview) -> int | None:
+    """Return the position of a record batch's table, also of that in a dictionary; else None."""
     message = root(header)
-    kind, table = field(header, message, _HEADER_TYPE), field(header, message, _HEADER)
-    if kind is None or table is None:
+    type_position = field(header, message, _HEADER_TYPE)
+    table_position = field(header, message, _HEADER)
+    if type_position is None or table_position is None:
         return None
-    (header_type,) = struct.unpack_from("<B", header, kind)
+    (header_type,) = struct.unpack_from("<B", header, type_position)
     if header_type == DICTIONARY:
-        table = field(header, follow(header, table), _DATA)
-    return (
-        None if table is None or header_type not in {DICTIONARY, BATCH} else follow(header, table)
-    )
+        table_position = field(header, follow(header, table_position), _DATA)
+    if table_position is None or header_type not in {DICTIONARY, BATCH}:
+        return None
+    return follow(header, table_position)

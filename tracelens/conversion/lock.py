@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["locked"]
-
 _TRY_EVERY_S: Final = 0.02
 _LOCKED_ERRORS: Final = (errno.EWOULDBLOCK, errno.EACCES)
 

@@ -21,25 +21,6 @@ from tracelens.conversion.flatbuffers import field, follow, number, records, roo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "BATCH",
-    "CHECKSUM_KEY",
-    "DICTIONARY",
-    "END",
-    "LEAD",
-    "MAGIC",
-    "NO_CHECKSUM",
-    "Footer",
-    "Message",
-    "checksum_holds",
-    "footer_content",
-    "footer_of",
-    "header_in",
-    "messages",
-    "with_blocks",
-    "with_checksum",
-]
-
 MAGIC: Final = b"ARROW1"
 LEAD: Final = MAGIC + b"\0\0"  # of a file; after it comes a stream
 END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of the stream
@@ -94,27 +75,28 @@ class Footer(NamedTuple):
 
 
 def messages(content: memoryview, offset: int = len(LEAD)) -> Iterator[Message]:
-    """Yield each message until the end of the stream, or of the content.
+    """Yield the messages from `offset` on, until the end of the stream, or of the content.
 
     Raises:
         struct.error: one is damaged or cut off.
     """
     while offset < len(content):
-        mark, size = _PREFIX.unpack_from(content, offset)
-        if mark != -1:
+        continuation_mark, header_length = _PREFIX.unpack_from(content, offset)
+        if continuation_mark != -1:
             raise struct.error("a message does not begin as one")
-        if not size:
+        if not header_length:
             return
-        begin = offset + _PREFIX.size
-        header = content[begin : begin + size]
-        message = _message(header, offset)
-        if len(header) < size or message.body_bytes < 0 or message.end > len(content):
+        header_begin = offset + _PREFIX.size
+        header = content[header_begin : header_begin + header_length]
+        message = _parse_message(header, offset)
+        if len(header) < header_length or message.body_bytes < 0 or message.end > len(content):
             raise struct.error("a message is cut off")
         yield message
         offset = message.end
 
 
-def _message(header: memoryview, offset: int) -> Message:
+def _parse_message(header: memoryview, offset: int) -> Message:
+    """Parse the header of the message that begins at `offset`."""
     table = root(header)
     type_position = field(header, table, _HEADER_TYPE)
     header_position = field(header, table, _HEADER)
@@ -146,8 +128,8 @@ def footer_of(content: memoryview) -> Footer:
     footer_begin = len(content) - _TAIL.size - len(footer)
     table = root(footer)
     return Footer(
-        _blocks(footer, table, _DICTIONARIES, DICTIONARY, footer_begin),
-        _blocks(footer, table, _BATCHES, BATCH, footer_begin),
+        _read_blocks(footer, table, _DICTIONARIES, DICTIONARY, footer_begin),
+        _read_blocks(footer, table, _BATCHES, BATCH, footer_begin),
         footer_begin,
     )
 
@@ -158,28 +140,29 @@ def footer_content(content: memoryview) -> memoryview:
     Raises:
         struct.error: it is missing.
     """
-    end = len(content) - _TAIL.size
-    if end < 0:
+    footer_end = len(content) - _TAIL.size
+    if footer_end < 0:
         raise struct.error("there is no room for a footer")
-    size, magic = _TAIL.unpack_from(content, end)
-    if magic != MAGIC or not 0 < size <= end:
+    footer_length, magic = _TAIL.unpack_from(content, footer_end)
+    if magic != MAGIC or not 0 < footer_length <= footer_end:
         raise struct.error("there is no footer")
-    return content[end - size : end]
+    return content[footer_end - footer_length : footer_end]
 
 
-def _blocks(footer: memoryview, table: int, index: int, kind: int, limit: int) -> list[Message]:
-    messages_in_footer = [
-        Message(kind, 0, *block) for block in records(footer, table, index, _BLOCK)
-    ]
-    if any(
-        m.offset < len(LEAD) or m.header_bytes < _PREFIX.size for m in messages_in_footer
-    ) or any(m.body_bytes < 0 or m.end > limit for m in messages_in_footer):
-        raise struct.error("a message lies outside of the file")
-    return messages_in_footer
+def _read_blocks(
+    footer: memoryview, table: int, index: int, kind: int, limit: int
+) -> list[Message]:
+    """Return the messages of one kind that a footer's field lists; they end before `limit`."""
+    listed = [Message(kind, 0, *block) for block in records(footer, table, index, _BLOCK)]
+    for message in listed:
+        begins_early = message.offset < len(LEAD) or message.header_bytes < _PREFIX.size
+        if begins_early or message.body_bytes < 0 or message.end > limit:
+            raise struct.error("a message lies outside of the file")
+    return listed
 
 
-def with_blocks(footer: bytes, file_messages: list[Message]) -> bytes:
-    """Put the places of messages into the footer of an empty file with the same schema.
+def add_blocks_to_footer(footer: bytes, file_messages: list[Message]) -> bytes:
+    """Return a footer with the positions of messages, made of that of an empty file.
 
     Of several messages of a dictionary the last counts, as words are only ever added to one.
     """
@@ -192,66 +175,71 @@ def with_blocks(footer: bytes, file_messages: list[Message]) -> bytes:
         (_BATCHES, batches),
     ):
         blocks = b"".join(_BLOCK.pack(*message[2:]) for message in messages_of_kind)
-        footer = _with_vector(footer, index, len(messages_of_kind), blocks)
+        footer = _replace_vector(footer, index, len(messages_of_kind), blocks)
     return footer
 
 
-def _with_vector(buffer: bytes, index: int, count: int, content: bytes) -> bytes:
-    """Replace a vector field of the outermost table, by one of `count` structures put at the end."""
-    grown = bytearray(buffer)
+def _replace_vector(footer: bytes, field_index: int, element_count: int, elements: bytes) -> bytes:
+    """Return the footer with a vector field replaced by `elements`, structs at its end."""
+    longer_footer = bytearray(footer)
     # A vector's content is aligned, and its length stands right before it.
-    grown += bytes(-(len(grown) + 4) % _ALIGNMENT)
-    field_position = field(memoryview(buffer), root(memoryview(buffer)), index)
+    longer_footer += bytes(-(len(longer_footer) + 4) % _ALIGNMENT)
+    field_position = field(memoryview(footer), root(memoryview(footer)), field_index)
     if field_position is None:
         raise struct.error("the field to be replaced is missing")
-    struct.pack_into("<I", grown, field_position, len(grown) - field_position)
-    return bytes(grown) + struct.pack("<I", count) + content
+    struct.pack_into("<I", longer_footer, field_position, len(longer_footer) - field_position)
+    return bytes(longer_footer) + struct.pack("<I", element_count) + elements
 
 
-def with_checksum(content: memoryview) -> None:
-    """Fill in the checksum of the last message, a record batch, over all of `content`.
+def fill_in_checksum(content: memoryview) -> None:
+    """Write the checksum of all of `content` into its last message, a record batch, in place.
 
     Raises:
         struct.error: it has no place for one.
     """
     *_, last_message = messages(content, 0)
-    digits_in_header = _checksum_at(last_message.header(content))
-    if digits_in_header is None or last_message.kind != BATCH:
+    offset_in_header = _find_checksum(last_message.header(content))
+    if offset_in_header is None or last_message.kind != BATCH:
         raise struct.error("the last message has no place for a checksum")
-    digits = last_message.offset + _PREFIX.size + digits_in_header
-    content[digits : digits + len(NO_CHECKSUM)] = b"%08x" % _checksum(content, digits)
+    digits_begin = last_message.offset + _PREFIX.size + offset_in_header
+    content[digits_begin : digits_begin + len(NO_CHECKSUM)] = b"%08x" % _compute_checksum(
+        content, digits_begin
+    )
 
 
 def checksum_holds(content: memoryview, begin: int, batch: Message) -> bool | None:
-    """Return True if a batch's checksum, over bytes from `begin` on, is right; None without a checksum.
+    """Return True if a batch's checksum of the bytes from `begin` on is right; None without one.
 
     Raises:
         struct.error: its header is damaged.
     """
-    digits_in_header = _checksum_at(batch.header(content))
-    if digits_in_header is None:
+    offset_in_header = _find_checksum(batch.header(content))
+    if offset_in_header is None:
         return None
-    digits = batch.offset + _PREFIX.size + digits_in_header
-    stored_digits = bytes(content[digits : digits + len(NO_CHECKSUM)])
-    return stored_digits == b"%08x" % _checksum(content[begin : batch.end], digits - begin)
+    digits_begin = batch.offset + _PREFIX.size + offset_in_header
+    stored_digits = bytes(content[digits_begin : digits_begin + len(NO_CHECKSUM)])
+    return stored_digits == b"%08x" % _compute_checksum(
+        content[begin : batch.end], digits_begin - begin
+    )
 
 
-def _checksum(content: memoryview, digits: int) -> int:
-    """Return the CRC-32 of content in which the digits at `digits` are zeros."""
-    crc = zlib.crc32(NO_CHECKSUM, zlib.crc32(content[:digits]))
-    return zlib.crc32(content[digits + len(NO_CHECKSUM) :], crc)
+def _compute_checksum(content: memoryview, digits_begin: int) -> int:
+    """Return the CRC-32 of content whose digits at `digits_begin` count as zeros."""
+    crc = zlib.crc32(NO_CHECKSUM, zlib.crc32(content[:digits_begin]))
+    return zlib.crc32(content[digits_begin + len(NO_CHECKSUM) :], crc)
 
 
-def _checksum_at(header: memoryview) -> int | None:
-    """Return the position of the checksum's digits in a message's header, or None."""
+def _find_checksum(header: memoryview) -> int | None:
+    """Return the offset of the checksum's digits in a message's header; None without them."""
     pairs_position = field(header, root(header), _CUSTOM)
     if pairs_position is None:
         return None
-    vector = follow(header, pairs_position)
-    (count,) = struct.unpack_from("<I", header, vector)
-    for pair_index in range(min(count, _MOST_PAIRS)):
-        pair_position = follow(header, vector + 4 + 4 * pair_index)
-        key, value = (text(header, pair_position, index) for index in (0, 1))
-        if bytes(header[slice(*key)]) == CHECKSUM_KEY and value[1] - value[0] == len(NO_CHECKSUM):
-            return value[0]
+    pair_vector = follow(header, pairs_position)
+    (pair_count,) = struct.unpack_from("<I", header, pair_vector)
+    for pair_index in range(min(pair_count, _MOST_PAIRS)):
+        pair_position = follow(header, pair_vector + 4 + 4 * pair_index)
+        key_begin, key_end = text(header, pair_position, 0)
+        begin, end = text(header, pair_position, 1)
+        if bytes(header[key_begin:key_end]) == CHECKSUM_KEY and end - begin == len(NO_CHECKSUM):
+            return begin
     return None

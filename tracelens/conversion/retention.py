@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens.conversion.columns import by_thread, join, pick
+from tracelens.conversion.columns import group_by_thread, join, pick
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from tracelens.conversion.columns import Records
     from tracelens.conversion.definitions import Column
     from tracelens.schema.side import Definition, Kept
-
-__all__ = [
-    "SampledEvents",
-    "Sampling",
-    "Stretch",
-    "ThinnedEvents",
-    "cut_to_last",
-    "groups",
-    "phases",
-    "steps_cut_off",
-    "stretches",
-    "thin",
-]
-
 
 _STEP: Final = -1  # a step is no phase: what is right within it is outermost
 _USER: Final = -2  # and a user's span within a phase belongs to the phase
@@ -63,21 +49,21 @@ class Sampling(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SampledEvents:
-    """Events to choose from, as columns; `phase` and `group` are numbers for them, see below.
+    """Columns of events to choose from, [event]; `phase`, `group` number phases, kinds of calls.
 
-    `over` says that a span has ended well, `waited` that it stood over from an earlier choice.
+    `has_ended`: the span has ended well; `was_undecided`: an earlier choice left it open.
     """
 
     thread: Array
-    start: Ints
-    end: Ints
+    start_ns: Ints
+    end_ns: Ints
     step: Array
     depth: Ints
     phase: Array
     group: Array
-    span: Flags
-    over: Flags
-    waited: Flags
+    is_span: Flags
+    has_ended: Flags
+    was_undecided: Flags
 
 
 class ThinnedEvents(NamedTuple):
@@ -87,53 +73,56 @@ class ThinnedEvents(NamedTuple):
     undecided: Flags
 
 
-def phases(kind: Column, op: Column) -> Ints:
-    """Number what a span of each kind means for its thread's time; elastic operations differ in it."""
-    number_of_word = {"step": _STEP, "user": _USER}
+def number_phases(kind: Column, op: Column) -> Ints:
+    """Return the number of each definition's phase, [definition]; equal numbers are one phase.
+
+    A phase is a kind, of elastic operations a kind and operation; `_STEP`, `_USER` are none.
+    """
+    special_codes = {"step": _STEP, "user": _USER}
     kind_words = [*map(str, kind.words.to_pylist()), ""]  # the last stands for none, -1
-    numbers = np.array([number_of_word.get(word, number) for number, word in enumerate(kind_words)])
+    code_of_kind = np.array([special_codes.get(word, code) for code, word in enumerate(kind_words)])
     is_elastic = np.array([word == "elastic" for word in kind_words])[kind.codes]
     elastic_offset: Ints = is_elastic * len(kind_words) * (1 + op.codes.astype(np.int64))
-    found: Ints = numbers[kind.codes] + elastic_offset
-    return found
+    phase_codes: Ints = code_of_kind[kind.codes] + elastic_offset
+    return phase_codes
 
 
-def groups(*columns: Array) -> Ints:
-    """Number the different rows of some columns."""
-    number = np.zeros(len(columns[0]), np.int64)
+def number_rows(*columns: Array) -> Ints:
+    """Number the distinct rows of some columns, [row]; equal rows have equal numbers."""
+    row_number = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         distinct_values, codes = np.unique(column, return_inverse=True)
-        _, number = np.unique(number * len(distinct_values) + codes, return_inverse=True)
-    return number
+        _, row_number = np.unique(row_number * len(distinct_values) + codes, return_inverse=True)
+    return row_number
 
 
 def thin(
     events: SampledEvents,
     sampling: Sampling,
-    in_flight: Flags,
+    is_in_flight_thread: Flags,
     *,
     continues: bool = False,
-    last: bool = True,
+    is_last: bool = True,
 ) -> ThinnedEvents:
-    """Choose the events to keep; `in_flight` is a flag for each thread.
+    """Choose the events to keep; `is_in_flight_thread` marks tracks of operations, [thread].
 
-    Unless these are the `last` events, more may come of the steps that are in them; the recording may
-    be over all the same, or it still `continues`.
+    Unless `is_last`, later events may follow in the same steps, and then the newest stay undecided.
+    `continues` tells that the recording goes on, so that its unfinished steps are no anomaly.
     """
     is_summarised = sampling.summarised(events.step)
     if not continues:  # a step that never ended may be where things went wrong
-        is_unfinished_step = events.span & (events.phase == _STEP) & ~events.over
+        is_unfinished_step = events.is_span & (events.phase == _STEP) & ~events.has_ended
         is_summarised &= ~np.isin(events.step, events.step[is_unfinished_step])
-    is_in_flight = in_flight[np.minimum(events.thread, len(in_flight) - 1)]
-    open_for_choice = is_summarised & (events.phase != _STEP) & (events.over | ~events.span)
-    is_kept = ~open_for_choice
-    on_thread = open_for_choice & events.span & ~is_in_flight
-    if on_thread.any():
-        is_kept |= on_thread & _outermost(events, is_in_flight)
-    last_rows, undecided_rows = _last_in_flight(
-        events, np.flatnonzero(open_for_choice & events.span & is_in_flight)
+    is_in_flight = is_in_flight_thread[np.minimum(events.thread, len(is_in_flight_thread) - 1)]
+    is_candidate = is_summarised & (events.phase != _STEP) & (events.has_ended | ~events.is_span)
+    is_kept = ~is_candidate
+    is_on_thread = is_candidate & events.is_span & ~is_in_flight
+    if is_on_thread.any():
+        is_kept |= is_on_thread & _find_outermost(events, is_in_flight)
+    last_rows, undecided_rows = _find_last_in_flight(
+        events, np.flatnonzero(is_candidate & events.is_span & is_in_flight)
     )
-    if last:
+    if is_last:
         last_rows, undecided_rows = np.append(last_rows, undecided_rows), undecided_rows[:0]
     is_kept[last_rows] = True
     is_undecided = np.zeros_like(is_kept)
@@ -141,51 +130,53 @@ def thin(
     return ThinnedEvents(is_kept, is_undecided)
 
 
-def _outermost(events: SampledEvents, is_in_flight: Flags) -> Flags:
-    """Return True for each span whose parent, if any, is of another phase."""
-    is_outermost = np.zeros(len(events.start), np.bool_)
-    for thread_rows in by_thread(events.thread, events.start, events.end):
-        nested_rows = thread_rows[events.span[thread_rows] & ~is_in_flight[thread_rows]]
+def _find_outermost(events: SampledEvents, is_in_flight: Flags) -> Flags:
+    """Return True for each span whose parent, if any, is of another phase, [event]."""
+    is_outermost = np.zeros(len(events.start_ns), np.bool_)
+    for thread_rows in group_by_thread(events.thread, events.start_ns, events.end_ns):
+        nested_rows = thread_rows[events.is_span[thread_rows] & ~is_in_flight[thread_rows]]
         if len(nested_rows):
-            is_outermost[nested_rows] = _outermost_of_thread(events, nested_rows)
+            is_outermost[nested_rows] = _find_outermost_on_thread(events, nested_rows)
     return is_outermost
 
 
-def _outermost_of_thread(events: SampledEvents, rows: Indices) -> Flags:
-    start, end = events.start[rows], events.end[rows]
+def _find_outermost_on_thread(events: SampledEvents, rows: Indices) -> Flags:
+    """Return True for each span of a thread whose parent is of another phase, [row]."""
+    start_ns, end_ns = events.start_ns[rows], events.end_ns[rows]
     depth, phase = events.depth[rows], events.phase[rows].copy()
     is_outermost = depth <= _DEEPEST
-    row_numbers = np.arange(len(rows))
-    latest_above = np.full(len(rows), -1)  # the latest span of the level above
+    latest_of_level_above = np.full(
+        len(rows), -1
+    )  # [row]: row of the span that began last; -1 = none
     for level in range(int(min(depth.max(), _DEEPEST)) + 1):
         level_rows = np.flatnonzero(depth == level)
-        parent = latest_above[level_rows]
-        is_within = (parent >= 0) & (end[parent] > start[level_rows])
+        parent = latest_of_level_above[level_rows]
+        is_within = (parent >= 0) & (end_ns[parent] > start_ns[level_rows])
         parent_phase = np.where(is_within, phase[parent], _STEP)
         own_phase = phase[level_rows]
         phase[level_rows] = np.where(
             (own_phase == _USER) & (parent_phase != _STEP), parent_phase, own_phase
         )
         is_outermost[level_rows] = phase[level_rows] != parent_phase
-        latest_holders = np.full(len(rows), -1)
-        spans_with_length = level_rows[end[level_rows] > start[level_rows]]
-        latest_holders[spans_with_length] = row_numbers[spans_with_length]
-        latest_above = np.maximum.accumulate(latest_holders)
+        latest_of_level = np.full(len(rows), -1)
+        rows_with_length = level_rows[end_ns[level_rows] > start_ns[level_rows]]
+        latest_of_level[rows_with_length] = rows_with_length
+        latest_of_level_above = np.maximum.accumulate(latest_of_level)
     return is_outermost
 
 
-def _last_in_flight(events: SampledEvents, candidates: Indices) -> tuple[Indices, Indices]:
-    """Return the last event of each thread, group and step; apart those that may not be the last yet."""
-    keys = (events.step[candidates], events.group[candidates], events.thread[candidates])
-    order = candidates[np.lexsort((events.start[candidates], *keys))]
-    same_values = [
-        values[order][1:] == values[order][:-1] for values in (events.thread, events.group)
-    ]
-    has_successor = np.append(same_values[0] & same_values[1], False)  # in thread and group
-    step = events.step[order]
+def _find_last_in_flight(events: SampledEvents, candidates: Indices) -> tuple[Indices, Indices]:
+    """Return the rows of candidates that are the last of their thread, group and step.
+
+    The second array has those of them that a later event may still follow.
+    """
+    columns = [column[candidates] for column in (events.step, events.group, events.thread)]
+    order = np.lexsort((events.start_ns[candidates], *columns))
+    rows, (step, group, thread) = candidates[order], (column[order] for column in columns)
+    has_successor = np.append((thread[1:] == thread[:-1]) & (group[1:] == group[:-1]), False)
     has_successor_in_step = has_successor & (np.append(step[1:], step[-1:]) == step)
-    is_newest = ~has_successor & ~events.waited[order]
-    return order[~has_successor_in_step & ~is_newest], order[~has_successor_in_step & is_newest]
+    is_newest = ~has_successor & ~events.was_undecided[rows]
+    return rows[~has_successor_in_step & ~is_newest], rows[~has_successor_in_step & is_newest]
 
 
 class Stretch(NamedTuple):
@@ -197,15 +188,13 @@ class Stretch(NamedTuple):
     gap_after: bool
 
 
-def stretches(segments: Sequence[tuple[int, Records]]) -> list[Stretch]:
-    """Put segments together that follow each other, by their numbers."""
+def join_consecutive(segments: Sequence[tuple[int, Records]]) -> list[Stretch]:
+    """Join segments with consecutive numbers, given as (number, records) in order of number."""
     numbers = [number for number, _ in segments]
-    begins = [
-        index
-        for index, number in enumerate(numbers)
-        if index == 0 or number != numbers[index - 1] + 1
+    begin_rows = [
+        row for row, number in enumerate(numbers) if row == 0 or number != numbers[row - 1] + 1
     ]
-    ends = [*begins, len(segments)][1:]
+    end_rows = [*begin_rows, len(segments)][1:]
     return [
         Stretch(
             join([records for _, records in segments[begin_row:end_row]]),
@@ -213,84 +202,91 @@ def stretches(segments: Sequence[tuple[int, Records]]) -> list[Stretch]:
             numbers[end_row - 1],
             end_row < len(segments),
         )
-        for begin_row, end_row in zip(begins, ends, strict=True)
+        for begin_row, end_row in zip(begin_rows, end_rows, strict=True)
     ]
 
 
 def cut_to_last(
-    runs: Sequence[Stretch],
-    last: int,
-    kept: Sequence[Kept],
+    stretches: Sequence[Stretch],
+    step_count: int,
+    moments: Sequence[Kept],
     definitions: Sequence[Definition],
 ) -> list[Records]:
-    """Cut each stretch to its last whole steps before each moment of `kept` and before its end.
+    """Cut each stretch to its last `step_count` whole steps before each moment and before its end.
 
-    Where there are not more steps than that, and no gap, all is left. A gap cuts off the step that it
-    is in.
+    Moments are those at which the user asked to keep the last steps. A stretch with no more steps
+    than that, and no gap, stays whole. A gap cuts off its step.
     """
-    steps = _step_ids(definitions)
-    return [_cut_stretch(stretch, last, _moments(stretch, kept), steps) for stretch in runs]
+    ids = _step_ids(definitions)
+    return [
+        _cut_stretch(stretch, step_count, _find_moments(stretch, moments), ids)
+        for stretch in stretches
+    ]
 
 
 def steps_cut_off(
-    segments: Sequence[Records], kept_records: Records, definitions: Sequence[Definition]
+    records_by_segment: Sequence[Records], kept_records: Records, definitions: Sequence[Definition]
 ) -> list[tuple[int, int, int]]:
-    """Return step, begin and end of the steps that are over and were cut off."""
-    ids = _step_ids(definitions)
-    kept_starts = kept_records["start_ns"][np.isin(kept_records["definition"], ids)]
-    steps_by_segment = [records[np.isin(records["definition"], ids)] for records in segments]
+    """Return (step, begin, end), ns, of each finished step that is not among the kept records."""
+    definition_ids = _step_ids(definitions)
+    kept_starts_ns = kept_records["start_ns"][np.isin(kept_records["definition"], definition_ids)]
+    steps_by_segment = [
+        records[np.isin(records["definition"], definition_ids)] for records in records_by_segment
+    ]
     return [
         (int(row["step"]), int(row["start_ns"]), abs(int(row["end_ns"])))
         for step_rows in steps_by_segment
         for row in step_rows[
-            ~np.isin(step_rows["start_ns"], kept_starts) & (step_rows["end_ns"] != 0)
+            ~np.isin(step_rows["start_ns"], kept_starts_ns) & (step_rows["end_ns"] != 0)
         ]
     ]
 
 
 def _step_ids(definitions: Sequence[Definition]) -> UInt32s:
-    named = [row.id for row in definitions if (row.name, row.kind, row.type) == _STEP_DEFINITION]
-    return np.array(named, np.uint32)
+    ids = [row.id for row in definitions if (row.name, row.kind, row.type) == _STEP_DEFINITION]
+    return np.array(ids, np.uint32)
 
 
-def _cut_stretch(stretch: Stretch, last: int, moments: Sequence[int], step_ids: UInt32s) -> Records:
+def _cut_stretch(
+    stretch: Stretch, step_count: int, moments_ns: Sequence[int], definition_ids: UInt32s
+) -> Records:
+    """Return the records of a stretch that begin in the last steps before one of the moments."""
     records = stretch.records
-    step_rows = records[np.isin(records["definition"], step_ids)]
+    step_rows = records[np.isin(records["definition"], definition_ids)]
     step_rows = step_rows[np.argsort(step_rows["start_ns"], kind="stable")]
     if not len(step_rows):
         return records
-    until_ns = _whole_until(records, step_rows) if stretch.gap_after else _FOREVER
-    since_ns = int(step_rows["start_ns"][0]) if stretch.first > 0 else _FIRST
-    step_rows = step_rows[step_rows["start_ns"] < until_ns]
-    is_wanted = np.zeros(len(records), bool)
-    for begin_ns, end_ns in _windows(step_rows, last, moments, since_ns):
-        is_wanted |= (records["start_ns"] >= begin_ns) & (
-            records["start_ns"] < min(end_ns, until_ns)
-        )
+    limit_ns = _find_limit(records, step_rows) if stretch.gap_after else _FOREVER
+    earliest_ns = int(step_rows["start_ns"][0]) if stretch.first > 0 else _FIRST
+    step_rows = step_rows[step_rows["start_ns"] < limit_ns]
+    is_wanted, start_ns = np.zeros(len(records), bool), records["start_ns"]
+    for begin_ns, end_ns in _iterate_windows(step_rows, step_count, moments_ns, earliest_ns):
+        is_wanted |= (start_ns >= begin_ns) & (start_ns < min(end_ns, limit_ns))
     return pick(records, np.flatnonzero(is_wanted))
 
 
-def _moments(stretch: Stretch, kept: Sequence[Kept]) -> list[int]:
-    """Return the moments before which steps of this stretch were to be kept."""
-    moments_inside = [row.at_ns for row in kept if stretch.first <= row.segment <= stretch.last]
-    return moments_inside if stretch.gap_after and moments_inside else [*moments_inside, _FOREVER]
+def _find_moments(stretch: Stretch, kept: Sequence[Kept]) -> list[int]:
+    """Return the times before which steps are to be kept, ns; `_FOREVER` for the stretch's end."""
+    moments_ns = [row.at_ns for row in kept if stretch.first <= row.segment <= stretch.last]
+    return moments_ns if stretch.gap_after and moments_ns else [*moments_ns, _FOREVER]
 
 
-def _whole_until(records: Records, step_rows: Records) -> int:
-    """When the step begins that the gap is in: the last, unless something began after it."""
+def _find_limit(records: Records, step_rows: Records) -> int:
+    """Return the begin of the step with the gap, ns; `_FOREVER` if the gap is after all steps."""
     begin_ns, end_ns = int(step_rows["start_ns"][-1]), abs(int(step_rows["end_ns"][-1]))
-    is_over = end_ns != 0 and int(records["start_ns"].max()) > end_ns
-    return _FOREVER if is_over else begin_ns
+    has_later_event = end_ns != 0 and int(records["start_ns"].max()) > end_ns
+    return _FOREVER if has_later_event else begin_ns
 
 
-def _windows(
-    step_rows: Records, last: int, moments_ns: Sequence[int], since_ns: int
+def _iterate_windows(
+    step_rows: Records, step_count: int, moments_ns: Sequence[int], earliest_ns: int
 ) -> Iterator[tuple[int, int]]:
-    """Return begins and ends: the last steps that were over at each moment."""
-    ends = np.abs(step_rows["end_ns"])
+    """Yield begin and end, ns, of the last `step_count` steps that had ended at each moment.
+
+    With no more steps than that, a window begins at `earliest_ns`.
+    """
+    ends_ns = np.abs(step_rows["end_ns"])
     for moment_ns in moments_ns:
-        begins = step_rows["start_ns"][(ends != 0) & (ends <= moment_ns)]
-        yield (
-            (int(begins[-last]) if len(begins) > last else since_ns),
-            moment_ns,
-        )
+        starts_ns = step_rows["start_ns"][(ends_ns != 0) & (ends_ns <= moment_ns)]
+        begin_ns = int(starts_ns[-step_count]) if len(starts_ns) > step_count else earliest_ns
+        yield begin_ns, moment_ns

@@ -46,18 +46,14 @@ if TYPE_CHECKING:
     from tracelens.schema.endings import Ending
     from tracelens.schema.side import Process
 
-__all__ = ["convert", "decode", "finish", "folder_of", "is_live", "side_of"]
-
-_START_SLACK_NS: Final = (
-    2 * 10**9
-)  # the kernel gives start times in ticks, relative to a whole second
+_START_SLACK_NS: Final = 2 * 10**9  # the kernel gives start times in ticks, from a whole second on
 _PATIENCE_S: Final = 20.0
 
 
 def decode(path: Path) -> tuple[pa.Table, SideTables]:
     """Read a segments folder: events in `EVENT_SCHEMA` sorted by start, and the side tables.
 
-    `path` is the folder, or the note that tells where on this host it is.
+    `path` is the folder, or the note that names the folder on this host.
 
     Raises:
         TraceNotFound: there is no such folder, or no side file in it (any more).
@@ -97,7 +93,7 @@ def convert(path: Path) -> Path:
         folder = folder_of(path)
         with locked(folder / SIDE_FILE, _PATIENCE_S):
             if arrow_file.exists():  # and what it was made of was not removed any more
-                return _cleared(path, folder, arrow_file)
+                return _clear_folder(path, folder, arrow_file)
             with IncrementalConversion(folder) as converting:
                 return finish(converting, path)
     except TraceNotFound:
@@ -122,7 +118,7 @@ def finish(converting: IncrementalConversion, path: Path) -> Path:
     except BaseException:
         converting.give_up()
         raise
-    return _cleared(path, folder, arrow_file)
+    return _clear_folder(path, folder, arrow_file)
 
 
 def _publish(unfinished: Path, path: Path) -> None:
@@ -140,15 +136,15 @@ def _publish(unfinished: Path, path: Path) -> None:
             copy.unlink(missing_ok=True)
 
 
-def _cleared(path: Path, folder: Path, arrow_file: Path) -> Path:
-    """Remove what a file was made of; return the file.
+def _clear_folder(path: Path, folder: Path, arrow_file: Path) -> Path:
+    """Remove the folder, and the note at `path` if it is another; return the Arrow file.
 
-    The side file goes first: who reads the folder meanwhile reads it last, so either nothing was gone
-    before, or the whole file is known to be complete.
+    The side file goes first: who reads the folder meanwhile reads it last, so either nothing was
+    gone before, or the whole file is known to be complete.
     """
     (folder / SIDE_FILE).unlink(missing_ok=True)
-    names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", MARKER_FILE, *DUMPS)
-    for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), *(folder / name for name in names)]:
+    other_names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", MARKER_FILE, *DUMPS)
+    for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), *(folder / name for name in other_names)]:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # a file of another program is in it
         folder.rmdir()
@@ -176,22 +172,25 @@ def is_live(path: Path) -> bool:
     """
     side = side_of(path)
     process = side.process
-    same_clock = process.host == host_name() and process.clock_domain == clock_domain()
-    if side.complete or not same_clock:
+    is_same_clock = process.host == host_name() and process.clock_domain == clock_domain()
+    if side.complete or not is_same_clock:
         return False
-    started_ns = process_started_ns(process.pid)
-    return started_ns is not None and started_ns <= process.incarnation + _START_SLACK_NS
+    start_ns = process_started_ns(process.pid)
+    return start_ns is not None and start_ns <= process.incarnation + _START_SLACK_NS
 
 
 def _rename_for(process: Process, path: Path) -> Path:
-    """Name the folder, or the note, after the rank that the process turned out to have."""
-    stem_parts = parse_stem(path.stem)
-    if stem_parts is None or stem_parts[:2] == (process.role, process.rank):
+    """Rename the folder, or the note, after the final rank of its process; return its new path."""
+    parsed_stem = parse_stem(path.stem)
+    if parsed_stem is None:
         return path
-    renamed = path.with_name(stem(process.role, process.rank, stem_parts[2]) + path.suffix)
-    if renamed.exists() or renamed.with_suffix(TRACE_SUFFIX).exists():
+    role, rank, pid = parsed_stem
+    if (role, rank) == (process.role, process.rank):
         return path
-    return path.rename(renamed)
+    new_path = path.with_name(stem(process.role, process.rank, pid) + path.suffix)
+    if new_path.exists() or new_path.with_suffix(TRACE_SUFFIX).exists():
+        return path
+    return path.rename(new_path)
 
 
 def side_of(path: Path) -> SideTables:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Bytes, Flags, Ints
     from tracelens.schema.side import SideTables
 
-__all__ = ["TALLIED", "Tally", "valid_of", "values_of"]
-
 TALLIED: Final = ("start_ns", "duration_ns", "type", "kind", "thread", "step")
 _FOREVER: Final = np.iinfo(np.int64).max
 _SPAN, _STEP = "span", "step"
@@ -32,118 +30,121 @@ class Tally:
     """What the batches hold that it was given, which have at least the columns `TALLIED`."""
 
     def __init__(self) -> None:
-        self._rows = self._spans = 0
-        self._first: int | None = None
-        self._last: int | None = None
+        self._row_count = self._span_count = 0
+        self._first_ns: int | None = None
+        self._last_ns: int | None = None
         self._kinds: set[str] = set()
-        self._steps_of: Counter[int] = Counter()  # by thread, as all that follows
-        self._step_ends: dict[int, int] = {}
+        self._step_counts: Counter[int] = Counter()  # by thread, as the two that follow
+        self._step_ends_ns: dict[int, int] = {}
         # While there is no step span:
-        self._spans_of: Counter[int] = Counter()
-        self._numbered: set[int] = set()  # threads with step numbers
+        self._span_counts: Counter[int] = Counter()
+        self._step_keys: set[int] = set()  # thread << _THREAD_BITS | step number
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the events of one more batch, in the schema's types."""
         if not batch.num_rows:
             return
-        start = values_of(batch.column("start_ns"), np.int64)
-        end = start + values_of(batch.column("duration_ns"), np.int64)
-        open_ = np.flatnonzero(~valid_of(batch.column("duration_ns")))
-        end[open_] = start[open_]
-        spans = _is_word(batch.column("type"), _SPAN)
+        start_ns = values_of(batch.column("start_ns"), np.int64)
+        end_ns = start_ns + values_of(batch.column("duration_ns"), np.int64)
+        open_rows = np.flatnonzero(~valid_of(batch.column("duration_ns")))
+        end_ns[open_rows] = start_ns[open_rows]
+        is_span = _is_word(batch.column("type"), _SPAN)
         thread = values_of(batch.column("thread"), np.uint16)
-        self._rows += batch.num_rows
-        self._spans += int(np.count_nonzero(spans))
-        self._widen(int(start.min()), int(end.max()))
+        self._row_count += batch.num_rows
+        self._span_count += int(np.count_nonzero(is_span))
+        self._widen(int(start_ns.min()), int(end_ns.max()))
         self._note_kinds(batch.column("kind"))
-        steps = np.flatnonzero(spans & _is_word(batch.column("kind"), _STEP))
-        if len(steps):
-            end[open_] = _FOREVER
-            self._count_steps(thread[steps], start[steps], end[steps])
-        elif not self._steps_of:
-            self._note_numbers(thread[spans], values_of(batch.column("step"), np.int32)[spans])
+        step_rows = np.flatnonzero(is_span & _is_word(batch.column("kind"), _STEP))
+        if len(step_rows):
+            end_ns[open_rows] = _FOREVER
+            self._count_steps(thread[step_rows], start_ns[step_rows], end_ns[step_rows])
+        elif not self._step_counts:
+            step = values_of(batch.column("step"), np.int32)
+            self._note_step_numbers(thread[is_span], step[is_span])
 
     def summary(self, side: SideTables) -> Summary:
         """Return the summary of a file with these side tables."""
-        dropped = [n for reason, n in side.dropped.items() if reason not in CHOSEN_LOSSES]
-        flying = {row.index for row in side.threads if row.in_flight}
+        losses = [n for reason, n in side.dropped.items() if reason not in CHOSEN_LOSSES]
+        flight_threads = {thread.index for thread in side.threads if thread.in_flight}
         return Summary(
-            rows=self._rows,
-            spans=self._spans,
-            steps=self._steps(flying),
-            first_ns=self._first,
-            last_ns=self._last,
-            dropped=sum(dropped),
+            rows=self._row_count,
+            spans=self._span_count,
+            steps=self._count_worker_steps(flight_threads),
+            first_ns=self._first_ns,
+            last_ns=self._last_ns,
+            dropped=sum(losses),
             kinds=sorted(self._kinds),
         )
 
-    def _widen(self, first: int, last: int) -> None:
-        self._first = first if self._first is None else min(self._first, first)
-        self._last = last if self._last is None else max(self._last, last)
+    def _widen(self, first_ns: int, last_ns: int) -> None:
+        self._first_ns = first_ns if self._first_ns is None else min(self._first_ns, first_ns)
+        self._last_ns = last_ns if self._last_ns is None else max(self._last_ns, last_ns)
 
     def _note_kinds(self, column: pa.Array[Any]) -> None:
         """Look for the words that were not seen before, which after the first batch are few."""
-        codes, words = _indices(column)
+        codes, words = _split_codes(column)
         for code, word in enumerate(words):
             if word is not None and word not in self._kinds and (codes == code).any():
                 self._kinds.add(word)
 
-    def _count_steps(self, thread: Array, start: Ints, end: Ints) -> None:
-        """Count the step spans that begin after all before them on their thread have ended."""
-        self._numbered.clear()
-        self._spans_of.clear()
-        for number in np.unique(thread).tolist():
-            of_thread = thread == number
-            end_before = self._step_ends.get(number, -_FOREVER)
-            latest_ends = np.maximum.accumulate(np.append(end_before, end[of_thread]))
-            self._steps_of[number] += int(np.count_nonzero(start[of_thread] >= latest_ends[:-1]))
-            self._step_ends[number] = int(latest_ends[-1])
+    def _count_steps(self, threads: Array, starts_ns: Ints, ends_ns: Ints) -> None:
+        """Count the step spans that begin after all earlier ones on their thread have ended."""
+        self._step_keys.clear()
+        self._span_counts.clear()
+        for thread in np.unique(threads).tolist():
+            is_own = threads == thread
+            previous_end_ns = self._step_ends_ns.get(thread, -_FOREVER)
+            latest_ends_ns = np.maximum.accumulate(np.append(previous_end_ns, ends_ns[is_own]))
+            is_outermost = starts_ns[is_own] >= latest_ends_ns[:-1]
+            self._step_counts[thread] += int(np.count_nonzero(is_outermost))
+            self._step_ends_ns[thread] = int(latest_ends_ns[-1])
 
-    def _note_numbers(self, thread: Array, step: Array) -> None:
+    def _note_step_numbers(self, threads: Array, steps: Array) -> None:
         """Count each thread's spans, and note its step numbers: mostly many rows in a row have one."""
-        counts = np.bincount(thread)
-        self._spans_of.update({t: int(counts[t]) for t in np.flatnonzero(counts).tolist()})
-        keys = (thread.astype(np.int64) << _THREAD_BITS) + np.maximum(step, 0)
+        counts = np.bincount(threads)
+        self._span_counts.update({t: int(counts[t]) for t in np.flatnonzero(counts).tolist()})
+        keys = (threads.astype(np.int64) << _THREAD_BITS) + np.maximum(steps, 0)
         change_rows = np.flatnonzero(np.diff(keys, prepend=-1))
-        self._numbered.update(np.unique(keys[change_rows]).tolist())
+        self._step_keys.update(np.unique(keys[change_rows]).tolist())
 
-    def _steps(self, flying: set[int]) -> int:
-        stepped = {t: count for t, count in self._steps_of.items() if t not in flying}
-        if stepped:
-            return max(stepped.values())
-        busy = {t: count for t, count in self._spans_of.items() if t not in flying}
-        if not busy:
+    def _count_worker_steps(self, flight_threads: set[int]) -> int:
+        """Return the steps of the training thread, which is no track of operations in flight."""
+        step_counts = {t: n for t, n in self._step_counts.items() if t not in flight_threads}
+        if step_counts:
+            return max(step_counts.values())
+        span_counts = {t: n for t, n in self._span_counts.items() if t not in flight_threads}
+        if not span_counts:
             return 0
-        training = min(busy, key=lambda t: (-busy[t], t))
-        return sum(key >> _THREAD_BITS == training for key in self._numbered)
+        training_thread = min(span_counts, key=lambda t: (-span_counts[t], t))
+        return sum(key >> _THREAD_BITS == training_thread for key in self._step_keys)
 
 
 def values_of(column: pa.Array[Any], dtype: type[np.generic]) -> Array:
-    """Return the memory of a column of numbers of this type, also of its nulls."""
+    """Return the values of a column of numbers, [row]; those of its nulls are arbitrary."""
     end = column.offset + len(column)
-    found: Array = np.frombuffer(cast("Any", column.buffers()[1]), dtype)[column.offset : end]
-    return found
+    values: Array = np.frombuffer(cast("Any", column.buffers()[1]), dtype)[column.offset : end]
+    return values
 
 
 def valid_of(column: pa.Array[Any]) -> Flags:
-    """Return True for each row that is not null."""
-    bits = column.buffers()[0]
-    if not column.null_count or bits is None:
+    """Return True for each row of the column that is not null."""
+    validity_bits = column.buffers()[0]
+    if not column.null_count or validity_bits is None:
         return np.ones(len(column), np.bool_)
     end = column.offset + len(column)
-    packed: Bytes = np.frombuffer(cast("Any", bits), np.uint8)
-    flags: Flags = np.unpackbits(packed, count=end, bitorder="little").view(np.bool_)
-    return flags[column.offset :]
+    packed_bits: Bytes = np.frombuffer(cast("Any", validity_bits), np.uint8)
+    is_valid: Flags = np.unpackbits(packed_bits, count=end, bitorder="little").view(np.bool_)
+    return is_valid[column.offset :]
 
 
-def _indices(column: pa.Array[Any]) -> tuple[Array, list[str | None]]:
+def _split_codes(column: pa.Array[Any]) -> tuple[Array, list[str | None]]:
     """Return the codes of a column of words, and the words."""
     coded = cast("pa.DictionaryArray[Any, Any]", column)
     return values_of(coded.indices, np.int8), coded.dictionary.to_pylist()
 
 
 def _is_word(column: pa.Array[Any], word: str) -> Flags:
-    codes, dictionary_words = _indices(column)
+    codes, dictionary_words = _split_codes(column)
     if word not in dictionary_words:
         return np.zeros(len(codes), np.bool_)
     return np.asarray(codes == dictionary_words.index(word))

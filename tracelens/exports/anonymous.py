@@ -47,45 +47,45 @@ class Replacements:
     """Numbers names in the order in which they are met; `text` replaces those in any text."""
 
     def __init__(self, hosts: Iterable[str], texts: Iterable[str]) -> None:
-        """Learn the hosts, and from all texts of the run its users and odd paths."""
-        self._numbered: dict[str, dict[str, str]] = {}
-        self._known: dict[str, str] = {}
-        replacements: dict[str, str] = {}
+        """Number the hosts, and the users and odd paths that occur in the run's texts."""
+        self._numbered_names: dict[str, dict[str, str]] = {}
+        self._replaced_texts: dict[str, str] = {}
+        self._replacement_by_name: dict[str, str] = {}
         for host in hosts:
-            replacement = self._number("host", host)
+            replacement = self._number_name("host", host)
             if not _OURS.fullmatch(host):
-                replacements |= dict.fromkeys({host, host.partition(".")[0]} - {""}, replacement)
+                names = {host, host.partition(".")[0]} - {""}
+                self._replacement_by_name |= dict.fromkeys(names, replacement)
         distinct_texts = dict.fromkeys(text for text in texts if text)
         for user in _find_users(distinct_texts):
-            replacements.setdefault(user, self._number("user", user))
-        self._odd = _match_any(_find_odd_files(distinct_texts), bounded=False)
-        self._names = replacements
-        self._pattern = _match_any(replacements, bounded=True)
+            self._replacement_by_name.setdefault(user, self._number_name("user", user))
+        self._odd_path_pattern = _match_any(_find_odd_files(distinct_texts), short_as_words=False)
+        self._name_pattern = _match_any(self._replacement_by_name, short_as_words=True)
 
     def host(self, name: str) -> str:
         """Return the replacement of a host."""
-        return self._number("host", name)
+        return self._number_name("host", name)
 
     def job(self, name: str) -> str:
         """Return the replacement of a job."""
-        return self._number("job", name)
+        return self._number_name("job", name)
 
     def clock(self, name: str) -> str:
         """Return the replacement of a clock, whose name holds an identity of its host."""
-        return self._number("clock", name)
+        return self._number_name("clock", name)
 
     def text(self, text: str) -> str:
         """Return a text in which paths, hosts and users are replaced."""
-        if text not in self._known:
-            self._known[text] = self._replace(text)
-        return self._known[text]
+        if text not in self._replaced_texts:
+            self._replaced_texts[text] = self._replace_names(text)
+        return self._replaced_texts[text]
 
     def frame(self, text: str) -> str:
         """Return a frame of a stack, ``function (file:line)``, whose file is a path in any case."""
         match = _FRAME.fullmatch(text)
         if match is None or _BUILT_IN.fullmatch(match["file"]):
             return self.text(text)
-        file = self._number("path", match["file"])
+        file = self._number_name("path", match["file"])
         return f"{self.text(match['function'])} ({file}{match['line'] or ''})"
 
     def events(self, events: pl.DataFrame) -> pl.DataFrame:
@@ -93,45 +93,48 @@ class Replacements:
         return events.with_columns(self._replace_column(events[name]) for name in _WORDS)
 
     def samples(self, samples: pl.DataFrame) -> pl.DataFrame:
-        """Return samples of stacks in which the names of threads and files are replaced."""
-        different = samples["frames"].explode().drop_nulls().unique(maintain_order=True).to_list()
-        frames = {frame: self.frame(frame) for frame in different}
+        """Return stack samples, one row per sample, with thread names and files replaced."""
+        frames = samples["frames"].explode().drop_nulls().unique(maintain_order=True).to_list()
+        replacements = {frame: self.frame(frame) for frame in frames}
         return samples.with_columns(
             self._replace_column(samples["thread_name"]),
             pl.col("frames").list.eval(
-                pl.element().replace_strict(frames, default=None, return_dtype=pl.String)
+                pl.element().replace_strict(replacements, default=None, return_dtype=pl.String)
             ),
         )
 
     def _replace_column(self, column: pl.Series) -> pl.Series:
+        """Return the column with names in its texts replaced, itself if it has none."""
         texts = column.cast(pl.String)
         distinct_texts = texts.drop_nulls().unique(maintain_order=True)
-        replacements = {word: self.text(word) for word in distinct_texts}
-        if all(word == found for word, found in replacements.items()):
+        replacement_by_text = {text: self.text(text) for text in distinct_texts}
+        if all(text == replacement for text, replacement in replacement_by_text.items()):
             return column
-        return texts.replace_strict(replacements, default=None, return_dtype=pl.String).cast(
+        return texts.replace_strict(replacement_by_text, default=None, return_dtype=pl.String).cast(
             column.dtype
         )
 
-    def _replace(self, text: str) -> str:
-        if self._odd:
-            text = self._odd.sub(lambda match: self._number("path", match[0]), text)
+    def _replace_names(self, text: str) -> str:
+        if self._odd_path_pattern:
+            text = self._odd_path_pattern.sub(
+                lambda match: self._number_name("path", match[0]), text
+            )
         text = _PATH.sub(self._replace_path, text)
-        if self._pattern:
-            text = self._pattern.sub(lambda match: self._names[match[0]], text)
-        return _ADDRESS.sub(lambda match: self._number("host", match[0]), text)
+        if self._name_pattern:
+            text = self._name_pattern.sub(lambda match: self._replacement_by_name[match[0]], text)
+        return _ADDRESS.sub(lambda match: self._number_name("host", match[0]), text)
 
     def _replace_path(self, match: re.Match[str]) -> str:
         path = match[0].rstrip(".")
-        return self._number("path", path) + match[0][len(path) :]
+        return self._number_name("path", path) + match[0][len(path) :]
 
-    def _number(self, noun: str, name: str) -> str:
-        numbered_names = self._numbered.setdefault(noun, {})
-        return numbered_names.setdefault(name, f"{noun}-{len(numbered_names)}") if name else ""
+    def _number_name(self, kind: str, name: str) -> str:
+        numbered_names = self._numbered_names.setdefault(kind, {})
+        return numbered_names.setdefault(name, f"{kind}-{len(numbered_names)}") if name else ""
 
 
-def texts_of(trace: Trace, names: Iterable[str]) -> Iterator[str]:
-    """Yield all texts of a run that may hold paths or users; `names` are those of its events."""
+def texts_of(trace: Trace, event_texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts of a run that may hold paths or users, `event_texts` of its events too."""
     for table, column in (
         (trace.processes, "job"),
         (trace.threads, "name"),
@@ -139,7 +142,7 @@ def texts_of(trace: Trace, names: Iterable[str]) -> Iterator[str]:
         (trace.samples, "thread_name"),
     ):
         yield from table[column].drop_nulls().unique(maintain_order=True)
-    yield from names
+    yield from event_texts
     yield from trace.samples["frames"].explode().drop_nulls().unique(maintain_order=True)
 
 
@@ -161,13 +164,16 @@ def _find_odd_files(texts: Iterable[str]) -> list[str]:
     ]
 
 
-def _match_any(names: Iterable[str], *, bounded: bool) -> re.Pattern[str] | None:
-    """Return a pattern of any of some names, the longest first; short ones only as whole words."""
-    ordered = sorted(names, key=len, reverse=True)
+def _match_any(names: Iterable[str], *, short_as_words: bool) -> re.Pattern[str] | None:
+    """Return a pattern of any of the names, the longest first; None without names.
+
+    With `short_as_words`, names below `_SHORT` letters match as whole words only.
+    """
+    ordered_names = sorted(names, key=len, reverse=True)
     patterns = [
         rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])"
-        if bounded and len(name) < _SHORT
+        if short_as_words and len(name) < _SHORT
         else re.escape(name)
-        for name in ordered
+        for name in ordered_names
     ]
     return re.compile("|".join(patterns)) if patterns else None

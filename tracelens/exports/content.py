@@ -20,7 +20,7 @@ from tracelens.model.choice import EVERYTHING
 from tracelens.model.fmt import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tracelens.exports.down_sampling import Flagged, ProcessEvents
@@ -58,11 +58,11 @@ class Content:
     kept: Flagged | None = None
     names: Replacements | None = None
     sources: tuple[Path, ...] = ()
-    summed_up: dict[int, list[int]] = field(default_factory=dict)
+    summed_up: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @cached_property
     def processes(self) -> pl.DataFrame:
-        """The chosen processes; those on the common clock have the domain of its host."""
+        """The chosen processes, one row each; those on the common clock have its host's domain."""
         table = self.trace.processes
         left_out_ranks = [rank for rank in table["rank"].unique() if not self.choice.has_rank(rank)]
         table = table.filter((pl.col("role") == "ps") | ~pl.col("rank").is_in(left_out_ranks))
@@ -83,7 +83,8 @@ class Content:
         """Return the chosen events of one process, and note in `summed_up` which sums are among them."""
         events = _read_events(self.trace, process)
         if self.kept is not None:
-            events, *self.summed_up[process] = self._sum_up(process, events)
+            events, recorded_count, sum_count = self._sum_up(process, events)
+            self.summed_up[process] = recorded_count, sum_count
         return events if self.names is None else self.names.events(events)
 
     def samples(self, process: int) -> pl.DataFrame:
@@ -98,20 +99,19 @@ class Content:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is left out or changed as asked, a sentence each."""
-        choice_note = f"As asked, only {self.choice.description} of the run are here." * bool(
-            self.choice.description
-        )
-        kept_note = self.text(self.kept.sentence) if self.kept is not None else ""
-        names_note = (
-            "Hosts, users, jobs and paths have numbers instead of names."
-            if self.names is not None
-            else ""
-        )
-        return tuple(filter(None, (choice_note, kept_note, names_note)))
+        notes = []
+        if self.choice.description:
+            notes.append(f"As asked, only {self.choice.description} of the run are here.")
+        if self.kept is not None:
+            notes.append(self.text(self.kept.sentence))
+        if self.names is not None:
+            notes.append("Hosts, users, jobs and paths have numbers instead of names.")
+        return tuple(notes)
 
     def describe_saved(self, events: int, target: Path, notes: tuple[str, ...] = ()) -> Saved:
-        """Return what was written to a path: `events`, with the sums among them."""
-        recorded, sums = (sum(counts[i] for counts in self.summed_up.values()) for i in (0, 1))
+        """Return the `events` written to a path, with the sums among them."""
+        recorded = sum(recorded for recorded, _ in self.summed_up.values())
+        sums = sum(sums for _, sums in self.summed_up.values())
         return Saved(events, size_of(target), recorded, sums, notes)
 
     def nothing(self) -> InvalidArgument:
@@ -123,17 +123,19 @@ class Content:
         )
 
     def _sum_up(self, process: int, events: pl.DataFrame) -> ProcessEvents:
+        """Sum up those events of one process that are not kept."""
         assert self.kept is not None
         role, rank = self.trace.processes.row(process, named=True)["role"], events["rank"].first()
-        threads = self.trace.threads.filter(pl.col("in_flight"), pl.col("process") == process)
-        steps = self.trace.steps.filter(pl.col("process") == process)
-        first_and_last_ns = steps.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+        of_process = pl.col("process") == process
+        flight_threads = self.trace.threads.filter(pl.col("in_flight"), of_process)["thread"]
+        steps = self.trace.steps.filter(of_process)
+        begin_ns, end_ns = steps["start_ns"].min(), steps["end_ns"].max()
         return sum_up(
             events,
-            threads["thread"],
+            flight_threads,
             self.kept.is_kept(role, int(rank) if isinstance(rank, int) else -1),
             self.kept.is_touched(),
-            None if None in first_and_last_ns else first_and_last_ns,
+            (begin_ns, end_ns) if isinstance(begin_ns, int) and isinstance(end_ns, int) else None,
         )
 
 
@@ -158,7 +160,7 @@ def of_trace(
         name=ANONYMOUS if anonymous or not paths else shown_name(paths[0].resolve().name),
         choice=choice,
         kept=kept,
-        names=_replacements(trace) if anonymous else None,
+        names=_make_replacements(trace) if anonymous else None,
         sources=paths,
     )
 
@@ -168,18 +170,17 @@ def _read_events(trace: Trace, process: int) -> pl.DataFrame:
     return trace.events_of(process)
 
 
-def _replacements(trace: Trace) -> Replacements:
-    names: dict[str, None] = {}
+def _make_replacements(trace: Trace) -> Replacements:
+    """Read the texts of all processes' events, and number the names in them."""
+    texts: dict[str, None] = {}
     for process in trace.processes["process"]:
-        words = _read_events(trace, process).select("name", "communicator", "algorithm")
-        for column in words:
-            names |= dict.fromkeys(column.drop_nulls().unique(maintain_order=True).cast(pl.String))
+        events = _read_events(trace, process)
+        for column in events.select("name", "communicator", "algorithm"):
+            texts |= dict.fromkeys(column.drop_nulls().unique(maintain_order=True).cast(pl.String))
     hosts = trace.processes["host"].drop_nulls().unique(maintain_order=True)
-    return Replacements(hosts, texts_of(trace, names))
+    return Replacements(hosts, texts_of(trace, texts))
 
 
-def _rename_column(column: pl.Series, rename: object) -> pl.Series:
-    assert callable(rename)
-    return pl.Series(
-        column.name, [None if word is None else rename(word) for word in column], pl.String
-    )
+def _rename_column(column: pl.Series, rename: Callable[[str], str]) -> pl.Series:
+    names = [None if name is None else rename(name) for name in column]
+    return pl.Series(column.name, names, pl.String)

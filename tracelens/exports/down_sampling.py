@@ -18,12 +18,12 @@ so that they match. Other calls keep their number only if the step has a single 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from tracelens.conversion.columns import FOREVER, by_thread, depths
+from tracelens.conversion.columns import FOREVER, count_depths, group_by_thread
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.trace import EVENT_COLUMNS
@@ -38,11 +38,21 @@ if TYPE_CHECKING:
 Owner = tuple[str, int]  # role and rank
 Steps = tuple[int, int]  # the first and the last one
 
-_EVERY: Final = (-1, 2**31 - 2)
+_ALL_STEPS: Final = (-1, 2**31 - 2)
 _SHOWN: Final = 8
 _KEY: Final = ("step", "thread", "kind", "op", "communicator", "shard", "stream")
-_OWN: Final = ("step", "thread", "start_ns", "end_ns", "depth", "status", "seq", "request", "bytes")
-_AGREED: Final = tuple(n for n in EVENT_COLUMNS if n not in {*_KEY, *_OWN, "name"})
+_UNSHARED: Final = (
+    "step",
+    "thread",
+    "start_ns",
+    "end_ns",
+    "depth",
+    "status",
+    "seq",
+    "request",
+    "bytes",
+)
+_SHARED: Final = tuple(n for n in EVENT_COLUMNS if n not in {*_KEY, *_UNSHARED, "name"})
 
 
 class ProcessEvents(NamedTuple):
@@ -55,7 +65,7 @@ class ProcessEvents(NamedTuple):
 
 @dataclass(frozen=True)
 class Flagged:
-    """The steps that are kept whole, by process, and a label for each finding that names them."""
+    """Steps that are kept whole, by process, and a label for each finding that names them."""
 
     steps: Mapping[Owner, tuple[Steps, ...]] = field(default_factory=dict)
     finding_labels: tuple[str, ...] = ()
@@ -101,19 +111,19 @@ def find_flagged(trace: Trace, findings: Iterable[Finding]) -> Flagged:
     finding_labels: list[str] = []
     for finding in findings:
         owners = _find_owners(trace, finding) & (workers | servers)
-        steps = _pad_steps(finding.steps)
+        step_range = _pad_steps(finding.steps)
         is_everyone = not owners or owners >= workers
-        if is_everyone and _covers_all_steps(trace, steps):
+        if is_everyone and _covers_all_steps(trace, step_range):
             continue
         for owner in workers | servers if is_everyone else owners:
-            steps_by_owner.setdefault(owner, []).append(steps)
+            steps_by_owner.setdefault(owner, []).append(step_range)
         finding_labels.append(_label_finding(finding))
-    kept_steps = {owner: tuple(sorted(set(spans))) for owner, spans in steps_by_owner.items()}
+    kept_steps = {owner: tuple(sorted(set(ranges))) for owner, ranges in steps_by_owner.items()}
     return Flagged(kept_steps, tuple(dict.fromkeys(finding_labels)))
 
 
 def _find_owners(trace: Trace, finding: Finding) -> set[Owner]:
-    """Return the processes of a finding's ranks (else of its hosts) and of its shards."""
+    """Return the processes that a finding names by rank, else by host, and by shard."""
     hosts = () if finding.ranks else finding.hosts
     processes = trace.processes.filter("main").filter(
         ((pl.col("role") == "worker") & pl.col("rank").is_in(finding.ranks))
@@ -124,7 +134,11 @@ def _find_owners(trace: Trace, finding: Finding) -> set[Owner]:
 
 
 def _pad_steps(steps: Steps | None) -> Steps:
-    return _EVERY if steps is None else (steps[0] - 1, steps[1] + 1)
+    """Return the first and the last step, with one more on each side; None is all steps."""
+    if steps is None:
+        return _ALL_STEPS
+    first_step, last_step = steps
+    return first_step - 1, last_step + 1
 
 
 def _covers_all_steps(trace: Trace, steps: Steps) -> bool:
@@ -133,6 +147,7 @@ def _covers_all_steps(trace: Trace, steps: Steps) -> bool:
 
 
 def _label_finding(finding: Finding) -> str:
+    """Return a finding's title, processes and steps as text, such as "Straggler: rank 1"."""
     title = KINDS[finding.kind].title
     labels = [
         fmt.listing(noun, names)
@@ -179,7 +194,7 @@ def sum_up(
     is_span = pl.col("type") == "span"
     has_ended = pl.col("end_ns").is_not_null() & pl.col("status").is_in(["closed", "estimated"])
     is_matched = pl.col("seq").is_not_null() | pl.col("request").is_not_null()
-    rows = events.with_columns(
+    flagged_events = events.with_columns(
         unchanged=is_outside
         | is_whole
         | (pl.col("kind") == "step")
@@ -188,56 +203,60 @@ def sum_up(
         matched=is_matched,
     )
     flight_spans, thread_spans = (
-        rows.filter(is_span, pl.col("flies") == flies) for flies in (True, False)
+        flagged_events.filter(is_span, pl.col("flies") == flies) for flies in (True, False)
     )
-    unchanged, thread_sums = _sum_up_threads(thread_spans.filter(pl.col("kind") != "step"))
-    tables = [
-        rows.filter((pl.col("kind") == "step") | (~is_span & pl.col("unchanged"))),
+    unchanged_spans, thread_sums = _sum_up_threads(thread_spans.filter(pl.col("kind") != "step"))
+    flight_sums = _sum_up_in_flight(flight_spans.filter(~pl.col("unchanged")))
+    parts = [
+        flagged_events.filter((pl.col("kind") == "step") | (~is_span & pl.col("unchanged"))),
         flight_spans.filter("unchanged", pl.col("kind") != "step"),
-        unchanged,
+        unchanged_spans,
         thread_sums,
-        _sum_up_in_flight(flight_spans.filter(~pl.col("unchanged"))),
+        flight_sums,
     ]
-    result = pl.concat([part.select(*EVENT_COLUMNS) for part in tables])
+    result = pl.concat([part.select(*EVENT_COLUMNS) for part in parts])
     if result.height == events.height:
         return ProcessEvents(events)
     result = result.sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)
-    sum_count = thread_sums.height + tables[-1].height
+    sum_count = thread_sums.height + flight_sums.height
     return ProcessEvents(_count_depth(result), events.height - result.height + sum_count, sum_count)
 
 
 def _count_depth(events: pl.DataFrame) -> pl.DataFrame:
     end_ns = events["end_ns"].fill_null(FOREVER).to_numpy()
     thread = events["thread"].cast(pl.Int64).to_numpy()
-    depth = depths(thread, events["start_ns"].to_numpy(), end_ns)
+    depth = count_depths(thread, events["start_ns"].to_numpy(), end_ns)
     max_depth = np.iinfo(np.uint16).max
     return events.with_columns(depth=pl.Series(np.minimum(depth, max_depth).astype(np.uint16)))
 
 
 def _sum_up_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
-    """Sum up operations in flight: a sum lasts as long as any of them was in flight."""
-    ordered = spans.sort("start_ns", "end_ns").with_columns(
-        until=pl.col("end_ns").cum_max().shift(1).over(_KEY)
+    """Sum up operations in flight, one row per sum; it lasts as long as any was in flight."""
+    ordered_spans = spans.sort("start_ns", "end_ns").with_columns(
+        covered_until_ns=pl.col("end_ns").cum_max().shift(1).over(_KEY)
     )
-    begin_ns = pl.max_horizontal("start_ns", "until")
-    own_ns = (pl.col("end_ns") - begin_ns).clip(lower_bound=0)
-    return _add_up(ordered.with_columns(own_ns=own_ns, first_ns="start_ns"))
+    uncovered_begin_ns = pl.max_horizontal("start_ns", "covered_until_ns")
+    own_ns = (pl.col("end_ns") - uncovered_begin_ns).clip(lower_bound=0)
+    return _add_up(ordered_spans.with_columns(own_ns=own_ns, first_ns="start_ns"))
 
 
 def _sum_up_threads(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the kept spans of threads, and the sums of the others, laid out."""
+    """Return the unchanged spans of threads, and sums of the others; one row per span.
+
+    `alone` in the rows tells that no other span has the same key.
+    """
     spans = spans.with_columns(alone=pl.len().over(_KEY) == 1)
     unchanged_spans, sums = [spans.clear()], [_add_up(_no_spans(spans))]
-    after_last_ns = pl.max_horizontal("start_ns", "end_ns").max() + 1
+    open_end_ns = pl.max_horizontal("start_ns", "end_ns").max() + 1
     start_ns = spans["start_ns"].to_numpy()
-    end_ns = spans.select(pl.col("end_ns").fill_null(after_last_ns)).to_series().to_numpy()
+    end_ns = spans.select(pl.col("end_ns").fill_null(open_end_ns)).to_series().to_numpy()
     thread = spans["thread"].cast(pl.Int64).to_numpy()
-    for thread_rows in by_thread(thread, start_ns, end_ns) if spans.height else ():
-        rows = spans[thread_rows]
-        unchanged = _find_unchanged(rows, start_ns[thread_rows], end_ns[thread_rows])
-        unchanged_spans.append(rows.filter(pl.Series(unchanged)))
-        if not unchanged.all():
-            sums.append(_lay_out_sums(rows, start_ns[thread_rows], end_ns[thread_rows], unchanged))
+    for thread_rows in group_by_thread(thread, start_ns, end_ns) if spans.height else ():
+        times = spans[thread_rows], start_ns[thread_rows], end_ns[thread_rows]
+        is_unchanged = _find_unchanged(*times)
+        unchanged_spans.append(spans[thread_rows].filter(pl.Series(is_unchanged)))
+        if not is_unchanged.all():
+            sums.append(_lay_out_sums(*times, is_unchanged))
     return pl.concat(unchanged_spans), pl.concat(sums)
 
 
@@ -246,124 +265,130 @@ def _no_spans(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_unchanged(spans: pl.DataFrame, start_ns: Ints, end_ns: Ints) -> Flags:
-    """Return True for each kept span of a thread, [span], for spans nested in one, and single calls."""
+    """Return True for each span of a thread that is kept, nested in one, or a single call.
+
+    Spans are sorted by begin.
+    """
     is_leaf = np.append(start_ns[1:] >= end_ns[:-1], True)
     is_single = (spans["matched"] & spans["alone"]).to_numpy() & is_leaf
     is_unchanged: Flags = spans["unchanged"].to_numpy() | is_single
-    open_until_ns = np.maximum.accumulate(np.where(is_unchanged, end_ns, np.iinfo(np.int64).min))
-    is_nested = np.append(False, start_ns[1:] < open_until_ns[:-1])
+    latest_end_ns = np.maximum.accumulate(np.where(is_unchanged, end_ns, np.iinfo(np.int64).min))
+    is_nested = np.append(False, start_ns[1:] < latest_end_ns[:-1])
     return np.asarray(is_unchanged | is_nested)
 
 
 def _lay_out_sums(
     spans: pl.DataFrame, start_ns: Ints, end_ns: Ints, is_unchanged: Flags
 ) -> pl.DataFrame:
-    """Sum up the spans of a thread that are not kept, and lay the sums out in its free time."""
+    """Sum up the changed spans of a thread, and lay out the sums one after the other.
+
+    They lie in its free time, which is the time without unchanged spans: `_free_ns` are times on
+    that axis, which has no gaps.
+    """
     occupied = _Occupied.from_spans(start_ns[is_unchanged], end_ns[is_unchanged])
-    merged_rows = np.flatnonzero(~is_unchanged)
-    begin_ns, until_ns = (
-        occupied.to_free_time(start_ns[merged_rows]),
-        occupied.to_free_time(end_ns[merged_rows]),
-    )
-    is_user = (spans["kind"] == "user").to_numpy()[merged_rows]
-    own_ns, first_ns = _measure_own_time(begin_ns, until_ns, is_user)
-    is_innermost = first_ns >= 0
-    merged_spans = spans[merged_rows].with_columns(
-        own_ns=pl.Series(own_ns), first_ns=pl.Series(np.where(is_innermost, first_ns, begin_ns))
+    rows = np.flatnonzero(~is_unchanged)
+    start_free_ns, end_free_ns = (occupied.to_free_time(ns[rows]) for ns in (start_ns, end_ns))
+    is_user = (spans["kind"] == "user").to_numpy()[rows]
+    own_ns, first_free_ns = _measure_own_time(start_free_ns, end_free_ns, is_user)
+    was_innermost = first_free_ns >= 0
+    changed_spans = spans[rows].with_columns(
+        own_ns=pl.Series(own_ns),
+        first_ns=pl.Series(np.where(was_innermost, first_free_ns, start_free_ns)),
     )
     # A user's span within a phase is a part of it.
-    sums = _add_up(merged_spans.filter(pl.Series(is_innermost | ~is_user)))
+    sums = _add_up(changed_spans.filter(pl.Series(was_innermost | ~is_user)))
     length_ns = (sums["end_ns"] - sums["start_ns"]).to_numpy()
-    before_ns = np.cumsum(length_ns) - length_ns
-    position_ns = before_ns + np.maximum.accumulate(sums["start_ns"].to_numpy() - before_ns)
+    before_ns = np.cumsum(length_ns) - length_ns  # length of all sums before each
+    begin_free_ns = before_ns + np.maximum.accumulate(sums["start_ns"].to_numpy() - before_ns)
+    sum_ends_ns = occupied.from_free_time(begin_free_ns + length_ns, "left")
     return sums.with_columns(
-        start_ns=pl.Series(occupied.from_free_time(position_ns, "right")),
-        end_ns=pl.Series(
-            np.where(length_ns, occupied.from_free_time(position_ns + length_ns, "left"), 0)
-        ),
+        start_ns=pl.Series(occupied.from_free_time(begin_free_ns, "right")),
+        end_ns=pl.Series(np.where(length_ns, sum_ends_ns, 0)),
     ).with_columns(end_ns=pl.max_horizontal("start_ns", "end_ns"))
 
 
 @dataclass(frozen=True, eq=False)
 class _Occupied:
-    """The time of a thread that kept spans occupy: disjoint stretches [start, end), ns, [stretch]."""
+    """Disjoint stretches [start, end) in which unchanged spans occupy a thread, ns, [stretch]."""
 
     start: Ints
     end: Ints
 
     @classmethod
     def from_spans(cls, start_ns: Ints, end_ns: Ints) -> _Occupied:
-        """Join spans that overlap; they are sorted by begin."""
+        """Join overlapping spans, which are sorted by begin."""
         open_until_ns = np.maximum.accumulate(end_ns) if len(end_ns) else end_ns
-        begins_stretch = (
+        is_first_of_stretch = (
             np.append(True, start_ns[1:] > open_until_ns[:-1])
             if len(start_ns)
             else np.zeros(0, np.bool_)
         )
-        first_rows = np.flatnonzero(begins_stretch)
+        first_rows = np.flatnonzero(is_first_of_stretch)
         last_rows = np.append(first_rows[1:], len(start_ns))[: len(first_rows)] - 1
         return cls(start_ns[first_rows], open_until_ns[last_rows])
 
     def to_free_time(self, times_ns: Ints) -> Ints:
-        """Map times to the free time before them, ns; it stands still within a stretch."""
-        stretch_index = np.searchsorted(self.start, times_ns, "right")
-        length_ns = np.append(0, np.cumsum(self.end - self.start))
-        within_ns = np.zeros(len(times_ns), np.int64)
-        is_after_begin = stretch_index > 0
-        within_ns[is_after_begin] = np.maximum(
-            self.end[stretch_index[is_after_begin] - 1] - times_ns[is_after_begin], 0
+        """Subtract from times the occupied time before them, ns, [time]; constant in a stretch."""
+        begun_count = np.searchsorted(self.start, times_ns, "right")
+        occupied_ns = np.append(0, np.cumsum(self.end - self.start))  # of the first stretches
+        rest_ns = np.zeros(len(times_ns), np.int64)  # from the time to the end of its stretch
+        has_begun = begun_count > 0
+        rest_ns[has_begun] = np.maximum(
+            self.end[begun_count[has_begun] - 1] - times_ns[has_begun], 0
         )
-        return np.asarray(times_ns - length_ns[stretch_index] + within_ns)
+        return np.asarray(times_ns - occupied_ns[begun_count] + rest_ns)
 
-    def from_free_time(self, free_ns: Ints, side: str) -> Ints:
-        """Map free times back to times, ns; at a stretch to its begin (`left`) or its end (`right`)."""
-        length_ns = np.append(0, np.cumsum(self.end - self.start))
-        begin_ns = self.start - length_ns[:-1]
-        stretch_index = np.searchsorted(begin_ns, free_ns, "right" if side == "right" else "left")
-        return np.asarray(free_ns + length_ns[stretch_index])
+    def from_free_time(self, free_ns: Ints, side: Literal["left", "right"]) -> Ints:
+        """Map free times back to times, ns; at a stretch to its begin (`left`) or end (`right`)."""
+        occupied_ns = np.append(0, np.cumsum(self.end - self.start))  # of the first stretches
+        begin_free_ns = self.start - occupied_ns[:-1]
+        return np.asarray(free_ns + occupied_ns[np.searchsorted(begin_free_ns, free_ns, side)])
 
 
 def _measure_own_time(start_ns: Ints, end_ns: Ints, is_user: Flags) -> tuple[Ints, Ints]:
-    """Measure for how long each span was the innermost of a phase, and since when, ns, [span].
+    """Return the time each span was the innermost, and since when (-1 = never), ns, [span].
 
-    Spans are sorted by begin, the longer one first. User spans count where nothing else is open. A span
-    that never was the innermost begins at -1.
+    Spans are sorted by begin, the longer first. A user's span counts where no phase is open; one
+    of a phase without length counts at its begin.
     """
     bounds_ns = np.unique(np.concatenate([start_ns, end_ns]))
-    phase_owner = _find_innermost(bounds_ns, start_ns, end_ns, np.flatnonzero(~is_user))
-    user_owner = _find_innermost(bounds_ns, start_ns, end_ns, np.flatnonzero(is_user))
-    owner = np.where(phase_owner >= 0, phase_owner, user_owner)
-    length_ns = np.diff(bounds_ns)
+    innermost_phase = _find_innermost(bounds_ns, start_ns, end_ns, np.flatnonzero(~is_user))
+    innermost_user = _find_innermost(bounds_ns, start_ns, end_ns, np.flatnonzero(is_user))
+    innermost = np.where(innermost_phase >= 0, innermost_phase, innermost_user)  # [piece]
+    pieces = np.flatnonzero(innermost >= 0)
     own_ns = np.zeros(len(start_ns), np.int64)
-    np.add.at(own_ns, owner[owner >= 0], length_ns[owner >= 0])
+    np.add.at(own_ns, innermost[pieces], np.diff(bounds_ns)[pieces])
     first_ns = np.full(len(start_ns), FOREVER)
-    np.minimum.at(first_ns, owner[owner >= 0], bounds_ns[:-1][owner >= 0])
+    np.minimum.at(first_ns, innermost[pieces], bounds_ns[pieces])
     first_ns[first_ns == FOREVER] = -1
-    is_empty = (start_ns == end_ns) & ~is_user
-    first_ns[is_empty] = start_ns[is_empty]
+    has_no_length = (start_ns == end_ns) & ~is_user
+    first_ns[has_no_length] = start_ns[has_no_length]
     return own_ns, first_ns
 
 
 def _find_innermost(bounds_ns: Ints, start_ns: Ints, end_ns: Ints, rows: Indices) -> Indices:
-    """Return the deepest open span of `rows` for each piece between two bounds, [piece]; -1 = none."""
+    """Return the deepest open span of `rows` between each two bounds, [piece]; -1 = none."""
     innermost = np.full(len(bounds_ns) - 1, -1)
-    begin_index, stop_ns = np.searchsorted(bounds_ns, start_ns[rows]), end_ns[rows]
-    levels = np.arange(len(rows)) - np.searchsorted(np.sort(stop_ns), start_ns[rows], "right")
-    for level in range(int(levels.max(initial=-1)) + 1):
-        level_rows = np.flatnonzero((levels == level) & (stop_ns > start_ns[rows]))
-        latest = np.full(len(bounds_ns), -1)
-        latest[begin_index[level_rows]] = level_rows
+    first_pieces, ends_ns = np.searchsorted(bounds_ns, start_ns[rows]), end_ns[rows]
+    depths = np.arange(len(rows)) - np.searchsorted(np.sort(ends_ns), start_ns[rows], "right")
+    for depth in range(int(depths.max(initial=-1)) + 1):
+        at_depth = np.flatnonzero((depths == depth) & (ends_ns > start_ns[rows]))
+        latest = np.full(len(bounds_ns), -1)  # index in `rows` of the span that began last
+        latest[first_pieces[at_depth]] = at_depth
         latest = np.maximum.accumulate(latest)[:-1]
-        covered_pieces = np.flatnonzero((latest >= 0) & (stop_ns[latest] > bounds_ns[:-1]))
+        covered_pieces = np.flatnonzero((latest >= 0) & (ends_ns[latest] > bounds_ns[:-1]))
         innermost[covered_pieces] = rows[latest[covered_pieces]]
     return innermost
 
 
 def _add_up(spans: pl.DataFrame) -> pl.DataFrame:
-    """Add up spans by `_KEY`: each sum begins with the first and lasts as long as their own time."""
+    """Add up spans by `_KEY`, one row per sum, in `EVENT_COLUMNS`.
+
+    A sum begins at the first `first_ns` of its spans and lasts as long as their `own_ns` together.
+    """
     has_several = pl.len() > 1
     agreed_columns: dict[str, pl.Expr] = {
-        name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()) for name in _AGREED
+        name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()) for name in _SHARED
     }
     device_end_ns = pl.col("device_start_ns") + pl.col("device_duration_ns")
     device_duration_ns = pl.min_horizontal(

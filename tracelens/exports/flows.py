@@ -52,37 +52,38 @@ class Survey:
 
 
 def survey(selection: Selection) -> Survey:
-    """Read a selection once, process by process, for its begin and its arrows."""
-    call_tables, request_tables, begins_ns = [], [], [selection.origin_ns]
+    """Read a selection once, process by process, for its earliest time and its arrows."""
+    calls, requests, begins_ns = [], [], [selection.origin_ns]
     for owner_index, owner in enumerate(selection.owners):
         events = selection.events(owner).with_row_index("row")
         first_ns = events.select(pl.min_horizontal("start_ns", "device_start_ns").min()).item()
         first_sample_ns = selection.samples(owner)["start_ns"].min()
-        begins_ns += [time for time in (first_ns, first_sample_ns) if isinstance(time, int)]
+        begins_ns += [ns for ns in (first_ns, first_sample_ns) if isinstance(ns, int)]
         spans = _add_times(events.filter(pl.col("type") == "span"), owner_index)
-        call_tables.append(_find_calls(spans))
-        request_tables.append(_find_requests(spans, served=owner.role == "ps"))
-    if not call_tables:
+        calls.append(_find_calls(spans))
+        requests.append(_find_requests(spans, served=owner.role == "ps"))
+    if not calls:
         return Survey(selection.origin_ns)
-    arrows = _link_calls(pl.concat(call_tables))
-    numbered = pl.concat(
-        [arrows, _link_requests(pl.concat(request_tables), last_number=_last_number(arrows))]
-    )
+    call_points = _link_calls(pl.concat(calls))
+    request_points = _link_requests(pl.concat(requests), _last_number(call_points))
     points: dict[int, dict[int, list[Point]]] = {}
-    for (owner_index, row), point in _iterate_points(numbered):
-        points.setdefault(selection.owners[owner_index].process, {}).setdefault(row, []).append(
-            point
-        )
+    for (owner_index, row), point in _iterate_points(pl.concat([call_points, request_points])):
+        points_by_row = points.setdefault(selection.owners[owner_index].process, {})
+        points_by_row.setdefault(row, []).append(point)
     return Survey(min(begins_ns), points)
 
 
-def _iterate_points(numbered: pl.DataFrame) -> Iterator[tuple[tuple[int, int], Point]]:
-    for owner_index, row, *facts in numbered.select("owner", "row", *_POINT).iter_rows():
-        yield (owner_index, row), Point(*facts)
+def _iterate_points(arrow_points: pl.DataFrame) -> Iterator[tuple[tuple[int, int], Point]]:
+    """Yield ((owner's index, row of its events), point) of each row."""
+    for owner_index, row, *fields in arrow_points.select("owner", "row", *_POINT).iter_rows():
+        yield (owner_index, row), Point(*fields)
 
 
 def _add_times(spans: pl.DataFrame, owner_index: int) -> pl.DataFrame:
-    """Add when the work of each span began and ended, on its device where it was timed there."""
+    """Add owner, name, and when each span's work began and ended (`at_ns`, `until_ns`).
+
+    These are times on the device where it was timed there; spans without length are left out.
+    """
     is_timed = pl.col("device_duration_ns").is_not_null() & pl.col("stream").is_not_null()
     begin_ns, length_ns = pl.col("device_start_ns"), pl.col("device_duration_ns")
     return spans.with_columns(
@@ -95,7 +96,7 @@ def _add_times(spans: pl.DataFrame, owner_index: int) -> pl.DataFrame:
 
 
 def _find_calls(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls of collectives; messages are numbered apart, for each pair of ranks."""
+    """Return calls of collectives, one row each; messages are numbered for each pair of ranks."""
     is_numbered = pl.col("communicator").is_not_null() & pl.col("seq").is_not_null()
     calls = spans.filter(is_numbered, pl.col("op").cast(pl.String).is_in(COLLECTIVES))
     return calls.with_columns(pl.col("communicator").cast(pl.String)).select(_OF_CALL)
@@ -108,15 +109,18 @@ def _find_requests(spans: pl.DataFrame, *, served: bool) -> pl.DataFrame:
 
 
 def _link_calls(calls: pl.DataFrame) -> pl.DataFrame:
-    """Link the calls of each collective that several processes of the selection took part in."""
-    call = ("communicator", "seq")
-    points = calls.sort(*call, "at_ns", "owner").with_columns(
-        turn=pl.int_range(pl.len()).over(call), ranks=pl.col("owner").n_unique().over(call)
+    """Return arrow points, one row per call, of collectives that several processes took part in.
+
+    `calls` has a row per call, with the index of its owner (process) and its begin `at_ns`.
+    """
+    call_key = ("communicator", "seq")
+    ordered_calls = calls.sort(*call_key, "at_ns", "owner").with_columns(
+        turn=pl.int_range(pl.len()).over(call_key), ranks=pl.col("owner").n_unique().over(call_key)
     )
-    points = points.filter(pl.col("ranks") > 1)
-    is_last = pl.col("turn") == pl.len().over(call) - 1
+    ordered_calls = ordered_calls.filter(pl.col("ranks") > 1)
+    is_last = pl.col("turn") == pl.len().over(call_key) - 1
     phase = pl.when(pl.col("turn") == 0).then(pl.lit(_BEGIN))
-    return points.select(
+    return ordered_calls.select(
         "owner",
         "row",
         phase=phase.when(is_last).then(pl.lit(_END)).otherwise(pl.lit(_THROUGH)),
@@ -128,15 +132,16 @@ def _link_calls(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _link_requests(requests: pl.DataFrame, last_number: int) -> pl.DataFrame:
-    """Link requests to their service and replies to their request; numbers follow `last_number`.
+    """Return arrow points, one row each, from requests to their service, and from replies back.
 
-    Where clocks are not sure enough to have them in order, there is no arrow.
+    `requests` has a row per span of a request, `served` if a server's. Arrows are numbered from
+    `last_number` + 1. Where clocks do not have both ends in order, there is none.
     """
-    ordered = requests.sort("request", "at_ns")
-    client_spans = ordered.filter(~pl.col("served")).unique(
+    ordered_requests = requests.sort("request", "at_ns")
+    client_spans = ordered_requests.filter(~pl.col("served")).unique(
         "request", keep="first", maintain_order=True
     )
-    server_spans = ordered.filter("served").group_by("request", maintain_order=True)
+    server_spans = ordered_requests.filter("served").group_by("request", maintain_order=True)
     first_service = server_spans.agg(pl.col("owner", "row", "at_ns").first().name.suffix("_to"))
     last_service = server_spans.agg(pl.col("owner", "row", "at_ns").last())
     request_arrows = client_spans.join(first_service, on="request", maintain_order="left")
@@ -156,10 +161,10 @@ def _link_requests(requests: pl.DataFrame, last_number: int) -> pl.DataFrame:
 
 def _link_pairs(arrows: pl.DataFrame, category: str, last_number: int) -> pl.DataFrame:
     """Return two points for each arrow, from its columns and to those that end with ``_to``."""
-    numbered = arrows.with_columns(number=pl.int_range(pl.len()) + last_number + 1)
+    numbered_arrows = arrows.with_columns(number=pl.int_range(pl.len()) + last_number + 1)
 
     def points(phase: str, suffix: str) -> pl.DataFrame:
-        return numbered.select(
+        return numbered_arrows.select(
             owner=f"owner{suffix}",
             row=f"row{suffix}",
             phase=pl.lit(phase),

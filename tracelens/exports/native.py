@@ -53,30 +53,30 @@ def save(content: Content, target: Path) -> Saved:
     Raises:
         InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
     """
-    files = _list_recordings(content)
+    recordings = _list_recordings(content)
     event_count = 0
     used_names: set[str] = set()
     with new_folder(target) as folder:
-        for row in content.processes.iter_rows(named=True):
-            events = content.events(row["process"])
-            if events.is_empty() and not row["main"]:
+        for owner in content.processes.iter_rows(named=True):
+            process, recording = owner["process"], recordings.get(owner["file"])
+            events = content.events(process)
+            if events.is_empty() and not owner["main"]:
                 continue
-            name = _make_name(row, used_names)
-            file = files.get(row["file"])
-            side = _make_side(content, row, _read_side(file))
+            name = _make_name(owner, used_names)
+            side = _make_side(content, owner, _read_side(recording))
             write_process(folder / name, events, side)
-            _save_samples(content, row["process"], side, folder / SAMPLES_FOLDER / name, file)
+            _save_samples(content, process, side, folder / SAMPLES_FOLDER / name, recording)
             event_count += events.height
         if not event_count:
             raise content.nothing()
     return content.describe_saved(event_count, target)
 
 
-def _make_name(row: Mapping[str, Any], used_names: set[str]) -> str:
-    """Return a new name for a process's file."""
-    pid = row["pid"] or row["process"] + 1
-    numbers = [pid, *(pid * _MORE_PIDS + more for more in range(_MORE_PIDS))]
-    names = (stem(row["role"], row["rank"], number) + TRACE_SUFFIX for number in numbers)
+def _make_name(owner: Mapping[str, Any], used_names: set[str]) -> str:
+    """Return a file name for a process that is not among `used_names` yet, and add it there."""
+    pid = owner["pid"] or owner["process"] + 1
+    numbers = [pid, *(pid * _MORE_PIDS + suffix for suffix in range(_MORE_PIDS))]
+    names = (stem(owner["role"], owner["rank"], number) + TRACE_SUFFIX for number in numbers)
     name = next(name for name in names if name not in used_names)
     used_names.add(name)
     return name
@@ -105,25 +105,24 @@ def _read_side(file: Path | None) -> SideTables | None:
 
 
 def _make_side(
-    content: Content,
-    row: Mapping[str, Any],
-    recorded: SideTables | None,
+    content: Content, owner: Mapping[str, Any], recorded: SideTables | None
 ) -> SideTables:
-    """Return the side tables of one process of the result."""
-    side = recorded or _rebuild_side(content, row)
+    """Return the side tables of one process of the result; `recorded` are those of its file."""
+    side = recorded or _rebuild_side(content, owner)
     dropped = {content.text(reason): count for reason, count in side.dropped.items()}
-    unintended_losses = (n for reason, n in side.dropped.items() if reason not in CHOSEN_LOSSES)
-    lost_events = (row["dropped"] or 0) - sum(unintended_losses)
+    losses = (n for reason, n in side.dropped.items() if reason not in CHOSEN_LOSSES)
+    lost_events = (owner["dropped"] or 0) - sum(losses)
     if lost_events > 0:  # what reading the file found unusable
         dropped[_BEFORE] = dropped.get(_BEFORE, 0) + lost_events
-    if recorded_count := content.summed_up.get(row["process"], [0])[0]:
+    recorded_count, _ = content.summed_up.get(owner["process"], (0, 0))
+    if recorded_count:
         dropped[SUMMED_UP] = recorded_count
     process = replace(
         side.process,
-        host=row["host"] or "",
-        clock_domain=row["clock_domain"],
-        job=row["job"] or "",
-        versions={name: content.text(str(v)) for name, v in side.process.versions.items()},
+        host=owner["host"] or "",
+        clock_domain=owner["clock_domain"],
+        job=owner["job"] or "",
+        versions={name: content.text(str(text)) for name, text in side.process.versions.items()},
     )
     return replace(
         side,
@@ -134,63 +133,63 @@ def _make_side(
             replace(group, uid=content.text(group.uid), name=content.text(group.name))
             for group in side.communicators
         ),
-        clocks=_find_readings(content, row),
+        clocks=_find_readings(content, owner),
         dropped=dropped,
-        complete=bool(row["complete"]),
+        complete=bool(owner["complete"]),
         kept=(),  # moments on a clock that is not this one any more
         sorted=True,
         notes=tuple(dict.fromkeys([*map(content.text, side.notes), *content.notes])),
     )
 
 
-def _rebuild_side(content: Content, row: Mapping[str, Any]) -> SideTables:
-    """Return side tables for a process that was read from a table."""
-    threads = content.trace.threads.filter(pl.col("process") == row["process"])
-    groups = content.trace.communicators.cast({"communicator": pl.String})
+def _rebuild_side(content: Content, owner: Mapping[str, Any]) -> SideTables:
+    """Return side tables for a process whose file has none, such as that of a table."""
+    threads = content.trace.threads.filter(pl.col("process") == owner["process"])
+    communicators = content.trace.communicators.cast({"communicator": pl.String})
     return SideTables(
         process=Process(
-            role=row["role"],
-            rank=row["rank"],
-            world=row["world"] or 1,
-            local_rank=row["local_rank"] or 0,
-            pid=row["pid"] or row["process"] + 1,
-            parent_rank_pid=None if row["main"] else 0,
-            incarnation=row["incarnation"] or 0,
-            shard=row["shard"],
-            cores=row["cores"],
-            core_quota=row["core_quota"],
+            role=owner["role"],
+            rank=owner["rank"],
+            world=owner["world"] or 1,
+            local_rank=owner["local_rank"] or 0,
+            pid=owner["pid"] or owner["process"] + 1,
+            parent_rank_pid=None if owner["main"] else 0,
+            incarnation=owner["incarnation"] or 0,
+            shard=owner["shard"],
+            cores=owner["cores"],
+            core_quota=owner["core_quota"],
         ),
         threads=tuple(
-            Thread(number, name or "", number + 1, in_flight=flies, device=device)
-            for number, name, flies, device in threads.select(
+            Thread(number, name or "", number + 1, in_flight=in_flight, device=device)
+            for number, name, in_flight, device in threads.select(
                 "thread", "name", "in_flight", "device"
             ).iter_rows()
         ),
         communicators=tuple(
             Communicator(index, uid, name or "", list(ranks))
-            for index, (uid, name, ranks) in enumerate(groups.iter_rows())
+            for index, (uid, name, ranks) in enumerate(communicators.iter_rows())
         ),
     )
 
 
-def _find_readings(content: Content, row: Mapping[str, Any]) -> tuple[ClockReading, ...]:
-    """Return the readings that hold on the common clock."""
-    trace = content.trace
-    domain = trace.processes.filter(pl.col("process") == row["process"])["clock_domain"][0]
-    uncertainty = [h.uncertainty_ns for h in trace.alignment.hosts if h.clock_domain == domain]
-    window_ns = 2 * max((ns or 0 for ns in uncertainty), default=0)
-    first_ns = row["first_ns"] or 0
-    readings = [ClockReading("common", first_ns, window_ns)] if window_ns else []
-    own_readings = trace.clocks.filter(pl.col("process") == row["process"])
-    tied_devices = trace.device_clocks.filter(pl.col("process") == row["process"])["device"]
+def _find_readings(content: Content, owner: Mapping[str, Any]) -> tuple[ClockReading, ...]:
+    """Return the clock readings of a process, a row of `Content.processes`, on the common clock.
+
+    The first states how unsure the common clock is, if it is.
+    """
+    trace, of_process = content.trace, pl.col("process") == owner["process"]
+    domain = trace.processes.filter(of_process)["clock_domain"][0]
+    hosts = [host for host in trace.alignment.hosts if host.clock_domain == domain]
+    window_ns = 2 * max((host.uncertainty_ns or 0 for host in hosts), default=0)
+    readings = [ClockReading("common", owner["first_ns"] or 0, window_ns)] if window_ns else []
+    tied_devices = trace.device_clocks.filter(of_process)["device"]
     is_kept = (pl.col("method") == "local") | pl.col("device").is_in(tied_devices.implode())
-    for reading in own_readings.filter(is_kept).iter_rows(named=True):
-        if (common_ns := _to_common_ns(content, row["process"], reading["monotonic_ns"])) >= 0:
-            fields = {k: v for k, v in reading.items() if k != "process"}
-            offset = 0 if reading["method"] == "device" else None
-            readings.append(
-                ClockReading(**fields | {"monotonic_ns": common_ns, "offset_ns": offset})
-            )
+    for row in trace.clocks.filter(of_process, is_kept).drop("process").iter_rows(named=True):
+        common_ns = _to_common_ns(content, owner["process"], row["monotonic_ns"])
+        if common_ns >= 0:
+            offset_ns = 0 if row["method"] == "device" else None
+            row |= {"monotonic_ns": common_ns, "offset_ns": offset_ns}
+            readings.append(ClockReading(**row))
     return tuple(readings)
 
 
@@ -203,17 +202,17 @@ def _to_common_ns(content: Content, process: int, at_ns: int) -> int:
 def _save_samples(
     content: Content, process: int, side: SideTables, file: Path, recording: Path | None
 ) -> None:
-    """Write the samples of one process's stacks, if there are any."""
+    """Write the stack samples of one process, if any, with the sampling rate of `recording`."""
     samples = content.samples(process)
     if samples.is_empty():
         return
-    native = {thread.index: thread.native_id for thread in side.threads}
-    rows = samples.with_columns(
+    native_id_by_thread = {thread.index: thread.native_id for thread in side.threads}
+    sample_rows = samples.with_columns(
         thread=pl.col("thread")
         .cast(pl.Int64)
-        .replace_strict(native, default=0, return_dtype=pl.Int64)
+        .replace_strict(native_id_by_thread, default=0, return_dtype=pl.Int64)
     )
-    arrays = [rows[field.name].to_arrow().cast(field.type) for field in SAMPLE_SCHEMA]
+    arrays = [sample_rows[field.name].to_arrow().cast(field.type) for field in SAMPLE_SCHEMA]
     schema = SAMPLE_SCHEMA.with_metadata(_read_rate(recording))
     file.parent.mkdir(exist_ok=True)
     with pa.ipc.new_stream(str(file), schema) as stream:
@@ -221,14 +220,14 @@ def _save_samples(
 
 
 def _read_rate(recording: Path | None) -> dict[bytes, bytes]:
-    """Read the rate of samples from the metadata of a recording; empty if it has none."""
+    """Return the metadata entry with a recording's sampling rate; empty if it has none."""
     if recording is None:
         return {}
-    samples = recording.parent / SAMPLES_FOLDER / recording.with_suffix(TRACE_SUFFIX).name
+    samples_path = recording.parent / SAMPLES_FOLDER / recording.with_suffix(TRACE_SUFFIX).name
     try:
-        check_inside(samples, recording.parent)
-        with open_regular(samples, "samples") as file:
-            rate = (pa.ipc.open_stream(file).schema.metadata or {}).get(SAMPLE_RATE_KEY)
+        check_inside(samples_path, recording.parent)
+        with open_regular(samples_path, "samples") as file:
+            rate_digits = (pa.ipc.open_stream(file).schema.metadata or {}).get(SAMPLE_RATE_KEY)
     except (NotATrace, OSError, ValueError, pa.ArrowException):
         return {}
-    return {SAMPLE_RATE_KEY: rate} if rate and rate.isdigit() else {}
+    return {SAMPLE_RATE_KEY: rate_digits} if rate_digits and rate_digits.isdigit() else {}

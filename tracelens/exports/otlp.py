@@ -52,28 +52,28 @@ def save(content: Content, target: Path) -> Saved:
         InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
     """
     offset_ns = unix_offset_ns(content.trace)
-    main = content.processes.filter("main")
-    event_count = left_out = 0
+    main_processes = content.processes.filter("main")
+    event_count = left_out_count = 0
     is_first = True
     with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
-        for owner in main.iter_rows(named=True):
+        for owner in main_processes.iter_rows(named=True):
             events = content.events(owner["process"])
-            of_run = _run_attributes(content, offset_ns or 0, is_first=is_first)
-            writer = _Process(content, owner, events, offset_ns or 0, of_run)
+            run_attributes = _make_run_attributes(content, offset_ns or 0, is_first=is_first)
+            writer = _Process(content, owner, events, offset_ns or 0, run_attributes)
             is_first = False
-            left_out += events.height + content.samples(owner["process"]).height
-            for line, written in writer.lines():
+            left_out_count += events.height + content.samples(owner["process"]).height
+            for line, written_count in writer.lines():
                 file.write(line + "\n")
-                event_count += written
-                left_out -= written
+                event_count += written_count
+                left_out_count -= written_count
         if not event_count:
             raise content.nothing()
-    notes = (_NO_DATE,) * (offset_ns is None) + (_LEFT_OUT,) * bool(left_out)
+    notes = (_NO_DATE,) * (offset_ns is None) + (_LEFT_OUT,) * bool(left_out_count)
     return content.describe_saved(event_count, target, notes)
 
 
 def unix_offset_ns(trace: Trace) -> int | None:
-    """Measure the offset from common times to nanoseconds since 1970; None if no wall clock was read."""
+    """Return Unix time minus common time, ns, by the median reading; None without any."""
     readings = trace.clocks.drop_nulls("wall_ns").filter(pl.col("method") == "local")
     offsets_ns = []
     for process, monotonic_ns, wall_ns in readings.select(
@@ -93,14 +93,15 @@ class _Process:
         content: Content,
         owner: Mapping[str, Any],
         events: pl.DataFrame,
-        offset_ns: int,
+        offset_to_unix_ns: int,
         run_attributes: Mapping[str, Any],
     ) -> None:
         """Prepare the events of a row of `Content.processes`; its resource has `run_attributes`, too."""
-        self._rows = events.sort("start_ns", pl.col("type") == "counter", "depth")
+        self._events = events.sort("start_ns", pl.col("type") == "counter", "depth")
         self._process, self._serves = owner["process"], owner["role"] == "ps"
-        self._offset_ns, self._trace_id = offset_ns, _make_trace_id(content, offset_ns)
-        ends_ns = (self._rows["end_ns"].max(), self._rows["start_ns"].max())
+        self._offset_to_unix_ns = offset_to_unix_ns
+        self._trace_id = _make_trace_id(content, offset_to_unix_ns)
+        ends_ns = (self._events["end_ns"].max(), self._events["start_ns"].max())
         self._last_ns = max((end for end in ends_ns if isinstance(end, int)), default=0)
         threads = content.trace.threads.filter(process=self._process).select("thread", "name")
         self._thread_names = {
@@ -115,60 +116,62 @@ class _Process:
             "tracelens.clock": owner["clock_domain"],
             **run_attributes,
         }
-        self._resource = {"attributes": _attributes(attributes)}
+        self._resource = {"attributes": _to_attributes(attributes)}
 
     def lines(self) -> Iterator[tuple[str, int]]:
         """Yield lines of up to `_SPANS_A_LINE` spans of one thread, with the number of their events."""
         used_requests: set[int] = set()
-        numbered = self._rows.with_row_index("row", offset=1)
-        for (thread,), rows in numbered.group_by("thread", maintain_order=True):
+        numbered_events = self._events.with_row_index("row", offset=1)
+        for (thread,), events in numbered_events.group_by("thread", maintain_order=True):
             number = int(thread)
             scope = {
                 "name": self._thread_names.get(number, f"thread {number}"),
-                "attributes": _attributes({"tracelens.thread": number}),
+                "attributes": _to_attributes({"tracelens.thread": number}),
             }
-            spans = [*self._make_spans(rows, used_requests)]
-            for first_index in range(0, len(spans), _SPANS_A_LINE):
-                line_spans = spans[first_index : first_index + _SPANS_A_LINE]
-                events = len(line_spans) + sum(len(span.get("events", ())) for span in line_spans)
+            spans = [*self._make_spans(events, used_requests)]
+            for first in range(0, len(spans), _SPANS_A_LINE):
+                line_spans = spans[first : first + _SPANS_A_LINE]
+                count = len(line_spans) + sum(len(span.get("events", ())) for span in line_spans)
                 scope_spans = {"scope": scope, "spans": line_spans}
                 resource_spans = {"resource": self._resource, "scopeSpans": [scope_spans]}
-                yield json.dumps({"resourceSpans": [resource_spans]}, separators=(",", ":")), events
+                yield json.dumps({"resourceSpans": [resource_spans]}, separators=(",", ":")), count
 
-    def _make_spans(self, rows: pl.DataFrame, used_requests: set[int]) -> Iterator[dict[str, Any]]:
-        open_spans: list[
-            tuple[int, dict[str, Any]]
-        ] = []  # ends of the spans that are open, and these
+    def _make_spans(
+        self, events: pl.DataFrame, used_requests: set[int]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the spans of one thread's events, which are sorted by begin.
+
+        A counter joins the span around or before it; `used_requests` are those with a span.
+        """
+        open_spans: list[tuple[int, dict[str, Any]]] = []  # (end, span), ns, the outermost first
         span: dict[str, Any] = {}
-        for row in rows.iter_rows(named=True):
+        for row in events.iter_rows(named=True):
+            start_ns = row["start_ns"]
             if row["type"] == "counter":
-                while open_spans and open_spans[-1][0] < row["start_ns"]:
+                while open_spans and open_spans[-1][0] < start_ns:
                     open_spans.pop()
                 owner = open_spans[-1][1] if open_spans else span
                 if owner and row["value"] is not None:
                     owner.setdefault("events", []).append(self._make_reading(row))
                 continue
-            end_ns = row["start_ns"] if row["type"] == "instant" else row["end_ns"]
-            end_ns = max(self._last_ns if end_ns is None else end_ns, row["start_ns"])
-            while open_spans and (
-                open_spans[-1][0] <= row["start_ns"] or open_spans[-1][0] < end_ns
-            ):
+            end_ns = start_ns if row["type"] == "instant" else row["end_ns"]
+            end_ns = max(self._last_ns if end_ns is None else end_ns, start_ns)
+            while open_spans and (open_spans[-1][0] <= start_ns or open_spans[-1][0] < end_ns):
                 open_spans.pop()
             request = row["request"] if row["kind"] in EXCHANGE_KINDS else None
-            parent = open_spans[-1][1]["spanId"] if open_spans else self._request_id(request)
-            span = self._make_span(
-                row, end_ns, self._span_id(row["row"], request, used_requests), parent, request
-            )
+            parent_id = open_spans[-1][1]["spanId"] if open_spans else self._request_id(request)
+            span_id = self._span_id(row["row"], request, used_requests)
+            span = self._make_span(row, end_ns, span_id, parent_id, request)
             yield span
             open_spans.append((end_ns, span))
 
     def _make_reading(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a reading of a counter as an event of a span."""
-        attributes = {name: row[name] for name in ("kind", "step", "value")}
+        """Return a counter's row as an event of a span."""
+        attributes = {f"tracelens.{name}": row[name] for name in ("kind", "step", "value")}
         return {
-            "timeUnixNano": str(row["start_ns"] + self._offset_ns),
+            "timeUnixNano": str(row["start_ns"] + self._offset_to_unix_ns),
             "name": row["name"] or row["kind"],
-            "attributes": _attributes({f"tracelens.{name}": v for name, v in attributes.items()}),
+            "attributes": _to_attributes(attributes),
         }
 
     def _request_id(self, request: int | None) -> str:
@@ -185,20 +188,21 @@ class _Process:
     def _make_span(
         self, row: Mapping[str, Any], end_ns: int, span_id: str, parent_id: str, request: int | None
     ) -> dict[str, Any]:
-        attributes = {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
+        """Return the span of an event's row that ends at `end_ns`; an empty id is no parent."""
+        facts = {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
         if row["type"] == "instant":
-            attributes["type"] = row["type"]
+            facts["type"] = row["type"]
         if row["device_start_ns"] is not None:
-            attributes["device_start_ns"] = row["device_start_ns"] + self._offset_ns
-        side = _SERVER if self._serves else _CLIENT
+            facts["device_start_ns"] = row["device_start_ns"] + self._offset_to_unix_ns
+        request_kind = _SERVER if self._serves else _CLIENT
         span = {
             "traceId": self._trace_id,
             "spanId": span_id,
             "name": row["name"] or row["kind"],
-            "kind": _INTERNAL if request is None else side,
-            "startTimeUnixNano": str(row["start_ns"] + self._offset_ns),
-            "endTimeUnixNano": str(end_ns + self._offset_ns),
-            "attributes": _attributes({f"tracelens.{name}": v for name, v in attributes.items()}),
+            "kind": _INTERNAL if request is None else request_kind,
+            "startTimeUnixNano": str(row["start_ns"] + self._offset_to_unix_ns),
+            "endTimeUnixNano": str(end_ns + self._offset_to_unix_ns),
+            "attributes": _to_attributes({f"tracelens.{name}": v for name, v in facts.items()}),
         }
         if parent_id:
             span["parentSpanId"] = parent_id
@@ -207,8 +211,8 @@ class _Process:
         return span
 
 
-def _run_attributes(content: Content, offset_ns: int, *, is_first: bool) -> dict[str, Any]:
-    """Make the attributes of the run; those of the first resource name communicators and their ranks."""
+def _make_run_attributes(content: Content, offset_ns: int, *, is_first: bool) -> dict[str, Any]:
+    """Return attributes of the run; only the first process names the communicators' ranks."""
     attributes: dict[str, Any] = {
         "tracelens.offset_ns": offset_ns,
         "tracelens.window_ns": 2 * content.trace.alignment.uncertainty_ns,
@@ -216,10 +220,9 @@ def _run_attributes(content: Content, offset_ns: int, *, is_first: bool) -> dict
     if not is_first:
         return attributes
     groups = content.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
-    members = {
-        f"tracelens.communicator.{content.text(n)}": ranks for n, ranks in groups.iter_rows()
-    }
-    return attributes | members | ({"tracelens.notes": content.notes} if content.notes else {})
+    for name, ranks in groups.iter_rows():
+        attributes[f"tracelens.communicator.{content.text(name)}"] = ranks
+    return attributes | ({"tracelens.notes": content.notes} if content.notes else {})
 
 
 def _make_trace_id(content: Content, offset_ns: int) -> str:
@@ -232,17 +235,16 @@ def _hexadecimal(number: int) -> str:
     return f"{number & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
 
-def _attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"key": name, "value": _value(value)} for name, value in values.items() if value is not None
-    ]
+def _to_attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    present = ((name, value) for name, value in values.items() if value is not None)
+    return [{"key": name, "value": _to_value(value)} for name, value in present]
 
 
-def _value(value: Any) -> dict[str, Any]:
+def _to_value(value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):
         return {"intValue": str(value)}
     if isinstance(value, (list, tuple)):
-        return {"arrayValue": {"values": [_value(one) for one in value]}}
+        return {"arrayValue": {"values": [_to_value(one) for one in value]}}
     return {"doubleValue": value} if isinstance(value, float) else {"stringValue": str(value)}

@@ -52,19 +52,19 @@ def save(content: Content, target: Path, max_events: int = MOST_EVENTS) -> Saved
     Raises:
         InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
     """
-    selection, events = selection_of(content), 0
+    selection, event_count = selection_of(content), 0
     with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         for text in _iterate_texts(selection):
-            events += text.lstrip(",\n").startswith(_TIMED)
+            event_count += text.lstrip(",\n").startswith(_TIMED)
             file.write(text)
-        if not events:
+        if not event_count:
             raise content.nothing()
-    notes = (_warn_of_size(events, max_events),) if events > max_events else ()
-    return content.describe_saved(events, target, notes)
+    notes = (_warn_of_size(event_count, max_events),) if event_count > max_events else ()
+    return content.describe_saved(event_count, target, notes)
 
 
 def selection_of(content: Content) -> Selection:
-    """Return the main processes of a content, all of their time."""
+    """Return a selection of a content's main processes and all of their time."""
     main_processes = content.processes.filter("main").with_columns(pl.col("host").fill_null(""))
     names = content.trace.threads["name"]
     thread_names = [None if name is None else content.text(name) for name in names]
@@ -79,19 +79,19 @@ def selection_of(content: Content) -> Selection:
         events_of=content.events,
         samples_of=content.samples,
         notes=content.notes,
-        facts=_facts(content, main_processes),
+        facts=_collect_facts(content, main_processes),
     )
 
 
-def _facts(content: Content, main_processes: pl.DataFrame) -> dict[str, Any]:
-    """Collect the facts of the run that are no events; processes have the numbers of the file."""
+def _collect_facts(content: Content, main_processes: pl.DataFrame) -> dict[str, Any]:
+    """Return facts of the run that are no events; processes are numbered as in the file."""
     groups = content.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
-    owners = main_processes.select(pl.col("process") + 1, *_OF_PROCESS).iter_rows(named=True)
+    rows = main_processes.select(pl.col("process") + 1, *_OF_PROCESS).iter_rows(named=True)
     return {
         "offset_ns": unix_offset_ns(content.trace) or 0,
         "window_ns": 2 * content.trace.alignment.uncertainty_ns,
         "communicators": {content.text(name): ranks for name, ranks in groups.iter_rows()},
-        "processes": [*owners],
+        "processes": [*rows],
     }
 
 
@@ -103,16 +103,16 @@ def _warn_of_size(events: int, max_events: int) -> str:
 
 
 def size(selection: Selection) -> Size:
-    """Count the events of a selection, and estimate its bytes; reads all of it."""
-    prepared, event_count, sampled_lines, sampled_letters = survey(selection), 0, 0, 0
+    """Count the events of a selection; estimate its bytes from each process's first lines."""
+    surveyed, event_count, sampled_lines, sampled_bytes = survey(selection), 0, 0, 0
     for owner in selection.owners:
-        writer = _ProcessWriter(selection, owner, prepared)
+        writer = _ProcessWriter(selection, owner, surveyed)
         for line in islice(writer.write(), SAMPLE):
-            sampled_lines, sampled_letters = sampled_lines + 1, sampled_letters + len(line) + 2
+            sampled_lines, sampled_bytes = sampled_lines + 1, sampled_bytes + len(line) + 2
         event_count += writer.count_events()
-    other_letters = len(_write_head(selection, prepared.origin_ns)) + 300 * len(selection.owners)
-    event_letters = round(event_count * sampled_letters / max(sampled_lines, 1))
-    return Size(event_count, other_letters + event_letters)
+    other_bytes = len(_write_head(selection, surveyed.origin_ns)) + 300 * len(selection.owners)
+    event_bytes = round(event_count * sampled_bytes / max(sampled_lines, 1))
+    return Size(event_count, other_bytes + event_bytes)
 
 
 def write(selection: Selection) -> Iterator[str]:
@@ -123,9 +123,10 @@ def write(selection: Selection) -> Iterator[str]:
 
 
 def _iterate_texts(selection: Selection) -> Iterator[str]:
-    prepared = survey(selection)
-    yield _write_head(selection, prepared.origin_ns)
-    writers = (_ProcessWriter(selection, owner, prepared) for owner in selection.owners)
+    """Yield the file's content as consecutive texts: the head, each event, the tail."""
+    surveyed = survey(selection)
+    yield _write_head(selection, surveyed.origin_ns)
+    writers = (_ProcessWriter(selection, owner, surveyed) for owner in selection.owners)
     lines = chain.from_iterable(writer.write() for writer in writers)
     yield next(lines, "")
     for line in lines:
@@ -144,10 +145,10 @@ def _write_head(selection: Selection, origin_ns: int) -> str:
 class _ProcessWriter:
     """Writes the events of one process as lines; numbers its tracks, and names each once."""
 
-    def __init__(self, selection: Selection, owner: Owner, prepared: Survey) -> None:
+    def __init__(self, selection: Selection, owner: Owner, surveyed: Survey) -> None:
         self._selection, self._owner = selection, owner
-        self._origin_ns = prepared.origin_ns
-        self._points_by_row = prepared.points.get(owner.process, NO_POINTS)
+        self._origin_ns = surveyed.origin_ns
+        self._points_by_row = surveyed.points.get(owner.process, NO_POINTS)
         self._track_count = 0
         self._count_by_label: dict[str, int] = {}
 
@@ -164,8 +165,8 @@ class _ProcessWriter:
     def write(self) -> Iterator[str]:
         """Yield the events, each as a line of JSON."""
         owner, events = self._owner, self._selection.events(self._owner).with_row_index("row")
-        yield self._name("process_name", name=f"{owner.name} ({owner.host})")
-        yield self._name("process_sort_index", sort_index=self._selection.owners.index(owner))
+        yield self._write_name("process_name", name=f"{owner.name} ({owner.host})")
+        yield self._write_name("process_sort_index", sort_index=self._selection.owners.index(owner))
         yield from self._write_spans(events)
         for row in _find_readings(events).iter_rows(named=True):
             yield self._write_counter(row)
@@ -176,62 +177,63 @@ class _ProcessWriter:
                 yield self._write_span(frame, track)
 
     def _add_track(self, label: str, group: int = 0) -> tuple[int, tuple[str, str]]:
-        """Return the number of a new track, and the lines that name it; groups follow each other."""
+        """Return a new track's number, and the lines that name it; tracks are sorted by `group`."""
         self._track_count += 1
         self._count_by_label[label] = count = self._count_by_label.get(label, 0) + 1
         track = self._owner.process * TRACKS_A_PROCESS + self._track_count
         order = self._track_count + group * TRACKS_A_PROCESS
         name = label if count == 1 else f"{label} ({count})"
         return track, (
-            self._name("thread_name", track, name=name),
-            self._name("thread_sort_index", track, sort_index=order),
+            self._write_name("thread_name", track, name=name),
+            self._write_name("thread_sort_index", track, sort_index=order),
         )
 
-    def _name(self, event_name: str, track: int = 0, **arguments: Any) -> str:
-        event = {"name": event_name, "ph": "M"} | self._position(track) | {"args": arguments}
+    def _write_name(self, event_name: str, track: int = 0, **arguments: Any) -> str:
+        event = {"name": event_name, "ph": "M"} | self._make_position(track) | {"args": arguments}
         return json.dumps(event, separators=(",", ":"))
 
-    def _position(self, track: int) -> dict[str, Any]:
+    def _make_position(self, track: int) -> dict[str, Any]:
         return {"pid": self._owner.process + 1, "tid": track}
 
     def _write_spans(self, events: pl.DataFrame) -> Iterator[str]:
-        """Write spans, arrows and instants, thread by thread, each thread's in order of begin."""
+        """Yield spans, arrows and instants as lines, thread by thread, in order of begin."""
         threads = self._selection.threads.filter(process=self._owner.process)
-        names = dict(threads.select("thread", "name").iter_rows())
-        devices = set(threads.drop_nulls("device")["thread"])
-        instants = _group_instants(events)
+        name_by_thread = dict(threads.select("thread", "name").iter_rows())
+        device_threads = set(threads.drop_nulls("device")["thread"])
+        instants_by_thread = _group_instants(events)
         for thread, spans in _split_by_thread(events.filter(pl.col("type") == "span")):
-            label = names.get(thread) or f"thread {thread}"
+            label = name_by_thread.get(thread) or f"thread {thread}"
             track_by_lane: dict[int, int] = {}
             for lane, row in _assign_lanes(spans):
                 if lane not in track_by_lane:
-                    group = int(thread in devices)
+                    group = int(thread in device_threads)
                     track_by_lane[lane], name_lines = self._add_track(label, group)
                     yield from name_lines
                 yield self._write_span(row, track_by_lane[lane])
                 for point in self._points_by_row.get(row["row"], ()) if row["pointed_at"] else ():
                     yield self._write_arrow(point, track_by_lane[lane])
-            for row in instants.pop(thread, ()):
+            for row in instants_by_thread.pop(thread, ()):
                 yield self._write_instant(row, track_by_lane[0])
-        for thread, rows in instants.items():
-            track, name_lines = self._add_track(names.get(thread) or f"thread {thread}")
+        for thread, rows in instants_by_thread.items():
+            track, name_lines = self._add_track(name_by_thread.get(thread) or f"thread {thread}")
             yield from name_lines
             for row in rows:
                 yield self._write_instant(row, track)
 
     def _write_span(self, row: dict[str, Any], track: int) -> str:
+        """Return a span's row as a line of JSON; an open span begins and does not end."""
         start_ns, end_ns = row["start_ns"], row["end_ns"]
         event = {"name": row["name"] or row["kind"], "cat": row["kind"]}
-        event |= {"ph": "B" if end_ns is None else "X"} | self._position(track)
-        event["args"] = _arguments(row)
+        event |= {"ph": "B" if end_ns is None else "X"} | self._make_position(track)
+        event["args"] = _make_arguments(row)
         if row["kind"] != "sample":
-            event["tracelens"] = self._own_members(row)
+            event["tracelens"] = self._make_own_members(row)
         return self._write_event(start_ns, event, None if end_ns is None else end_ns - start_ns)
 
     def _write_instant(self, row: dict[str, Any], track: int) -> str:
         event = {"name": row["name"] or row["kind"], "cat": row["kind"], "ph": "i"}
-        event |= self._position(track) | {"s": "t", "args": _arguments(row)}
-        event["tracelens"] = self._own_members(row)
+        event |= self._make_position(track) | {"s": "t", "args": _make_arguments(row)}
+        event["tracelens"] = self._make_own_members(row)
         return self._write_event(row["start_ns"], event)
 
     def _write_counter(self, row: dict[str, Any]) -> str:
@@ -243,7 +245,7 @@ class _ProcessWriter:
     def _write_arrow(self, point: Point, track: int) -> str:
         event = {"name": point.name, "cat": point.category, "ph": point.phase, "id": point.number}
         event["bp"] = "e"  # it ends in the span that is open, not in the next one
-        return self._write_event(point.at_ns, event | self._position(track))
+        return self._write_event(point.at_ns, event | self._make_position(track))
 
     def _write_event(
         self, at_ns: int, event: dict[str, Any], duration_ns: int | None = None
@@ -252,10 +254,10 @@ class _ProcessWriter:
         times = f'"ts":{_write_microseconds(at_ns - self._origin_ns)}{duration},'
         return "{" + times + json.dumps(event, separators=(",", ":"))[1:]
 
-    def _own_members(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _make_own_members(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the members that TraceLens alone reads: the thread, and the times on a device.
 
-        A span that is written again on its device's track is marked as `again`.
+        Of a span that is written twice, the one on its device's track is only marked as `again`.
         """
         members = {name: row[name] for name in _BESIDE if row[name] is not None}
         if row["device_start_ns"] is not None:
@@ -273,9 +275,9 @@ class _ProcessWriter:
 
 
 def _split_by_thread(spans: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
-    """Yield the spans of each thread, and again those that a device's stream ran, with its times.
+    """Yield thread and spans of each thread, then of each device stream with times on the device.
 
-    Arrows point at the latter, where there are both.
+    `pointed_at` marks the rows at which arrows point: on the device if the span ran there.
     """
     device_end_ns = pl.col("device_start_ns") + pl.col("device_duration_ns")
     ran_on_device = device_end_ns.is_not_null() & pl.col("stream").is_not_null()
@@ -299,7 +301,7 @@ def _group_instants(events: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
 
 
 def _assign_lanes(spans: pl.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Assign each span to the first lane whose open spans all contain it."""
+    """Yield (lane, row) of each span: the first lane whose open spans all contain it."""
     until_ns = pl.col("end_ns").fill_null(ENDLESS)
     ordered = spans.with_columns(until=until_ns).sort(
         "start_ns", "until", "depth", descending=[False, True, False]
@@ -310,13 +312,16 @@ def _assign_lanes(spans: pl.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _find_lane(lanes: list[list[int]], start_ns: int, end_ns: int) -> int:
-    """Return the first lane for a span, and add its end there; spans come in order of begin."""
-    for number, open_ends_ns in enumerate(lanes):
+    """Return the first lane for a span, and add its end there; spans come in order of begin.
+
+    `lanes` has the ends of each lane's open spans, ns, the outermost first.
+    """
+    for lane, open_ends_ns in enumerate(lanes):
         while open_ends_ns and open_ends_ns[-1] <= start_ns:
             open_ends_ns.pop()
         if not open_ends_ns or end_ns <= open_ends_ns[-1]:
             open_ends_ns.append(end_ns)
-            return number
+            return lane
     lanes.append([end_ns])
     return len(lanes) - 1
 
@@ -332,7 +337,10 @@ def _outermost_first(frame: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _iterate_frames(samples: Iterator[tuple[int, int, list[str]]]) -> Iterator[dict[str, Any]]:
-    """Yield a span for each frame, for as long as consecutive samples have it at the same depth."""
+    """Yield a span per frame for as long as consecutive samples have it at the same depth.
+
+    Samples are (begin, end, frames) in order of begin, ns; frames from the outermost on.
+    """
     open_frames: list[tuple[str, int]] = []  # names and their begin, ns, the outermost first
     until_ns = -ENDLESS
 
@@ -343,9 +351,8 @@ def _iterate_frames(samples: Iterator[tuple[int, int, list[str]]]) -> Iterator[d
             yield frame | {"start_ns": begin_ns, "end_ns": at_ns}
 
     for start_ns, end_ns, frames in samples:
-        common_depth = (
-            0 if start_ns > until_ns else _count_common([name for name, _ in open_frames], frames)
-        )
+        names = [] if start_ns > until_ns else [name for name, _ in open_frames]
+        common_depth = _count_common(names, frames)
         yield from close_frames(common_depth, min(start_ns, until_ns))
         open_frames += [(name, start_ns) for name in frames[common_depth:]]
         until_ns = max(end_ns, start_ns)
@@ -358,7 +365,7 @@ def _count_common(first: list[str], second: list[str]) -> int:
     return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-def _arguments(row: dict[str, Any]) -> dict[str, Any]:
+def _make_arguments(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
 
 

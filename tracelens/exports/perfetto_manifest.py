@@ -44,16 +44,15 @@ _CLOCKS: Final = {
     5: "MONOTONIC_RAW",
     6: "BOOTTIME",
 }
-_ROUNDS: Final = (
-    4  # of finding a time before alignment: each is nearer by a clock's drift [definition]
-)
+# of finding a time before alignment: each is nearer by a clock's drift [definition]
+_ROUNDS: Final = 4
 _PACKED: Final = ".gz"
 _SHOWN: Final = 3  # files that a sentence names [policy]
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file of the run: its name in the archive, its machine, and what added to its times is common.
+    """A file of the run: its name in the archive, its machine, and common time minus its own, ns.
 
     `clock` is the one that its times are of, null where they are of none. Over the run the clock drifts
     by `drift_ns` to either side.
@@ -61,7 +60,7 @@ class _File:
 
     name: str
     machine: str
-    later_ns: int
+    offset_to_common_ns: int
     drift_ns: int
     clock: str | None
 
@@ -83,7 +82,7 @@ def save(content: Content, place: Path) -> Saved:
             "Perfetto opens none of this run's files (it opens trace events in JSON, and its own): "
             "convert it with --to perfetto, which puts all ranks on one clock."
         )
-    reference_file = min(files, key=lambda file: file.later_ns)
+    reference_file = min(files, key=lambda file: file.offset_to_common_ns)
     alignment = content.trace.alignment
     attributes = {
         "tracelens.alignment": alignment.method,
@@ -97,48 +96,45 @@ def save(content: Content, place: Path) -> Saved:
     manifest = {"version": 1, "attributes": attributes, "files": entries}
     with new_file(place) as draft:
         draft.write_text(json.dumps({"perfetto_manifest": manifest}, indent=2) + "\n", "utf-8")
-    return Saved(len(files), size_of(place), notes=(*_notes(content, files),))
+    return Saved(len(files), size_of(place), notes=(*_make_notes(content, files),))
 
 
 def _make_entry(file: _File, reference_file: _File) -> dict[str, Any]:
+    """Return a file's entry of the manifest, with its clock's offset to the reference file."""
     entry: dict[str, Any] = {"path": file.name, "machine": {"name": file.machine}}
     if file is reference_file:
         return entry
-    reference = {"file": reference_file.name} | (
-        {"clock": reference_file.clock} if reference_file.clock else {}
-    )
+    reference = {"file": reference_file.name}
+    if reference_file.clock:
+        reference["clock"] = reference_file.clock
+    offset_ns = file.offset_to_common_ns - reference_file.offset_to_common_ns
     clocks: dict[str, Any] = {"clock": file.clock} if file.clock else {}
-    offset = {"sync_to": reference, "offset_ns": file.later_ns - reference_file.later_ns}
-    return entry | {"clocks": clocks | offset}
+    return entry | {"clocks": clocks | {"sync_to": reference, "offset_ns": offset_ns}}
 
 
 def _find_files(content: Content) -> Iterator[_File]:
     """Yield the files that Perfetto opens, each once."""
     seen_paths = set()
-    has_several_sources = len(content.sources) > 1
     for source in content.sources:
-        for row in content.processes.drop_nulls("file").iter_rows(named=True):
-            path = source / row["file"] if source.is_dir() else source
-            if path in seen_paths or path.name != row["file"] or not path.is_file():
+        prefix = f"{source.name}/" if len(content.sources) > 1 and source.is_dir() else ""
+        for owner in content.processes.drop_nulls("file").iter_rows(named=True):
+            path = source / owner["file"] if source.is_dir() else source
+            if path in seen_paths or path.name != owner["file"] or not path.is_file():
                 continue
             seen_paths.add(path)
-            times = _read_times(path)
-            if times is None:
+            base_and_clock = _read_times(path)
+            if base_and_clock is None:
                 continue
-            base_ns, clock = times
-            shift_ns, drift_ns = _measure_shift(content.trace, row)
-            role = "PS" if row["role"] == "ps" else "rank"
-            name = (
-                f"{source.name}/{row['file']}"
-                if has_several_sources and source.is_dir()
-                else row["file"]
-            )
-            machine = f"{role} {row['rank']}" + (f" ({row['host']})" if row["host"] else "")
-            yield _File(name.removesuffix(_PACKED), machine, base_ns + shift_ns, drift_ns, clock)
+            base_ns, clock = base_and_clock
+            shift_ns, drift_ns = _measure_shift(content.trace, owner)
+            role = "PS" if owner["role"] == "ps" else "rank"
+            name = (prefix + owner["file"]).removesuffix(_PACKED)
+            machine = f"{role} {owner['rank']}" + (f" ({owner['host']})" if owner["host"] else "")
+            yield _File(name, machine, base_ns + shift_ns, drift_ns, clock)
 
 
 def _read_times(path: Path) -> tuple[int, str | None] | None:
-    """Return the offset of TraceLens' times from a file's own, ns, and its clock; None = not opened.
+    """Return TraceLens' time minus a file's own, ns, and its clock; None if it is not opened.
 
     Raises:
         MissingExtra: it is Perfetto's, and protobuf's library is not installed.
@@ -158,7 +154,7 @@ def _read_times(path: Path) -> tuple[int, str | None] | None:
 
 
 def _measure_shift(trace: Trace, process: dict[str, Any]) -> tuple[int, int]:
-    """Measure the shift by alignment in the middle of a process, ns, and its variation, ns."""
+    """Return common minus recorded time in mid-process, and its change to either end, ns."""
     clock_map = trace.clock_maps.get(process["process"])
     if clock_map is None:
         return 0, 0
@@ -170,20 +166,21 @@ def _measure_shift(trace: Trace, process: dict[str, Any]) -> tuple[int, int]:
     return (begin_shift_ns + end_shift_ns) // 2, abs(end_shift_ns - begin_shift_ns) // 2
 
 
-def _notes(content: Content, files: list[_File]) -> Iterator[str]:
-    read_files = content.processes.drop_nulls("file")["file"].unique()
-    packed_files = sorted(name for name in read_files if name.endswith(_PACKED))
-    if packed_files:
+def _make_notes(content: Content, files: list[_File]) -> Iterator[str]:
+    """Yield a sentence each on packed files, unopened files, and unaligned clocks."""
+    read_names = content.processes.drop_nulls("file")["file"].unique()
+    packed_names = sorted(name for name in read_names if name.endswith(_PACKED))
+    if packed_names:
         yield (
-            f"Perfetto relates clocks of plain files alone: decompress {_list_names(packed_files)} "
+            f"Perfetto relates clocks of plain files alone: decompress {_list_names(packed_names)} "
             "before you merge them."
         )
-    opened_files = {file.name.rpartition("/")[2] for file in files}
-    other_files = sorted(
-        name for name in read_files if name.removesuffix(_PACKED) not in opened_files
+    opened_names = {file.name.rpartition("/")[2] for file in files}
+    other_names = sorted(
+        name for name in read_names if name.removesuffix(_PACKED) not in opened_names
     )
-    if other_files:
-        yield f"Perfetto does not open {_list_names(other_files)}."
+    if other_names:
+        yield f"Perfetto does not open {_list_names(other_names)}."
     if content.trace.alignment.unaligned:
         yield "Nothing ties some clocks to the others: their offsets are guesses."
 

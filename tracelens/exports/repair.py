@@ -65,22 +65,22 @@ def repair(trace: Path, target: Path) -> Repaired:
             f"'{shown_name(target)}' is inside of the trace, of which nothing is changed: name another "
             "folder with --repair."
         )
-    result = Repaired()
-    problems: list[tuple[Path, Exception]] = []
+    repaired = Repaired()
+    refused_files: list[tuple[Path, Exception]] = []
     with new_folder(target, "--repair") as folder:
         for file in files:
             try:
                 if file != trace:
                     check_inside(file, trace)
-                recording, usable = _read(file)
+                recording, rows_and_losses = _read(file)
             except _REFUSED as error:
-                problems.append((file, error))
-                result.report(left_out(file, error))
+                refused_files.append((file, error))
+                repaired.report(left_out(file, error))
             else:
-                _copy(file, recording, usable, folder, result)
-        if not result.whole + result.parts:
-            raise refusal(trace, problems)
-    return result
+                _copy(file, recording, rows_and_losses, folder, repaired)
+        if not repaired.whole + repaired.parts:
+            raise refusal(trace, refused_files)
+    return repaired
 
 
 def _is_live(file: Path) -> bool:
@@ -88,7 +88,7 @@ def _is_live(file: Path) -> bool:
 
 
 def _read(file: Path) -> tuple[Recording, tuple[Ints, dict[str, int]]]:
-    """Read one recording, which of its rows are usable, and how many are not, by reason."""
+    """Read a recording, the indices of its usable rows, and the number of others by reason."""
     recording = _read_segments(file) if _is_live(file) else read_arrow(file)
     check_side(recording.side)
     return recording, sound_rows(recording.table)
@@ -97,23 +97,23 @@ def _read(file: Path) -> tuple[Recording, tuple[Ints, dict[str, int]]]:
 def _copy(
     file: Path,
     recording: Recording,
-    usable: tuple[Ints, dict[str, int]],
+    rows_and_losses: tuple[Ints, dict[str, int]],
     folder: Path,
-    result: Repaired,
+    repaired: Repaired,
 ) -> None:
-    """Copy one recording, and its samples; as it is, if nothing is wrong with it."""
-    table, (kept_rows, reasons) = recording.table, usable
+    """Copy one recording and its samples; the file as it is, if nothing is wrong with it."""
+    table, (kept_rows, losses_by_reason) = recording.table, rows_and_losses
     lost_count = table.num_rows - len(kept_rows)
-    copy = folder / file.with_suffix(TRACE_SUFFIX).name
+    target = folder / file.with_suffix(TRACE_SUFFIX).name
     if _is_live(file) or recording.cut or lost_count or not _is_sorted(table):
-        write_events(copy, table.take(kept_rows), _count_losses(recording, reasons))
-        result.parts += 1
-        result.report(_describe_copy(file, recording, len(kept_rows), lost_count))
+        write_events(target, table.take(kept_rows), _count_losses(recording, losses_by_reason))
+        repaired.parts += 1
+        repaired.report(_describe_copy(file, recording, len(kept_rows), lost_count))
     else:
-        copy.write_bytes(contents(file))
-        result.whole += 1
-    result.events += len(kept_rows)
-    _copy_samples(file, folder, result)
+        target.write_bytes(contents(file))
+        repaired.whole += 1
+    repaired.events += len(kept_rows)
+    _copy_samples(file, folder, repaired)
 
 
 def _read_segments(recording: Path) -> Recording:
@@ -129,10 +129,10 @@ def _is_sorted(table: pa.Table) -> bool:
     return bool(np.all(begins[1:] >= begins[:-1]))
 
 
-def _count_losses(recording: Recording, lost: dict[str, int]) -> SideTables:
+def _count_losses(recording: Recording, losses_by_reason: dict[str, int]) -> SideTables:
     """Return side tables that count the rows which were left out; what they define is in the columns."""
     side = recording.side
-    dropped = add_counts(side.dropped, lost)
+    dropped = add_counts(side.dropped, losses_by_reason)
     complete = side.complete and not recording.cut
     return replace(side, definitions=(), dropped=dropped, complete=complete, sorted=True)
 
@@ -154,22 +154,22 @@ def _describe_copy(file: Path, recording: Recording, kept_count: int, lost_count
     return f"'{name}': {change}{lost_phrase}."
 
 
-def _copy_samples(file: Path, folder: Path, result: Repaired) -> None:
-    """Copy the sampled stacks of a process, as many batches as are whole."""
+def _copy_samples(file: Path, folder: Path, repaired: Repaired) -> None:
+    """Copy the sampled stacks of a process into `folder`: the batches before any damage."""
     name = file.with_suffix(TRACE_SUFFIX).name
-    samples = file.parent / SAMPLES_FOLDER / name
+    samples_path = file.parent / SAMPLES_FOLDER / name
     try:
-        check_inside(samples, file.parent)
-        batches = read_samples(samples)
+        check_inside(samples_path, file.parent)
+        batches = read_samples(samples_path)
     except FileNotFoundError:
         return
     except _REFUSED as error:
-        if samples.exists():
-            result.report(f"Samples of {left_out(samples, error)}")
+        if samples_path.exists():
+            repaired.report(f"Samples of {left_out(samples_path, error)}")
         return
     if batches:
         (folder / SAMPLES_FOLDER).mkdir(exist_ok=True)
-        place, schema = folder / SAMPLES_FOLDER / name, batches[0].schema
-        with pa.ipc.new_stream(str(place), schema, options=WRITE_OPTIONS) as stream:
+        target, schema = folder / SAMPLES_FOLDER / name, batches[0].schema
+        with pa.ipc.new_stream(str(target), schema, options=WRITE_OPTIONS) as stream:
             for batch in batches:
                 stream.write_batch(batch)

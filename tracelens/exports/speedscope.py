@@ -34,53 +34,56 @@ def save(content: Content, target: Path) -> Saved:
     Raises:
         InvalidArgument: there is something at `target`, it cannot be written, or there are no samples.
     """
-    frames: dict[str, int] = {}
-    profiles = list(_make_profiles(content, frames))
+    frame_indices: dict[str, int] = {}
+    profiles = list(_make_profiles(content, frame_indices))
     if not profiles:
         raise InvalidArgument(
             "There are no sampled stacks in what is chosen, and speedscope shows nothing else: record "
             "with 'tracelens record --sample'."
         )
-    names = [
-        {"name": name} | _parse_place(text) for text in frames for name in (_parse_function(text),)
+    frame_entries = [
+        {"name": name} | _parse_place(text)
+        for text in frame_indices
+        for name in (_parse_function(text),)
     ]
     document = {
         "$schema": _SCHEMA,
         "exporter": "TraceLens",
         "name": content.name,
         "activeProfileIndex": 0,
-        "shared": {"frames": names},
+        "shared": {"frames": frame_entries},
         "profiles": profiles,
     }
     with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         json.dump(document, file, separators=(",", ":"))
-    samples = sum(len(profile["samples"]) for profile in profiles)
-    return Saved(samples, size_of(target), notes=(_NONE,))
+    sample_count = sum(len(profile["samples"]) for profile in profiles)
+    return Saved(sample_count, size_of(target), notes=(_NONE,))
 
 
-def _make_profiles(content: Content, frames: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _make_profiles(content: Content, frame_indices: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Yield a profile per sampled thread; `frame_indices` numbers all frames, and grows."""
     origin_ns = find_begin(content.trace)
     for owner in content.processes.filter("main").iter_rows(named=True):
         rank = f"{'PS' if owner['role'] == 'ps' else 'rank'} {owner['rank']}"
         samples = content.samples(owner["process"]).sort("start_ns")
         for (pid, thread), rows in samples.group_by("pid", "thread_name", maintain_order=True):
             child = "" if pid == owner["pid"] else f", process {pid}"
-            yield _make_profile(f"{rank}: {thread}{child}", rows, frames, origin_ns)
+            yield _make_profile(f"{rank}: {thread}{child}", rows, frame_indices, origin_ns)
 
 
 def _make_profile(
-    name: str, rows: pl.DataFrame, frames: dict[str, int], origin_ns: int
+    name: str, samples: pl.DataFrame, frame_indices: dict[str, int], origin_ns: int
 ) -> dict[str, Any]:
-    """Return one profile; between samples that do not touch there is an empty stack."""
-    samples: list[list[int]] = []
+    """Return one thread's profile; between samples that do not touch is an empty stack."""
+    stacks: list[list[int]] = []
     weights_ns: list[int] = []
-    first_ns = until_ns = rows["start_ns"][0]
-    for start_ns, end_ns, stack in rows.select("start_ns", "end_ns", "frames").iter_rows():
+    first_ns = until_ns = samples["start_ns"][0]
+    for start_ns, end_ns, stack in samples.select("start_ns", "end_ns", "frames").iter_rows():
         if start_ns > until_ns:
-            samples.append([])
+            stacks.append([])
             weights_ns.append(start_ns - until_ns)
         begin_ns = max(start_ns, until_ns)
-        samples.append([frames.setdefault(text, len(frames)) for text in stack])
+        stacks.append([frame_indices.setdefault(frame, len(frame_indices)) for frame in stack])
         weights_ns.append(max(end_ns - begin_ns, 0))
         until_ns = max(until_ns, end_ns)
     return {
@@ -89,7 +92,7 @@ def _make_profile(
         "unit": "nanoseconds",
         "startValue": first_ns - origin_ns,
         "endValue": until_ns - origin_ns,
-        "samples": samples,
+        "samples": stacks,
         "weights": weights_ns,
     }
 

@@ -80,25 +80,25 @@ class Table:
             InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
         """
         main = content.processes.filter("main")
-        left_out = _describe_left_out(content, content.processes.height - main.height)
+        left_out_notes = _describe_left_out(content, content.processes.height - main.height)
         facts: dict[str, Any] = dict.fromkeys(("events", "summed_up", "sums"), 0)
         facts["window_ns"] = 2 * content.trace.alignment.uncertainty_ns
-        facts["notes"] = (*content.notes, *left_out)
+        facts["notes"] = (*content.notes, *left_out_notes)
 
-        def tables() -> Iterator[pa.Table]:
+        def make_tables() -> Iterator[pa.Table]:
             for _, processes in main.sort("rank", "role").group_by("rank", maintain_order=True):
                 events = pl.concat([content.events(process) for process in processes["process"]])
                 facts["events"] += events.height
                 yield _to_arrow(_select_rows(events, processes))
             if not facts["events"]:
                 raise content.nothing()
-            for counts in content.summed_up.values():
-                facts["summed_up"] += counts[0]
-                facts["sums"] += counts[1]
+            for recorded_count, sum_count in content.summed_up.values():
+                facts["summed_up"] += recorded_count
+                facts["sums"] += sum_count
 
         with new_file(target) as file:
-            self.write(file, tables(), facts)
-        return content.describe_saved(facts["events"], target, left_out)
+            self.write(file, make_tables(), facts)
+        return content.describe_saved(facts["events"], target, left_out_notes)
 
 
 def _describe_left_out(content: Content, other_count: int) -> tuple[str, ...]:
@@ -122,11 +122,12 @@ def _select_rows(events: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _to_arrow(rows: pl.DataFrame) -> pa.Table:
+def _to_arrow(events: pl.DataFrame) -> pa.Table:
+    """Return events, one row each, as an Arrow table in `SCHEMA`."""
     arrays = [
-        rows[field.name].cast(pl.String).to_arrow().cast(pa.string()).dictionary_encode()
+        events[field.name].cast(pl.String).to_arrow().cast(pa.string()).dictionary_encode()
         if field.type == _WORD
-        else rows[field.name].to_arrow().cast(field.type)
+        else events[field.name].to_arrow().cast(field.type)
         for field in SCHEMA
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)

@@ -53,6 +53,7 @@ def explained(address: str) -> Iterator[None]:
 
 
 def _explain(error: Exception, quoted_address: str) -> TraceLensError:
+    """Return the error for what a server or a network did."""
     causes = list(_iterate_causes(error))
     names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
     reason = _describe(causes[-1])
@@ -72,9 +73,9 @@ def _explain(error: Exception, quoted_address: str) -> TraceLensError:
             "what they allow (docs/remote.md)."
         )
     if isinstance(error, FileNotFoundError) and all(_status_of(c) in (None, 404) for c in causes):
-        found = "" if isinstance(causes[-1], FileNotFoundError) else f" ({reason})"
+        detail = "" if isinstance(causes[-1], FileNotFoundError) else f" ({reason})"
         return TraceNotFound(
-            f"There is no {quoted_address}{found}: expected a trace folder or a table of spans; "
+            f"There is no {quoted_address}{detail}: expected a trace folder or a table of spans; "
             "check the address."
         )
     return UnusableInput(

@@ -32,16 +32,14 @@ from tracelens.schema.vocabulary import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-IN_FLIGHT: Final = (
-    16  # requests: they wait for the network, not for a core; web servers allow some dozens
-)
+# requests: they wait for the network, not for a core; web servers allow some dozens
+IN_FLIGHT: Final = 16
 _OURS: Final = ("s3", "s3a", "http", "https")  # whose libraries the extra has
 _TABLES: Final = (TRACE_SUFFIX, ".feather", ".parquet", ".csv", ".tsv")
 _NAME: Final = re.compile(r"[^.\x00-\x1f/\\:][^\x00-\x1f/\\:]*")
 _NO_NAME: Final = re.compile(r"^\.+|[\x00-\x1f/\\:]")
-_MOST_NAME: Final = (
-    200  # bytes; file systems allow 255, and a file that is on its way has a longer name
-)
+# bytes: file systems allow 255, and a file that is on its way has a longer name
+_MOST_NAME: Final = 200
 # What says that a file has other content than before, as each protocol calls it; the surest first.
 _VERSIONS: Final = (
     *("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "crc32c"),
@@ -194,12 +192,13 @@ def _list_trace(system: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[R
     if not files and all(name == SAMPLES_FOLDER for name, _ in folders):
         return []
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        inner_files = pool.map(partial(_list_folder, system), folders)
-        files += [entry for entries_of_one in inner_files for entry in entries_of_one]
+        for inner_files in pool.map(partial(_list_folder, system), folders):
+            files += inner_files
         return list(pool.map(partial(_describe_file, system), files))
 
 
 def _list_folder(system: Any, folder: tuple[str, Mapping[str, Any]]) -> Iterable[tuple[str, Any]]:
+    """Return the files of a folder of a trace, by name below the trace, with the server's facts."""
     name, facts = folder
     entries = _list_entries(system, str(facts["name"]))
     return [

@@ -98,7 +98,7 @@ def _update(
     progress: Callable[[int, int], None] | None,
     is_end_enough: Callable[[Path], bool] | None,
 ) -> Path:
-    """Fetch what changed, and remove what is gone; `directory` is this process's alone."""
+    """Fetch what changed, remove what is gone, and return the copy; `directory` is ours alone."""
     copy = directory / local_name(address)
     root = copy if listing.is_folder else directory
     states = _load_states(directory)
@@ -107,28 +107,27 @@ def _update(
     for name in states.keys() - {file.name for file in listing.files}:
         _remove(root / name)
         del states[name]
-    stale = [file for file in listing.files if not _is_current(root / file.name, file, states)]
-    for file in stale:
+    outdated = [file for file in listing.files if not _is_current(root / file.name, file, states)]
+    for file in outdated:
         states.pop(file.name, None)
-    _save_states(
-        directory, states
-    )  # a process that is killed leaves nothing that looks current and is not
-    _check_room(directory, stale, address, ends=is_end_enough is not None)
+    # Saved before: a process that is killed leaves nothing that looks current and is not.
+    _save_states(directory, states)
+    _check_room(directory, outdated, address, ends=is_end_enough is not None)
     try:
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            work = partial(_fetch, _Copy(listing.system, directory, root, states, is_end_enough))
-            for done, _ in enumerate(pool.map(work, enumerate(stale))):
+            copies = _Copy(listing.system, directory, root, states, is_end_enough)
+            for done, _ in enumerate(pool.map(partial(_fetch, copies), enumerate(outdated))):
                 if progress:
-                    progress(done + 1, len(stale))
+                    progress(done + 1, len(outdated))
     finally:
         _save_states(directory, states)
     return copy
 
 
-def _check_room(directory: Path, stale: list[RemoteFile], address: str, *, ends: bool) -> None:
+def _check_room(directory: Path, files: list[RemoteFile], address: str, *, ends: bool) -> None:
     """Refuse to begin with more than the disk has room for."""
     needed_bytes, free_bytes = (
-        sum(file.size or 0 for file in stale),
+        sum(file.size or 0 for file in files),
         shutil.disk_usage(directory).free,
     )
     if needed_bytes > free_bytes and not ends:
@@ -159,9 +158,9 @@ class _Copy:
     enough: Callable[[Path], bool] | None
 
 
-def _fetch(copy: _Copy, numbered: tuple[int, RemoteFile]) -> None:
+def _fetch(copy: _Copy, numbered_file: tuple[int, RemoteFile]) -> None:
     """Fetch a file, move it to its name when it is complete, and note its state."""
-    number, file = numbered
+    number, file = numbered_file
     draft = copy.place / f"{_DRAFT}{number}"
     try:
         if copy.enough is None or not _fetch_part(copy.system, file, draft, copy.enough):
@@ -175,20 +174,21 @@ def _fetch(copy: _Copy, numbered: tuple[int, RemoteFile]) -> None:
 
 
 def _fetch_whole(system: Any, file: RemoteFile, draft: Path) -> None:
+    """Fetch a file, and check that all of its bytes arrived."""
     with explained(file.path):
         system.get_file(file.path, str(draft))
-    arrived = draft.stat().st_size
-    if file.size not in (None, arrived):
+    arrived_bytes = draft.stat().st_size
+    if file.size not in (None, arrived_bytes):
         raise UnusableInput(
-            f"Of the {file.size:,} bytes of '{hide_secrets(file.path)}' {arrived:,} arrived: it "
-            "changed, or the server went away; run this again."
+            f"Of the {file.size:,} bytes of '{hide_secrets(file.path)}' {arrived_bytes:,} arrived: "
+            "it changed, or the server went away; run this again."
         )
 
 
 def _fetch_part(
     system: Any, file: RemoteFile, draft: Path, is_end_enough: Callable[[Path], bool]
 ) -> bool:
-    """Fetch of a recording its end, of samples of stacks their begin; return whether that will do."""
+    """Fetch a recording's end, or the begin of stack samples; return True if that is enough."""
     if file.size is None or not file.name.endswith(TRACE_SUFFIX):
         return False
     if file.name.startswith(f"{SAMPLES_FOLDER}/"):
@@ -205,7 +205,7 @@ def _fetch_part(
 
 
 def _copy_parts(system: Any, file: RemoteFile, draft: Path, parts: list[tuple[int, int]]) -> bool:
-    """Copy parts, each an offset and a length; return whether the server sends parts at all."""
+    """Copy parts, (offset, length); return False if the server does not send parts."""
     with draft.open("wb") as copy, explained(file.path):
         copy.truncate(file.size)
         try:

@@ -59,9 +59,9 @@ def lines_of(report: Report) -> list[tuple[str, str]]:
         at_most = report.efficiency is not None and report.efficiency.at_most
         devices = report.efficiency.devices if report.efficiency else None
         if devices:
-            is_worth_a_look = devices.launching >= MIN_LAUNCHING_TO_EXPLAIN and devices.host_text
-            host = f"; {devices.host_text}" if is_worth_a_look else ""
-            lines.append(("Devices", f"{devices.text} of the time{host}."))
+            is_host_named = devices.launching >= MIN_LAUNCHING_TO_EXPLAIN and devices.host_text
+            host_text = f"; {devices.host_text}" if is_host_named else ""
+            lines.append(("Devices", f"{devices.text} of the time{host_text}."))
         lines.append(("Time", f"{accounted(report.ledger, report.findings, at_most=at_most)}."))
     if report.life and (report.life.attempts > 1 or report.life.failure):
         lines.append(("Life", describe_life(report.life)))
@@ -83,38 +83,38 @@ def describe_life(life: LifeShares) -> str:
 
 
 def accounted(ledger: Ledger, findings: Sequence[Finding], *, at_most: bool = False) -> str:
-    """Return in one line where the time went, by the categories of the waterfall, and to whom.
+    """State in one line where the time went, by the categories of the waterfall, and to whom.
 
     `at_most` is that of `Efficiency`.
     """
     useful = f"{fmt.percent(ledger.useful)} useful"
     phrases = [f"at most {useful}, as waits are not recorded" if at_most else useful]
-    by_category: dict[str, float] = defaultdict(float)
+    share_by_category: dict[str, float] = defaultdict(float)
     for loss in ledger.losses:
-        by_category[loss.category] += loss.share
-    largest = sorted(by_category.items(), key=lambda entry: -entry[1])
-    shown_losses = [(name, share) for name, share in largest if share >= _WORTH_NAMING][
+        share_by_category[loss.category] += loss.share
+    largest = sorted(share_by_category.items(), key=lambda entry: -entry[1])
+    shown_categories = [(name, share) for name, share in largest if share >= _WORTH_NAMING][
         :_MOST_NAMED
     ]
-    for name, share in shown_losses:
+    for name, share in shown_categories:
         reasons = _explain_losses(
             [loss for loss in ledger.losses if loss.category == name], findings
         )
         phrases.append(f"{fmt.percent(share)} {cause(name)}{reasons}")
-    other_share = 1.0 - ledger.useful - sum(share for _, share in shown_losses)
+    other_share = 1.0 - ledger.useful - sum(share for _, share in shown_categories)
     phrases += [f"{fmt.percent(other_share)} other"] if other_share >= _WORTH_NAMING else []
     return "; ".join([*phrases, f"{fmt.percent(ledger.unexplained)} unexplained"])
 
 
 def _explain_losses(losses: Sequence[Loss], findings: Sequence[Finding]) -> str:
-    """Return in brackets to whom or what a category's time was lost, where that is known."""
-    amounts: dict[str, float] = defaultdict(float)
+    """State in brackets to whom or what a category's time was lost, where that is known."""
+    share_by_culprit: dict[str, float] = defaultdict(float)
     for loss in losses:
-        amounts[_name_culprit(loss, findings)] += loss.share
-    amounts.pop("", None)
-    largest = sorted(amounts.items(), key=lambda entry: -entry[1])
-    shown = [f"{fmt.percent(share)} {label}" for label, share in largest if share >= _WORTH_NAMING]
-    return f" ({', '.join(shown[:_MOST_REASONS])})" if shown else ""
+        share_by_culprit[_name_culprit(loss, findings)] += loss.share
+    share_by_culprit.pop("", None)
+    largest = sorted(share_by_culprit.items(), key=lambda entry: -entry[1])
+    texts = [f"{fmt.percent(share)} {label}" for label, share in largest if share >= _WORTH_NAMING]
+    return f" ({', '.join(texts[:_MOST_REASONS])})" if texts else ""
 
 
 def _name_culprit(loss: Loss, findings: Sequence[Finding]) -> str:
@@ -137,8 +137,8 @@ def saving(finding: Finding) -> str:
     """Write the saving of fixing a finding, with its interval; empty if it is unknown."""
     if finding.saving is None:
         return ""
-    most = "up to " if finding.category == "opportunity" else ""
-    text = f"{most}{fmt.percent(finding.saving, 1)} of the job's time"
+    prefix = "up to " if finding.category == "opportunity" else ""
+    text = f"{prefix}{fmt.percent(finding.saving, 1)} of the job's time"
     if finding.interval is None:
         return text
     low, high = finding.interval
@@ -147,5 +147,5 @@ def saving(finding: Finding) -> str:
 
 def write_note(note: Note) -> str:
     """Write a note, with its file if it does not name it itself."""
-    named = not note.file or note.file in note.sentence
-    return clean(note.sentence if named else f"{note.file}: {note.sentence}")
+    has_no_prefix = not note.file or note.file in note.sentence
+    return clean(note.sentence if has_no_prefix else f"{note.file}: {note.sentence}")

@@ -83,7 +83,7 @@ def _write_with_charts(report: Report, trace: Trace) -> str:
 
 
 def frames(report: Report) -> dict[str, pl.DataFrame]:
-    """Return the findings, the tables that belong into a report, and those of each result.
+    """Return tables by name: the findings, those of the report, and those of each analysis.
 
     The latter are called ``analysis.table``; a report that was read from an index has none of them.
     """
@@ -117,9 +117,9 @@ def save_tables(report: Report, folder: str | os.PathLike[str]) -> list[str]:
 
 def _flatten(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame with cells that CSV can hold."""
-    lists = [name for name, kind in frame.schema.items() if isinstance(kind, pl.List)]
-    nested = [name for name, kind in frame.schema.items() if isinstance(kind, pl.Struct)]
+    list_columns = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
+    struct_columns = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Struct)]
     return frame.with_columns(
-        *(pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in lists),
-        *(pl.col(name).struct.json_encode() for name in nested),
+        *(pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in list_columns),
+        *(pl.col(name).struct.json_encode() for name in struct_columns),
     )

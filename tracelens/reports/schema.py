@@ -42,12 +42,12 @@ def generated() -> str:
 
 def _find_file() -> Path:
     folder = Path(__file__).parent
-    places = (folder / _NAME, folder.parents[1] / "docs" / _NAME)
-    return next(place for place in places if place.exists())
+    candidates = (folder / _NAME, folder.parents[1] / "docs" / _NAME)
+    return next(path for path in candidates if path.exists())
 
 
 def problems(report: Any) -> list[str]:
-    """Return in a sentence each what of a report, as loaded from JSON, breaks its format, 2 or 3."""
+    """Return a sentence for each violation of format 2 or 3 by a report, as loaded from JSON."""
     report = _to_current_format(report)
     validator = Draft202012Validator(report_schema())
     sentences = [

@@ -160,22 +160,19 @@ def sections(tables: Mapping[str, pl.DataFrame]) -> list[Section]:
     `tables` are those of `Report.tables`; others are left out.
     """
     shown_sections = []
-    for name, (title, columns) in SHOWN.items():
-        table = tables.get(name)
-        if table is None or table.height < FEWEST_ROWS.get(name, 1):
+    for table_name, (title, columns) in SHOWN.items():
+        table = tables.get(table_name)
+        if table is None or table.height < FEWEST_ROWS.get(table_name, 1):
             continue
         limit_note = f" ({MOST_ROWS} of {table.height})" if table.height > MOST_ROWS else ""
         shown_columns = [
-            column
-            for column in columns
-            if column[1] not in OPTIONAL or table[column[1]].null_count() < table.height
+            (heading, name, write)
+            for heading, name, write in columns
+            if name not in OPTIONAL or table[name].null_count() < table.height
         ]
-        rows = tuple(
-            _write_row(row, shown_columns) for row in table.head(MOST_ROWS).iter_rows(named=True)
-        )
-        shown_sections.append(
-            Section(title + limit_note, tuple(heading for heading, _, _ in shown_columns), rows)
-        )
+        rows = [_write_row(row, shown_columns) for row in table.head(MOST_ROWS).to_dicts()]
+        headings = tuple(heading for heading, _, _ in shown_columns)
+        shown_sections.append(Section(title + limit_note, headings, tuple(rows)))
     return shown_sections
 
 

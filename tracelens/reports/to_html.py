@@ -71,11 +71,13 @@ def of_findings(findings: Sequence[Finding]) -> str:
 def of_result(result: Result) -> str:
     """Write the findings and the tables of one analysis; of each table the first rows."""
     sections = [_write_findings(result.findings) if result.findings else "<p>No findings.</p>"]
-    for name, frame in frames_of(result).items():
+    for table_name, frame in frames_of(result).items():
         if frame.height:
             rows = [map(_write_cell, row) for row in frame.head(_MOST_ROWS).iter_rows()]
             more = f" ({_MOST_ROWS} of {frame.height:,})" * (frame.height > _MOST_ROWS)
-            sections.append(f"<h2>{escaped(name + more)}</h2>{html_table(frame.columns, rows)}")
+            sections.append(
+                f"<h2>{escaped(table_name + more)}</h2>{html_table(frame.columns, rows)}"
+            )
     return _wrap([f"<h1>{escaped(type(result).__name__)}</h1>", *sections])
 
 
@@ -104,6 +106,7 @@ def _write_finding(finding: Finding) -> str:
 
 
 def _write_waterfall(efficiency: Efficiency) -> str:
+    """Return the shares of the time as a table with bars."""
     rows = [
         ("useful computation" + ", at most" * efficiency.at_most, efficiency.achieved, " useful")
     ]
@@ -111,9 +114,9 @@ def _write_waterfall(efficiency: Efficiency) -> str:
         (cause(bar.cause), bar.share, "") for bar in efficiency.waterfall if bar.share >= 0.0005
     ]
     body = "".join(
-        f"<tr><td>{escaped(name)}</td><td>{percent(share, 1)}</td><td>"
-        f'<span class="bar{kind}" style="width:{max(round(share * _BAR_PX), 1)}px"></span></td></tr>'
-        for name, share, kind in rows
+        f"<tr><td>{escaped(label)}</td><td>{percent(share, 1)}</td><td>"
+        f'<span class="bar{css}" style="width:{max(round(share * _BAR_PX), 1)}px"></span></td></tr>'
+        for label, share, css in rows
     )
     return f"<section><h2>Where the time went</h2><table>{body}</table></section>"
 

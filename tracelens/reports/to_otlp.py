@@ -37,20 +37,20 @@ def render(report: Report) -> str:
     metrics = [_make_metric(name, HELP[name], points[name]) for name in HELP if name in points]
     metrics[0]["metadata"] = _make_attributes({"headline": report.verdict.headline})
     metrics[0]["metadata"] += _make_attributes(
-        {f"finding {place}": finding.sentence for place, finding in enumerate(report.findings)}
-        | {f"note {place}": write_note(note) for place, note in enumerate(report.notes)}
+        {f"finding {index}": finding.sentence for index, finding in enumerate(report.findings)}
+        | {f"note {index}": write_note(note) for index, note in enumerate(report.notes)}
     )
     resource = {"attributes": _make_attributes({"service.name": "tracelens"})}
     scoped = {"scope": {"name": "tracelens"}, "metrics": metrics}
     return json.dumps({"resourceMetrics": [{"resource": resource, "scopeMetrics": [scoped]}]})
 
 
-def _make_metric(name: str, about: str, points: list[dict[str, Any]]) -> dict[str, Any]:
-    end = next((end for end in _UNITS if name.endswith(end)), "")
+def _make_metric(name: str, description: str, points: list[dict[str, Any]]) -> dict[str, Any]:
+    unit_suffix = next((unit_suffix for unit_suffix in _UNITS if name.endswith(unit_suffix)), "")
     return {
-        "name": f"tracelens.{name.removesuffix(end)}",
-        "description": about,
-        "unit": _UNITS.get(end, ""),
+        "name": f"tracelens.{name.removesuffix(unit_suffix)}",
+        "description": description,
+        "unit": _UNITS.get(unit_suffix, ""),
         "gauge": {"dataPoints": points},
     }
 

@@ -53,12 +53,13 @@ def render(report: Report) -> str:
     lines += [f"# {clean(finding.sentence)}" for finding in report.findings]
     lines += [f"# {write_note(note)}" for note in report.notes]
     all_gauges = list(gauges(report))
-    for name, about in HELP.items():
-        values = [gauge for gauge in all_gauges if gauge.name == name]
-        if values:
-            lines += [f"# HELP tracelens_{name} {about}.", f"# TYPE tracelens_{name} gauge"]
+    for name, description in HELP.items():
+        own_gauges = [gauge for gauge in all_gauges if gauge.name == name]
+        if own_gauges:
+            lines += [f"# HELP tracelens_{name} {description}.", f"# TYPE tracelens_{name} gauge"]
             lines += [
-                f"tracelens_{name}{_write_labels(gauge)} {float(gauge.value)!r}" for gauge in values
+                f"tracelens_{name}{_write_labels(gauge)} {float(gauge.value)!r}"
+                for gauge in own_gauges
             ]
     return "\n".join(lines) + "\n"
 
@@ -95,6 +96,7 @@ def _efficiency_gauges(report: Report) -> Iterator[Gauge]:
 
 
 def _finding_gauges(findings: tuple[Finding, ...]) -> Iterator[Gauge]:
+    """Yield the number of findings by kind and category, and the shares of each finding."""
     counts: dict[tuple[str, str], int] = {}
     for finding in findings:
         key = (finding.kind, finding.category)
@@ -110,8 +112,8 @@ def _finding_gauges(findings: tuple[Finding, ...]) -> Iterator[Gauge]:
 
 
 def _subject_labels(finding: Finding) -> Iterator[tuple[str, str]]:
-    named = {"ranks": finding.ranks, "hosts": finding.hosts, "shards": finding.shards}
-    for name, values in named.items():
+    subjects = {"ranks": finding.ranks, "hosts": finding.hosts, "shards": finding.shards}
+    for name, values in subjects.items():
         if values:
             yield name, ",".join(map(str, values))
     if finding.phase:

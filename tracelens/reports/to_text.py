@@ -55,7 +55,7 @@ def render(
         return "\n".join(_render_lines([summary(report)], columns, color=color))
     blocks = [
         summary(report),
-        *(_write_finding(n, one) for n, one in enumerate(report.findings, 1)),
+        *(_write_finding(position, finding) for position, finding in enumerate(report.findings, 1)),
     ]
     waterfall = [_write_waterfall(report.efficiency)] if report.efficiency else []
     if length == "full":
@@ -75,8 +75,8 @@ def render(
             head_lines += [f"{fmt.count(len(blocks) - 1 - number, 'finding')} more.", ""]
             break
         head_lines += lines
-    more = "Tables, notes and how clocks were aligned: tracelens analyze --full"
-    return "\n".join([*head_lines, *waterfall_lines, more]) + "\n"
+    more_text = "Tables, notes and how clocks were aligned: tracelens analyze --full"
+    return "\n".join([*head_lines, *waterfall_lines, more_text]) + "\n"
 
 
 def _render_lines(blocks: Sequence[RenderableType], width: int, *, color: bool) -> list[str]:
@@ -115,6 +115,7 @@ def _write_finding(number: int, finding: Finding) -> RenderableType:
 
 
 def _write_waterfall(efficiency: Efficiency) -> RenderableType:
+    """Return the shares of the time as bars, and the factors of the efficiency."""
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(justify="right")
@@ -152,6 +153,7 @@ def _write_section(section: Section) -> RenderableType:
 
 
 def _write_clock(alignment: Alignment) -> Text:
+    """State how clocks were aligned, and how sure that is."""
     if alignment.method == "same_clock":
         return Text("Clocks: all processes share one.")
     method = alignment.method.replace("_", " ")

@@ -122,37 +122,35 @@ def curves(
         InvalidArgument: no system has two sizes, or a forecast is asked for that cannot be made.
     """
     by = by or ("workers" if len({point.workers for point in points}) > 1 else "shards")
-    groups = [
+    comparable_groups = [
         (key, group)
         for key, group in _group_points(points, by).items()
         if _count_sizes(group, by) > 1
     ]
-    if not groups:
+    if not comparable_groups:
         sizes = fmt.series(sorted({str(getattr(point, by)) for point in points}) or ["no"])
         raise InvalidArgument(
             f"Found runs of {sizes} {by} and no system with two sizes: expected runs of one system "
             f"with different numbers of {by}."
         )
-    found_curves = [_make_curve(group, by, kind, shards) for (_, shards), group in groups]
-    forecast_sizes = sorted(set(at))
-    if forecast_sizes:
-        found_curves = [_add_forecasts(curve, forecast_sizes, replay) for curve in found_curves]
-        _check_forecasts(found_curves, forecast_sizes)
-    return Scaling(tuple(sorted(found_curves, key=lambda curve: -len(curve.rows))))
+    made_curves = [_make_curve(group, by, kind, shards) for (_, shards), group in comparable_groups]
+    sorted_sizes = sorted(set(at))
+    if sorted_sizes:
+        made_curves = [_add_forecasts(curve, sorted_sizes, replay) for curve in made_curves]
+        _check_forecasts(made_curves, sorted_sizes)
+    return Scaling(tuple(sorted(made_curves, key=lambda curve: -len(curve.rows))))
 
 
 def _group_points(points: Sequence[Point], by: By) -> dict[tuple[str, int | None], list[Point]]:
-    """Group runs by system; if the servers of one size differ, also by their number."""
+    """Group runs by system; also by servers, if one size was run with different numbers of them."""
     groups: dict[tuple[str, int | None], list[Point]] = defaultdict(list)
     server_counts: dict[tuple[str, int], set[int]] = defaultdict(set)
     for point in points:
         server_counts[point.system, point.workers].add(point.shards)
-    systems_with_server_counts = {
-        system for (system, _), counts in server_counts.items() if len(counts) > 1
-    }
+    systems_to_split = {system for (system, _), counts in server_counts.items() if len(counts) > 1}
     for point in points:
-        apart = by == "workers" and point.system in systems_with_server_counts
-        groups[point.system, point.shards if apart else None].append(point)
+        is_split = by == "workers" and point.system in systems_to_split
+        groups[point.system, point.shards if is_split else None].append(point)
     return groups
 
 
@@ -161,21 +159,22 @@ def _count_sizes(points: Sequence[Point], by: By) -> int:
 
 
 def _make_curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int | None) -> Curve:
-    groups: dict[int, list[Point]] = defaultdict(list)
+    """Make the curve of the runs of one system, a row per size, of its run with the median step."""
+    runs: dict[int, list[Point]] = defaultdict(list)  # by size
     for point in points:
-        groups[getattr(point, by)].append(point)
-    median_points = {size: _find_median_point(groups[size]) for size in sorted(groups)}
-    growth = _fit_growth(list(median_points.values())) if by == "workers" else None
+        runs[getattr(point, by)].append(point)
+    medians = {size: _find_median_point(runs[size]) for size in sorted(runs)}
+    growth = _fit_growth(list(medians.values())) if by == "workers" else None
     assumed_kind: Kind = kind or ("strong" if growth is not None and growth < -1 / 2 else "weak")
-    smallest = next(iter(median_points.values()))
+    smallest = next(iter(medians.values()))
     return Curve(
         system=smallest.system,
         by=by,
         kind=assumed_kind,
         shards=shards,
         rows=tuple(
-            _make_row(size, point, groups[size], smallest, assumed_kind)
-            for size, point in median_points.items()
+            _make_row(size, point, runs[size], smallest, assumed_kind)
+            for size, point in medians.items()
         ),
         growth=growth,
         clear=kind is not None
@@ -186,53 +185,56 @@ def _make_curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int 
 
 def _find_median_point(points: Sequence[Point]) -> Point:
     """Return the run with the median step of those of one size."""
-    return sorted(points, key=lambda one: one.step_ns)[(len(points) - 1) // 2]
+    return sorted(points, key=lambda point: point.step_ns)[(len(points) - 1) // 2]
 
 
 def _fit_growth(points: Sequence[Point]) -> float:
-    """Return the slope of useful computation by ranks, both as logarithms."""
-    sizes = np.log([one.workers for one in points])
-    return float(np.polyfit(sizes, np.log([one.useful_ns for one in points]), 1)[0])
+    """Return the power of the number of ranks by which a rank's useful computation grows."""
+    log_workers = np.log([point.workers for point in points])
+    return float(np.polyfit(log_workers, np.log([point.useful_ns for point in points]), 1)[0])
 
 
 def _make_row(size: int, point: Point, points: Sequence[Point], smallest: Point, kind: Kind) -> Row:
-    growth = point.workers / smallest.workers if kind == "strong" else 1.0
+    """Return the row of a size: of its runs `points`, `point` has the median step."""
+    size_ratio = point.workers / smallest.workers if kind == "strong" else 1.0
     ratios = {name: point.factors[name] / smallest.factors[name] for name in FACTORS}
-    ratios["computation"] = smallest.useful_ns / (point.useful_ns * growth)
+    ratios["computation"] = smallest.useful_ns / (point.useful_ns * size_ratio)
     steps_ns = [run.step_ns for run in points]
     return Row(
         size=size,
         point=point,
         runs=len(points),
         spread=(max(steps_ns) - min(steps_ns)) / point.step_ns if len(steps_ns) > 1 else None,
-        efficiency=smallest.step_ns / (point.step_ns * growth),
+        efficiency=smallest.step_ns / (point.step_ns * size_ratio),
         ratios=ratios,
     )
 
 
 def _add_forecasts(
-    curve: Curve, at: Sequence[int], replay: Callable[[Point], Replay] | None
+    curve: Curve, workers: Sequence[int], replay: Callable[[Point], Replay] | None
 ) -> Curve:
+    """Return a curve with a forecast for each number of workers for which one can be made."""
     if curve.by != "workers":
         return curve
     points = [row.point for row in curve.rows]
-    largest = points[-1]
-    sizes = Sizes(
-        *(np.array([float(getattr(point, name)) for point in points]) for name in _OF_FORECAST)
-    )
-    run = replay(largest) if replay and largest.shards and curve.kind == "weak" else None
-    forecasts = [
-        (run and forecast_by_replay(run, largest.workers, largest.step_ns, size))
-        or forecast(sizes, size, strong=curve.kind == "strong")
-        for size in at
-    ]
-    return replace(curve, forecasts=tuple(point for point in forecasts if point))
+    largest, is_strong = points[-1], curve.kind == "strong"
+    columns = [[float(getattr(point, name)) for point in points] for name in _OF_FORECAST]
+    sizes = Sizes(*map(np.array, columns))
+    largest_run = replay(largest) if replay and largest.shards and not is_strong else None
+    forecasts = []
+    for count in workers:
+        forecasted = None
+        if largest_run:
+            forecasted = forecast_by_replay(largest_run, largest.workers, largest.step_ns, count)
+        forecasts.append(forecasted or forecast(sizes, count, strong=is_strong))
+    return replace(curve, forecasts=tuple(filter(None, forecasts)))
 
 
-def _check_forecasts(found_curves: Sequence[Curve], forecast_sizes: Sequence[int]) -> None:
-    if any(curve.forecasts for curve in found_curves):
+def _check_forecasts(made_curves: Sequence[Curve], forecast_sizes: Sequence[int]) -> None:
+    """Refuse sizes to forecast if no curve has a forecast."""
+    if any(curve.forecasts for curve in made_curves):
         return
-    size_count = max(len(curve.rows) for curve in found_curves)
+    size_count = max(len(curve.rows) for curve in made_curves)
     raise InvalidArgument(
         f"Found runs of {size_count} sizes: a forecast for "
         f"{fmt.series(list(map(str, forecast_sizes)))} workers needs runs of one system with 4 "

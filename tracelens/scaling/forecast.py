@@ -53,18 +53,18 @@ _GROWTH: Final[dict[str, Callable[[Floats], Floats]]] = {
 class Sizes:
     """What was measured at each number of ranks, ascending; times are a step's, nanoseconds.
 
-    `work` is the mean over the ranks, `slowest` that of each step's slowest rank, `step` all of it;
-    `communication` is the mean transfer time of a rank, `hidden` its overlap with work,
-    and `backprop` the time that it could overlap with.
+    `work_ns` is the mean over ranks, `slowest_ns` that of each step's slowest rank, `step_ns` the
+    whole step; `communication_ns` is the mean transfer time of a rank, `hidden_ns` its overlap with
+    work, and `backprop_ns` the time that it could overlap with.
     """
 
     ranks: Floats
-    work: Floats
-    slowest: Floats
-    step: Floats
-    communication: Floats
-    hidden: Floats
-    backprop: Floats
+    work_ns: Floats
+    slowest_ns: Floats
+    step_ns: Floats
+    communication_ns: Floats
+    hidden_ns: Floats
+    backprop_ns: Floats
 
     def take_smallest(self, count: int) -> Sizes:
         """Return the `count` smallest sizes."""
@@ -87,12 +87,9 @@ class Forecast:
 
 
 def forecast(sizes: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
-    """Forecast a step; None where fewer than `MIN_SIZES_TO_FORECAST` sizes are known.
+    """Forecast a step on `ranks`; None if fewer than `MIN_SIZES_TO_FORECAST` sizes are known.
 
-    Args:
-        sizes: What was measured.
-        ranks: At what size.
-        strong: All ranks share the same work, so that each has less on more ranks.
+    With `strong` scaling all ranks share the same work, so that each has less on more ranks.
     """
     if len(sizes.ranks) < MIN_SIZES_TO_FORECAST:
         return None
@@ -118,29 +115,27 @@ def forecast(sizes: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
     )
 
 
-def forecast_by_replay(run: Replay, workers: int, step_ns: float, ranks: int) -> Forecast | None:
-    """Forecast a step by replaying a run with more ranks; None where that is not reliable.
+def forecast_by_replay(
+    replay: Replay, known_workers: int, known_step_ns: float, ranks: int
+) -> Forecast | None:
+    """Forecast a step on `ranks` by a replay of the largest run; None where it is not reliable.
 
-    Args:
-        run: The largest run that is known.
-        workers: How many it has.
-        step_ns: How long its mean step took.
-        ranks: At what size.
+    That run has `known_workers`, and its mean step took `known_step_ns`.
     """
     try:
-        (answer,) = run.answer(f"ranks={ranks}").answers
+        (answer,) = replay.answer(f"ranks={ranks}").answers
     except InvalidArgument:
         return None
-    if answer.doubt or run.identity.doubt or answer.before_ns <= 0:
+    if answer.doubt or replay.identity.doubt or answer.before_ns <= 0:
         return None
-    scale = step_ns / answer.before_ns
+    scale_ratio = known_step_ns / answer.before_ns
     low, high = sorted(answer.after_interval_ns)
     return Forecast(
         ranks,
-        answer.after_ns * scale,
-        (low * scale, high * scale),
+        answer.after_ns * scale_ratio,
+        (low * scale_ratio, high * scale_ratio),
         None,
-        validated=ranks <= MAX_FACTOR_VALIDATED * workers,
+        validated=ranks <= MAX_FACTOR_VALIDATED * known_workers,
         method="replay",
     )
 
@@ -152,18 +147,18 @@ def expected_largest(counts: Floats) -> Floats:
 
 
 def _forecast_slowest_work(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> Floats:
-    """Forecast the work of the slowest rank, ns."""
-    work_shares = _work_shares(sizes.ranks, strong=strong)
-    fitted_ns = _fit(work_shares / sizes.work[:, None], np.ones(len(sizes.work)))
-    work_ns = _work_shares(target_ranks, strong=strong) @ fitted_ns
-    deviations = np.log(np.maximum(sizes.slowest / sizes.work, 1.0))
-    expected = expected_largest(sizes.ranks)
-    squared_sum = float(np.square(expected).sum())  # not 0: sizes differ
-    sigma = max(float(deviations @ expected) / squared_sum, 0.0)
+    """Forecast the work of the slowest rank at each target size, ns, [size]."""
+    columns = _make_work_columns(sizes.ranks, strong=strong)
+    parts_ns = _fit_non_negative(columns / sizes.work_ns[:, None], np.ones(len(sizes.work_ns)))
+    work_ns = _make_work_columns(target_ranks, strong=strong) @ parts_ns
+    log_ratios = np.log(np.maximum(sizes.slowest_ns / sizes.work_ns, 1.0))
+    maxima = expected_largest(sizes.ranks)
+    squared_sum = float(np.square(maxima).sum())  # not 0: sizes differ
+    sigma = max(float(log_ratios @ maxima) / squared_sum, 0.0)
     return np.asarray(work_ns * np.exp(sigma * expected_largest(target_ranks)))
 
 
-def _work_shares(ranks: Floats, *, strong: bool) -> Floats:
+def _make_work_columns(ranks: Floats, *, strong: bool) -> Floats:
     """Return the columns of a rank's work, [size, part]: constant, and with strong scaling 1 / ranks."""
     ones = np.ones_like(ranks)
     return np.stack([ones, 1 / ranks], axis=1) if strong else ones[:, None]
@@ -174,20 +169,20 @@ def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tupl
 
     The error is the relative one of each known size, predicted from the smaller sizes.
     """
-    growth_sums = [
+    growths = [
         names for count in (1, 2) for names in combinations(_GROWTH, count) if _is_distinct(names)
     ]
-    communication_sums = [(), *growth_sums] if sizes.communication.any() else [()]
-    predicted_ns, squared_errors = [], []
-    for pair in product(communication_sums, growth_sums):
+    communication_growths = [(), *growths] if sizes.communication_ns.any() else [()]
+    rests_ns, squared_errors = [], []
+    for pair in product(communication_growths, growths):
         errors = []
         for count in range(MIN_SIZES_FITTED, len(sizes.ranks)):
             smaller, next_ranks = sizes.take_smallest(count), sizes.ranks[count : count + 1]
-            forecast_ns = _forecast_step(smaller, next_ranks, pair, strong=strong)[0]
-            errors.append(forecast_ns / sizes.step[count] - 1)
-        predicted_ns.append(_forecast_rest(sizes, target_ranks, pair, strong=strong)[0])
+            step_ns = _forecast_step(smaller, next_ranks, pair, strong=strong)[0]
+            errors.append(step_ns / sizes.step_ns[count] - 1)
+        rests_ns.append(_forecast_rest(sizes, target_ranks, pair, strong=strong)[0])
         squared_errors.append(np.mean(np.square(errors)))
-    return np.array(predicted_ns), np.array(squared_errors)
+    return np.array(rests_ns), np.array(squared_errors)
 
 
 def _is_distinct(names: tuple[str, ...]) -> bool:
@@ -199,27 +194,27 @@ _Pair: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _forecast_step(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: bool) -> Floats:
+    """Forecast a step, ns, [size]."""
     return _forecast_slowest_work(sizes, target_ranks, strong=strong) + _forecast_rest(
         sizes, target_ranks, pair, strong=strong
     )
 
 
 def _forecast_rest(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: bool) -> Floats:
-    """Forecast the time that is no work, ns: exposed communication and the rest, or both as one term."""
+    """Forecast the time that is no work, ns, [size]: exposed communication, and the rest.
+
+    `pair` names the growths of communication and of the rest; without the former both are one.
+    """
     communication_names, other_names = pair
-    beyond_work_ns = sizes.step - sizes.slowest
+    known_other_ns = sizes.step_ns - sizes.slowest_ns
+    if communication_names:
+        known_other_ns = known_other_ns - (sizes.communication_ns - sizes.hidden_ns)
+    other_ns = _extrapolate(sizes, target_ranks, other_names, known_other_ns, shrinks=True)
     if not communication_names:
-        return np.maximum(
-            _extrapolate(sizes, target_ranks, other_names, beyond_work_ns, shrinks=True), 0.0
-        )
-    known_exposed_ns = sizes.communication - sizes.hidden
-    other_ns = _extrapolate(
-        sizes, target_ranks, other_names, beyond_work_ns - known_exposed_ns, shrinks=True
-    )
-    communication_ns = _extrapolate(sizes, target_ranks, communication_names, sizes.communication)
-    exposed_ns = communication_ns - np.minimum(
-        _forecast_hidden(sizes, target_ranks, communication_ns, strong=strong), communication_ns
-    )
+        return np.maximum(other_ns, 0.0)
+    call_ns = _extrapolate(sizes, target_ranks, communication_names, sizes.communication_ns)
+    hidden_ns = _forecast_hidden(sizes, target_ranks, call_ns, strong=strong)
+    exposed_ns = call_ns - np.minimum(hidden_ns, call_ns)
     return np.asarray(np.maximum(other_ns + exposed_ns, 0.0))
 
 
@@ -231,12 +226,12 @@ def _forecast_hidden(
     Where the share fell on the largest run, that time was used up, so it is known; else it is taken
     for as large a share of backprop.
     """
-    shares = sizes.hidden / np.maximum(sizes.communication, 1.0)
+    shares = sizes.hidden_ns / np.maximum(sizes.communication_ns, 1.0)
     max_share = float(shares.max())
-    is_full = shares[-1] < MAX_RATIO_OF_HIDDEN_IF_FULL * max_share
-    room_ns = sizes.hidden[-1] if is_full else max_share * sizes.backprop[-1]
-    room_shares = sizes.ranks[-1] / target_ranks if strong else np.ones_like(target_ranks)
-    return np.asarray(np.minimum(max_share * communication_ns, room_ns * room_shares))
+    is_used_up = shares[-1] < MAX_RATIO_OF_HIDDEN_IF_FULL * max_share
+    limit_ns = sizes.hidden_ns[-1] if is_used_up else max_share * sizes.backprop_ns[-1]
+    limit_ratio = sizes.ranks[-1] / target_ranks if strong else np.ones_like(target_ranks)
+    return np.asarray(np.minimum(max_share * communication_ns, limit_ns * limit_ratio))
 
 
 def _extrapolate(
@@ -251,14 +246,15 @@ def _extrapolate(
 
     Misfits count relative to steps, and those of larger sizes more: small ones may hide what grows.
     """
-    weights = np.sqrt(sizes.ranks / sizes.ranks[-1]) / sizes.step
-    columns = _growth_columns(sizes.ranks, names, shrinks=shrinks) * weights[:, None]
+    weights = np.sqrt(sizes.ranks / sizes.ranks[-1]) / sizes.step_ns
+    columns = _make_growth_columns(sizes.ranks, names, shrinks=shrinks) * weights[:, None]
     return np.asarray(
-        _growth_columns(target_ranks, names, shrinks=shrinks) @ _fit(columns, values_ns * weights)
+        _make_growth_columns(target_ranks, names, shrinks=shrinks)
+        @ _fit_non_negative(columns, values_ns * weights)
     )
 
 
-def _growth_columns(ranks: Floats, names: tuple[str, ...], *, shrinks: bool) -> Floats:
+def _make_growth_columns(ranks: Floats, names: tuple[str, ...], *, shrinks: bool) -> Floats:
     """Return the columns of growths, [size, part]; with `shrinks` a constant may also be negative."""
     columns = [_GROWTH[name](ranks) for name in names]
     if shrinks and "constant" in names:
@@ -266,7 +262,7 @@ def _growth_columns(ranks: Floats, names: tuple[str, ...], *, shrinks: bool) -> 
     return np.stack(columns, axis=1)
 
 
-def _fit(columns: Floats, values: Floats) -> Floats:
+def _fit_non_negative(columns: Floats, values: Floats) -> Floats:
     """Fit a sum of columns without a negative part (Lawson & Hanson 1974)."""
     from scipy.optimize import nnls  # noqa: PLC0415 - a forecast is seldom asked for
 

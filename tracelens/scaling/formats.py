@@ -58,11 +58,12 @@ def to_markdown(scaling: Scaling, /) -> str:
 
 def _tables(curve: Curve, form: str) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """Return a curve's sizes and its forecasts (empty without any), as rows below headings."""
-    efficiency = _HEADINGS[form][1]
     sizes = [(str(row.size), *messages.cells(row)) for row in curve.rows]
+    size_table = [(curve.by, *_HEADINGS[form]), *sizes]
+    efficiency_heading = _HEADINGS[form][1]
     forecasts = [(str(one.ranks), *messages.forecast_cells(curve, one)) for one in curve.forecasts]
-    head = (*_FORECAST_HEADINGS, efficiency, "")
-    return [(curve.by, *_HEADINGS[form]), *sizes], [head, *forecasts] if forecasts else []
+    forecast_table = [(*_FORECAST_HEADINGS, efficiency_heading, ""), *forecasts]
+    return size_table, forecast_table if forecasts else []
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -71,27 +71,28 @@ def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
 
 
 def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
-    """Write the maps for a terminal; a block behind each number shows its level between the extremes."""
-    level = _level_of_cells(cells, measure)
+    """Write the maps for a terminal; a block shows each number's level between the extremes."""
+    to_level = _make_level_function(cells, measure)
     lines = [f"Best     {headline(cells, axes)}", f"Shown    {_TITLES[measure]}"]
-    for title, headings, rows in _maps(cells, axes):
+    for title, headings, rows in _iterate_maps(cells, axes):
         table = [headings]
         for name, row in rows:
-            shown = [f"{_write_value(one, measure)} {_block(level(one))}" for one in row]
-            table.append((name, *shown))
+            texts = [f"{_write_value(cell, measure)} {_draw_block(to_level(cell))}" for cell in row]
+            table.append((name, *texts))
         lines += ["", *([title] if title else []), *fmt.align_cells(table, ">")]
     return "\n".join(lines) + "\n"
 
 
 def to_html(cells: Sequence[Cell], axes: Sequence[Axis], measure: str, name: str) -> str:
     """Write the maps as one page without scripts."""
-    level = _level_of_cells(cells, measure)
+    to_level = _make_level_function(cells, measure)
     sections = [f"<p>Best: {escape(headline(cells, axes))}</p>"]
-    for title, headings, rows in _maps(cells, axes):
+    for title, headings, rows in _iterate_maps(cells, axes):
         head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
         body = "".join(
-            f"<tr><th>{escape(name)}</th>{''.join(_color(cell, measure, level) for cell in row)}</tr>"
-            for name, row in rows
+            f"<tr><th>{escape(value)}</th>"
+            f"{''.join(_write_cell(cell, measure, to_level) for cell in row)}</tr>"
+            for value, row in rows
         )
         caption = ", ".join(filter(None, (_TITLES[measure], title)))
         sections.append(f"<table><caption>{escape(caption)}</caption><tr>{head}</tr>{body}</table>")
@@ -112,52 +113,57 @@ def to_json(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
 _Map: TypeAlias = tuple[str, tuple[str, ...], list[tuple[str, list["Cell"]]]]
 
 
-def _maps(cells: Sequence[Cell], axes: Sequence[Axis]) -> Iterator[_Map]:
-    """Yield a map for each combination of all axes but the last two: title, headings, rows."""
+def _iterate_maps(cells: Sequence[Cell], axes: Sequence[Axis]) -> Iterator[_Map]:
+    """Yield title, headings and rows of each map; a row is the value of its axis, and its cells.
+
+    There is a map for each combination of the values of all axes but the last two.
+    """
     *outer_axes, column_axis = axes
     row_axis = outer_axes.pop() if outer_axes else None
-    by_values = {cell.values: cell for cell in cells}
-    for fixed in product(*(axis.values for axis in outer_axes)):
-        title = ", ".join(f"{a.name} {v}" for a, v in zip(outer_axes, fixed, strict=True))
+    cell_by_values = {cell.values: cell for cell in cells}
+    for outer_values in product(*(axis.values for axis in outer_axes)):
+        title = ", ".join(f"{a.name} {v}" for a, v in zip(outer_axes, outer_values, strict=True))
         corner = f"{row_axis.name} \\ {column_axis.name}" if row_axis else column_axis.name
-        map_rows = [
+        rows = [
             (
                 name,
                 [
-                    by_values[*fixed, *([name] if row_axis else []), value]
+                    cell_by_values[*outer_values, *([name] if row_axis else []), value]
                     for value in column_axis.values
                 ],
             )
             for name in (row_axis.values if row_axis else ("",))
         ]
-        yield title, (corner, *column_axis.values), map_rows
+        yield title, (corner, *column_axis.values), rows
 
 
-def _level_of_cells(cells: Sequence[Cell], measure: str) -> Callable[[Cell], float]:
-    """Return a function from a cell to its level between the smallest value (0) and the largest (1)."""
-    values = [_value_of(cell, measure) for cell in cells]
+def _make_level_function(cells: Sequence[Cell], measure: str) -> Callable[[Cell], float]:
+    """Return a function from a cell to its level between the smallest value (0) and largest (1)."""
+    values = [_get_value(cell, measure) for cell in cells]
     least, most = min(values), max(values)
-    return lambda cell: (_value_of(cell, measure) - least) / (most - least) if most > least else 1.0
+    return lambda cell: (
+        (_get_value(cell, measure) - least) / (most - least) if most > least else 1.0
+    )
 
 
-def _value_of(cell: Cell, measure: str) -> float:
+def _get_value(cell: Cell, measure: str) -> float:
     return cell.step_ns if measure == "step" else float(getattr(cell, measure))
 
 
 def _write_value(cell: Cell, measure: str) -> str:
-    return _WRITE[measure](_value_of(cell, measure))
+    return _WRITE[measure](_get_value(cell, measure))
 
 
-def _block(level: float) -> str:
+def _draw_block(level: float) -> str:
     return _BLOCKS[min(int(level * len(_BLOCKS)), len(_BLOCKS) - 1)]
 
 
-def _color(cell: Cell, measure: str, level: Callable[[Cell], float]) -> str:
-    shade_level = level(cell)
-    background = ",".join(
-        f"{a + (b - a) * shade_level:.0f}" for a, b in zip(_LIGHT, _DARK, strict=True)
-    )
-    text_color = "#fff" if shade_level > MIN_SHADE_FOR_WHITE_TEXT else "#1f2328"
+def _write_cell(cell: Cell, measure: str, to_level: Callable[[Cell], float]) -> str:
+    """Return a cell of a table in HTML, darker the higher its level is."""
+    level = to_level(cell)
+    rgb = [light + (dark - light) * level for light, dark in zip(_LIGHT, _DARK, strict=True)]
+    background = ",".join(f"{value:.0f}" for value in rgb)
+    text_color = "#fff" if level > MIN_SHADE_FOR_WHITE_TEXT else "#1f2328"
     factors = ", ".join(f"{n.replace('_', ' ')} {fmt.percent(cell.factors[n])}" for n in FACTORS)
     tooltip = f"{fmt.duration(cell.step_ns)} a step; {factors}"
     text = escape(_write_value(cell, measure))
@@ -166,4 +172,4 @@ def _color(cell: Cell, measure: str, level: Callable[[Cell], float]) -> str:
 
 
 def _label_cell(cell: Cell, axes: Sequence[Axis]) -> str:
-    return ", ".join(f"{a.name} {v}" for a, v in zip(axes, cell.values, strict=True))
+    return ", ".join(f"{axis.name} {value}" for axis, value in zip(axes, cell.values, strict=True))

@@ -49,7 +49,7 @@ def title(curve: Curve) -> str:
 
 
 def explain_loss(scaling: Scaling) -> str:
-    """Write which factor loses most, and its values at the smallest and largest size."""
+    """State which factor loses most, and its values at the smallest and largest size."""
     curve = scaling.curves[0]
     smallest, largest = curve.rows[0], curve.rows[-1]
     name = largest.lost_in

@@ -89,6 +89,7 @@ class Point:
     def _from_times(
         cls, report: Report, times: Times, name: str, sizes: tuple[int, int], overlap: pl.DataFrame
     ) -> Point:
+        """Measure a run of (workers, servers); `overlap` has a row per step, ns."""
         efficiency, steps = report.efficiency, report.summary.steps
         if efficiency is None or not steps or not efficiency.pop:
             raise UnusableInput(
@@ -97,19 +98,20 @@ class Point:
             )
         step_ns = efficiency.job_ns / steps
         work_ns = times.time_in(OWN_CATEGORIES)
-        hidden, exposed = (_mean(overlap[name]) for name in ("hidden_ns", "transfer_ns"))
+        hidden_ns, exposed_ns = (_mean(overlap[name]) for name in ("hidden_ns", "transfer_ns"))
+        workers, shards = sizes
         present_work_ns = work_ns[:, ~np.isnan(work_ns).all(axis=0)]
         return cls(
             name=name,
-            workers=sizes[0],
-            shards=sizes[1],
+            workers=workers,
+            shards=shards,
             steps=steps,
             step_ns=step_ns,
             useful_ns=efficiency.achieved * step_ns,
             work_ns=float(np.nanmean(present_work_ns, axis=0).mean()),
             slowest_ns=float(np.nanmax(present_work_ns, axis=0).mean()),
-            communication_ns=hidden + exposed,
-            hidden_ns=hidden,
+            communication_ns=hidden_ns + exposed_ns,
+            hidden_ns=hidden_ns,
             backprop_ns=float(np.nanmean(times.time_in(("backprop",)))),
             factors=_name_factors(efficiency.pop),
         )

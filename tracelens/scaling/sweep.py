@@ -53,9 +53,9 @@ class Cell:
     factors: dict[str, float]
 
     def row(self, axes: Sequence[Axis]) -> dict[str, Any]:
-        """Return it as a row of a table; numbers of axes are numbers."""
+        """Return a row of a table: the axes' values, as numbers if possible, and measurements."""
         axis_values: dict[str, Any] = {
-            axis.name: _read(value) for axis, value in zip(axes, self.values, strict=True)
+            axis.name: _parse_value(value) for axis, value in zip(axes, self.values, strict=True)
         }
         measurements = {
             "workers": self.workers,
@@ -70,16 +70,16 @@ class Cell:
         }
 
 
-def parsed(text: str) -> Axis:
+def parse_axis(text: str) -> Axis:
     """Read ``workers=2,4,8``: a short name, ``batch``, or TABLE.NAME of a scenario.
 
     Raises:
         InvalidArgument: the text is no such axis.
     """
-    name, _, values = text.partition("=")
+    name, _, values_text = text.partition("=")
     name = name.strip()
     axis_values = tuple(
-        dict.fromkeys(value.strip() for value in values.split(",") if value.strip())
+        dict.fromkeys(value.strip() for value in values_text.split(",") if value.strip())
     )
     if not axis_values or not (name in (*_SHORT, _BATCH) or "." in name):
         raise InvalidArgument(
@@ -89,10 +89,10 @@ def parsed(text: str) -> Axis:
     return Axis(name, axis_values)
 
 
-def cells_of(
+def make_scenarios(
     path: Path, axes: Sequence[Axis], changes: Sequence[str] = ()
 ) -> list[tuple[tuple[str, ...], Scenario]]:
-    """Make the scenario of every combination, the last axis fastest; all are checked here.
+    """Return the values and the scenario of every combination, the last axis fastest; checked.
 
     Raises:
         InvalidArgument: one cannot be simulated, they are too many, or an axis is given twice.
@@ -111,38 +111,39 @@ def cells_of(
         )
     cells = []
     for values in product(*(axis.values for axis in axes)):
-        named_values = list(zip(names, values, strict=True))
-        cell_changes = [f"{name}={value}" for name, value in named_values if name != _BATCH]
+        values_by_name = list(zip(names, values, strict=True))
+        value_changes = [f"{name}={value}" for name, value in values_by_name if name != _BATCH]
         try:
-            scenario = scenario_file.load(path, [*changes, *cell_changes])
-            for _, value in (pair for pair in named_values if pair[0] == _BATCH):
-                scenario = _of_batch(scenario, value)
+            scenario = scenario_file.load(path, [*changes, *value_changes])
+            for name, value in values_by_name:
+                scenario = _set_batch(scenario, value) if name == _BATCH else scenario
         except InvalidArgument as error:
             raise InvalidArgument(
-                f"With {', '.join(map('='.join, named_values))}: {error}"
+                f"With {', '.join(map('='.join, values_by_name))}: {error}"
             ) from None
         cells.append((values, scenario))
     return cells
 
 
-def _of_batch(scenario: Scenario, text: str) -> Scenario:
+def _set_batch(scenario: Scenario, text: str) -> Scenario:
     """Change a worker's samples of a step, and with them what it computes."""
-    samples = _read(text)
+    samples = _parse_value(text)
     if not isinstance(samples, (int, float)) or not 0 < samples < 1e9:
         raise InvalidArgument(f"found batch = '{text}', expected a number of samples above 0.")
-    growth = samples / scenario.samples
-    times = {name: getattr(scenario, name) * growth for name in _OF_BATCH}
-    return replace(scenario, samples=float(samples), **times)
+    sample_ratio = samples / scenario.samples
+    times_ms = {name: getattr(scenario, name) * sample_ratio for name in _OF_BATCH}
+    return replace(scenario, samples=float(samples), **times_ms)
 
 
-def swept(
+def measure_cells(
     cells: Sequence[tuple[tuple[str, ...], Scenario]], executor: Executor | None = None
 ) -> Iterator[Cell]:
-    """Simulate and measure each, in order; `executor` says where."""
+    """Simulate and measure runs, given by values and scenario, in order; `executor` says where."""
     return map_in_order(_measure_cell, cells, executor)
 
 
 def _measure_cell(cell: tuple[tuple[str, ...], Scenario]) -> Cell:
+    """Simulate and analyze a run, given by its values and its scenario."""
     from tracelens.load import prepare  # noqa: PLC0415
     from tracelens.simulator import synthetic  # noqa: PLC0415
     from tracelens.verdicts.report import analyze  # noqa: PLC0415 - a process of an executor imports what it needs
@@ -162,7 +163,7 @@ def _measure_cell(cell: tuple[tuple[str, ...], Scenario]) -> Cell:
     )
 
 
-def _read(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Return a value as TOML reads it; what it does not read is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

@@ -34,43 +34,50 @@ REDUCTION_TRACK = 1
 
 
 class Ring:
-    """Plays the reductions of a scenario hop by hop, and keeps when each was."""
+    """Plays the reductions of a scenario hop by hop, and keeps when each message was sent."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._pace = durations.links(scenario)
-        self._count = max(2 * (scenario.ranks - 1), 1)
-        shape = (scenario.steps, scenario.ranks, scenario.buckets, self._count)
-        self._begin, self._end = (np.zeros(shape, np.int64) for _ in range(2))
+        self._link_slowdown = durations.draw_link_slowdowns(scenario)
+        self._hop_count = max(2 * (scenario.ranks - 1), 1)
+        message_shape = (scenario.steps, scenario.ranks, scenario.buckets, self._hop_count)
+        self._begin_ns, self._end_ns = (np.zeros(message_shape, np.int64) for _ in range(2))
 
     def replay(self, step: int, enter_ns: Ints, transfer_ns: Ints, skew_ns: Ints) -> Ints:
-        """Return when each rank leaves each bucket's reduction, [rank, bucket]."""
+        """Play the reductions of one step; return when each rank leaves each, ns, [rank, bucket].
+
+        `enter_ns` is [rank, bucket], `transfer_ns` [bucket], the ranks' exit delays `skew_ns`
+        [bucket, rank].
+        """
         leave_ns = np.empty_like(enter_ns)
         is_blocking = not self._scenario.overlap
         free_ns = enter_ns[:, 0]
-        for bucket, transfer in enumerate(transfer_ns):
-            hop_ns = np.rint(transfer / self._count * self._pace[step]).astype(np.int64)
+        for bucket, duration_ns in enumerate(transfer_ns):
+            exact_hop_ns = duration_ns / self._hop_count * self._link_slowdown[step]
+            hop_ns = np.rint(exact_hop_ns).astype(np.int64)
             now_ns = free_ns if is_blocking else np.maximum(enter_ns[:, bucket], free_ns)
-            for hop in range(self._count):
-                through_ns = np.maximum(now_ns, np.roll(now_ns, -1)) + hop_ns
-                self._begin[step, :, bucket, hop] = now_ns
-                now_ns = np.maximum(through_ns, np.roll(through_ns, 1))
-                self._end[step, :, bucket, hop] = now_ns
+            for hop in range(self._hop_count):
+                sent_ns = np.maximum(now_ns, np.roll(now_ns, -1)) + hop_ns
+                self._begin_ns[step, :, bucket, hop] = now_ns
+                now_ns = np.maximum(sent_ns, np.roll(sent_ns, 1))
+                self._end_ns[step, :, bucket, hop] = now_ns
             free_ns = leave_ns[:, bucket] = now_ns + skew_ns[bucket]
         return leave_ns
 
     def record(self, sheet: Sheet, columns: dict[str, Any]) -> None:
-        """Add both messages of every hop, within the reduction's span, whose `columns` are these."""
+        """Add spans for each hop's send and receive, inside the reduction with these columns."""
         scenario = self._scenario
-        rank, steps = np.arange(scenario.ranks), np.arange(scenario.steps)[:, None]
-        right_rank, left_rank = (rank + 1) % scenario.ranks, (rank - 1) % scenario.ranks
+        ranks, steps = np.arange(scenario.ranks), np.arange(scenario.steps)[:, None]
+        right_rank, left_rank = (ranks + 1) % scenario.ranks, (ranks - 1) % scenario.ranks
         columns = columns | {"depth": columns["depth"] + 1, "kind": "reduction", "key": 0}
         columns |= {"name": "Sendrecv", "communicator": WORLD_UID}
         for bucket, nbytes in enumerate(scenario.bytes_of_buckets):
-            for hop in range(self._count):
-                seq = (steps * scenario.buckets + bucket) * self._count + hop
+            for hop in range(self._hop_count):
+                seq = (steps * scenario.buckets + bucket) * self._hop_count + hop
                 columns |= {"seq": seq, "bytes": nbytes // scenario.ranks}
-                begin_ns, end_ns = (times[..., bucket, hop] for times in (self._begin, self._end))
+                begin_ns, end_ns = (
+                    times[..., bucket, hop] for times in (self._begin_ns, self._end_ns)
+                )
                 for op, peer in (("send", right_rank), ("recv", left_rank)):
                     sheet.spans(begin_ns, end_ns, op=op, peer=peer, **columns)
 
@@ -88,66 +95,69 @@ class ComputeTimes:
 
 
 def draw_compute_times(scenario: Scenario) -> ComputeTimes:
-    """Draw all compute times of a scenario; a rank that is absent has none, and delays no other."""
+    """Draw all compute times of a scenario; an absent rank has none, and delays no other."""
     is_present = membership.present(scenario)
-    means_ms = {
-        "data": scenario.data_ms,
-        "forward": scenario.forward_ms,
-        "backprop": scenario.backprop_ms,
-        "update": scenario.update_ms,
-        "checkpoint": 0.0,
-        "gc": 0.0,
-    }
-    return ComputeTimes(
-        **{name: durations.phase(scenario, name, ms) * is_present for name, ms in means_ms.items()}
-    )
+    names = ("data", "forward", "backprop", "update")
+    means_ms = {name: getattr(scenario, f"{name}_ms") for name in names}
+    means_ms |= {"checkpoint": 0.0, "gc": 0.0}
+    times_ns = {name: durations.draw_phase(scenario, name, ms) for name, ms in means_ms.items()}
+    return ComputeTimes(**{name: ns * is_present for name, ns in times_ns.items()})
 
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
-    """Add the workers' events of a whole run to `sheet`, in true time."""
+    """Add the workers' events of a whole run to `sheet`, in true time.
+
+    Times are [step, rank], of buckets [step, rank, bucket].
+    """
     compute = draw_compute_times(scenario)
     shape = (scenario.steps, scenario.ranks)
-    start, ready, backprop_end, done, end = (np.zeros(shape, np.int64) for _ in range(5))
-    enter, leave = (np.zeros((*shape, scenario.buckets), np.int64) for _ in range(2))
-    transfer_ns, skew_ns = durations.transfers(scenario), durations.exit_skews(scenario)
+    start_ns, forward_end_ns, backprop_end_ns = (np.zeros(shape, np.int64) for _ in range(3))
+    reduced_ns, end_ns = (np.zeros(shape, np.int64) for _ in range(2))
+    enter_ns, leave_ns = (np.zeros((*shape, scenario.buckets), np.int64) for _ in range(2))
+    transfer_ns, skew_ns = durations.draw_transfers(scenario), durations.draw_exit_skews(scenario)
     now_ns = np.full(scenario.ranks, ORIGIN_NS, np.int64)
-    hops = Ring(scenario) if scenario.hops else None
-    overlapped = partial(_reduce_overlapped, shares=_backprop_shares(scenario))
-    reduce = overlapped if scenario.overlap else _reduce_blocking
-    pauses = durations.pauses(scenario)
+    ring = Ring(scenario) if scenario.hops else None
+    reduce_overlapped = partial(_reduce_overlapped, progress=_compute_progress(scenario))
+    reduce_buckets = reduce_overlapped if scenario.overlap else _reduce_blocking
+    pauses = durations.draw_pauses(scenario)
     for step in range(scenario.steps):
-        start[step] = now_ns
-        ready[step] = now_ns + compute.data[step] + compute.forward[step] + compute.gc[step]
-        backprop_end[step] = ready[step] + compute.backprop[step]
+        start_ns[step] = now_ns
+        forward_end_ns[step] = (
+            now_ns + compute.data[step] + compute.forward[step] + compute.gc[step]
+        )
+        backprop_end_ns[step] = forward_end_ns[step] + compute.backprop[step]
+        backprop_ns = forward_end_ns[step], backprop_end_ns[step]
         step_pauses = [(share, pause_ns[step]) for share, pause_ns in pauses]
-        enter[step], leave[step] = reduce(
-            ready[step], backprop_end[step], step_pauses, transfer_ns[step], skew_ns[step]
+        enter_ns[step], leave_ns[step] = reduce_buckets(
+            *backprop_ns, step_pauses, transfer_ns[step], skew_ns[step]
         )
-        if hops:
-            leave[step] = hops.replay(step, enter[step], transfer_ns[step], skew_ns[step])
+        if ring:
+            leave_ns[step] = ring.replay(step, enter_ns[step], transfer_ns[step], skew_ns[step])
             if not scenario.overlap:
-                enter[step, :, 1:] = leave[step, :, :-1]
-        done[step] = np.maximum(leave[step].max(axis=-1), backprop_end[step])
-        own_ns = compute.update[step] + compute.checkpoint[step] + _update_gaps_ns(scenario)
-        now_ns = end[step] = done[step] + own_ns
-    record_compute(scenario, sheet, compute, start, done)
-    record_step(scenario, sheet, start, end)
-    _record_reductions(scenario, sheet, enter, leave)
-    if hops:
-        hops.record(sheet, _reduction_place(scenario))
+                enter_ns[step, :, 1:] = leave_ns[step, :, :-1]
+        reduced_ns[step] = np.maximum(leave_ns[step].max(axis=-1), backprop_end_ns[step])
+        update_ns = compute.update[step] + compute.checkpoint[step] + _sum_update_gaps_ns(scenario)
+        now_ns = end_ns[step] = reduced_ns[step] + update_ns
+    record_compute(scenario, sheet, compute, start_ns, reduced_ns)
+    record_step(scenario, sheet, start_ns, end_ns)
+    _record_reductions(scenario, sheet, enter_ns, leave_ns)
+    if ring:
+        ring.record(sheet, _make_reduction_columns(scenario))
     if scenario.overlap:
-        sheet.spans(
-            backprop_end, done, name="wait_reductions", kind="wait", **span_columns(scenario)
-        )
+        columns = make_span_columns(scenario) | {"name": "wait_reductions", "kind": "wait"}
+        sheet.spans(backprop_end_ns, reduced_ns, **columns)
 
 
-def _backprop_shares(scenario: Scenario) -> Ints:
-    """Return the progress of backprop at which each bucket is full, and of its end, [bucket + 1]."""
+def _compute_progress(scenario: Scenario) -> Ints:
+    """Return the progress of backprop at which each bucket is full, [bucket + 1].
+
+    Its unit is arbitrary; the last value stands for the end of backprop.
+    """
     if scenario.bucket_ready:
         return np.rint(np.array([*scenario.bucket_ready, 1.0]) * 1e6).astype(np.int64)
-    sizes = np.array(scenario.bytes_of_buckets, np.int64)
-    shares = np.cumsum(np.maximum(sizes // max(np.gcd.reduce(sizes), 1), 1))
-    return np.append(shares, shares[-1])
+    bucket_bytes = np.array(scenario.bytes_of_buckets, np.int64)
+    progress = np.cumsum(np.maximum(bucket_bytes // max(np.gcd.reduce(bucket_bytes), 1), 1))
+    return np.append(progress, progress[-1])
 
 
 def _reduce_overlapped(
@@ -157,39 +167,43 @@ def _reduce_overlapped(
     transfer_ns: Ints,
     skew_ns: Ints,
     *,
-    shares: Ints,
+    progress: Ints,
 ) -> tuple[Ints, Ints]:
-    """Reduce buckets while backprop runs: when each rank enters and leaves, [rank, bucket]."""
-    working_ns = end_ns - begin_ns - sum(pause_ns for _, pause_ns in step_pauses)
-    enter_ns = begin_ns[:, None] + working_ns[:, None] * shares[:-1] // shares[-1]
+    """Reduce buckets while backprop runs from `begin_ns` to `end_ns`, [rank].
+
+    Returns when each rank enters and leaves each bucket, ns, [rank, bucket]. A pause is a share of
+    backprop before it and its length, [rank]; the exit delays `skew_ns` are [bucket, rank].
+    """
+    compute_ns = end_ns - begin_ns - sum(pause_ns for _, pause_ns in step_pauses)
+    enter_ns = begin_ns[:, None] + compute_ns[:, None] * progress[:-1] // progress[-1]
     for share, pause_ns in step_pauses:
-        enter_ns += pause_ns[:, None] * (shares[:-1] > share * shares[-1])
+        enter_ns += pause_ns[:, None] * (progress[:-1] > share * progress[-1])
     leave_ns = np.empty_like(enter_ns)
-    free_ns = np.int64(0)
-    for bucket, transfer in enumerate(transfer_ns):
-        free_ns = max(enter_ns[:, bucket].max(), free_ns) + transfer
-        leave_ns[:, bucket] = free_ns + skew_ns[bucket]
+    network_free_ns = np.int64(0)
+    for bucket, bucket_transfer_ns in enumerate(transfer_ns):
+        network_free_ns = max(enter_ns[:, bucket].max(), network_free_ns) + bucket_transfer_ns
+        leave_ns[:, bucket] = network_free_ns + skew_ns[bucket]
     return enter_ns, leave_ns
 
 
 def _reduce_blocking(
-    _begin: Ints, end_ns: Ints, _paused: object, transfer_ns: Ints, skew_ns: Ints
+    _begin_ns: Ints, end_ns: Ints, _step_pauses: object, transfer_ns: Ints, skew_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Reduce bucket after bucket once backprop is over, as `_reduce_overlapped`."""
+    """Reduce bucket after bucket once backprop is over; otherwise as `_reduce_overlapped`."""
     enter_ns, leave_ns = [], []
     now_ns = end_ns
-    for transfer, skew in zip(transfer_ns, skew_ns, strict=True):
+    for bucket_transfer_ns, bucket_skew_ns in zip(transfer_ns, skew_ns, strict=True):
         enter_ns.append(now_ns)
-        now_ns = now_ns.max() + transfer + skew
+        now_ns = now_ns.max() + bucket_transfer_ns + bucket_skew_ns
         leave_ns.append(now_ns)
     return np.stack(enter_ns, axis=1), np.stack(leave_ns, axis=1)
 
 
-def _update_gaps_ns(scenario: Scenario) -> int:
+def _sum_update_gaps_ns(scenario: Scenario) -> int:
     return round(scenario.update_gap_ms * MILLISECOND) * (scenario.layers - 1)
 
 
-def span_columns(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
+def make_span_columns(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
     """Return the columns that all spans of workers share: process, rank, role, step, thread, depth."""
     rank = np.arange(scenario.ranks)
     return {
@@ -204,8 +218,8 @@ def span_columns(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
 
 def record_step(scenario: Scenario, sheet: Sheet, start_ns: Ints, end_ns: Ints) -> None:
     """Add the step spans and the samples that each step worked on."""
-    sheet.spans(start_ns, end_ns, name="step", kind="step", **span_columns(scenario, 0))
-    sheet.counters(end_ns, scenario.samples, name="samples", **span_columns(scenario))
+    sheet.spans(start_ns, end_ns, name="step", kind="step", **make_span_columns(scenario, 0))
+    sheet.counters(end_ns, scenario.samples, name="samples", **make_span_columns(scenario))
 
 
 def record_compute(
@@ -213,69 +227,73 @@ def record_compute(
     sheet: Sheet,
     compute: ComputeTimes,
     start_ns: Ints,
-    update_ns: Ints | None,
+    update_begin_ns: Ints | None,
 ) -> None:
-    """Add the spans of own work; `update_ns` is null where the parameter servers update."""
-    columns = span_columns(scenario)
-    data_end = start_ns + compute.data
-    forward_end = data_end + compute.forward + compute.gc
-    backprop_end = forward_end + compute.backprop
-    sheet.spans(start_ns, data_end, name="next_batch", kind="data", **columns)
-    sheet.spans(data_end, forward_end, name="forward", kind="forward", **columns)
-    sheet.spans(forward_end, backprop_end, name="backprop", kind="backprop", **columns)
-    only(sheet, data_end, compute.gc, name="gc", kind="gc", **span_columns(scenario, 2))
+    """Add the spans of own work, which begins at `start_ns`; arrays are [step, rank].
+
+    `update_begin_ns` is null where the parameter servers update.
+    """
+    columns = make_span_columns(scenario)
+    data_end_ns = start_ns + compute.data
+    forward_end_ns = data_end_ns + compute.forward + compute.gc
+    backprop_end_ns = forward_end_ns + compute.backprop
+    sheet.spans(start_ns, data_end_ns, name="next_batch", kind="data", **columns)
+    sheet.spans(data_end_ns, forward_end_ns, name="forward", kind="forward", **columns)
+    sheet.spans(forward_end_ns, backprop_end_ns, name="backprop", kind="backprop", **columns)
+    record_lasting_spans(
+        sheet, data_end_ns, compute.gc, name="gc", kind="gc", **make_span_columns(scenario, 2)
+    )
     if scenario.layers > 1:
-        _record_layers(scenario, sheet, data_end + compute.gc, compute.forward, "forward")
-        _record_layers(scenario, sheet, forward_end, compute.backprop, "backprop")
-    if update_ns is None:
+        _record_layers(scenario, sheet, data_end_ns + compute.gc, compute.forward, "forward")
+        _record_layers(scenario, sheet, forward_end_ns, compute.backprop, "backprop")
+    if update_begin_ns is None:
         return
     gap_ns = round(scenario.update_gap_ms * MILLISECOND)
     for layer in range(scenario.layers):
-        begin_ns = update_ns + compute.update * layer // scenario.layers
-        end_ns = update_ns + compute.update * (layer + 1) // scenario.layers
+        begin_ns = update_begin_ns + compute.update * layer // scenario.layers
+        end_ns = update_begin_ns + compute.update * (layer + 1) // scenario.layers
         name = f"update.{layer}" if scenario.layers > 1 else "update"
         bucket = layer if scenario.layers > 1 else None
-        gap_sum_ns = gap_ns * layer
+        gaps_ns = gap_ns * layer
         sheet.spans(
-            begin_ns + gap_sum_ns,
-            end_ns + gap_sum_ns,
-            name=name,
-            kind="update",
-            bucket=bucket,
-            **columns,
+            begin_ns + gaps_ns, end_ns + gaps_ns, name=name, kind="update", bucket=bucket, **columns
         )
-    update_end = update_ns + compute.update + _update_gaps_ns(scenario)
-    only(sheet, update_end, compute.checkpoint, name="checkpoint", kind="checkpoint", **columns)
+    update_end_ns = update_begin_ns + compute.update + _sum_update_gaps_ns(scenario)
+    record_lasting_spans(
+        sheet, update_end_ns, compute.checkpoint, name="checkpoint", kind="checkpoint", **columns
+    )
 
 
 def _record_layers(
     scenario: Scenario, sheet: Sheet, start_ns: Ints, duration_ns: Ints, kind: str
 ) -> None:
-    for index in range(scenario.layers):
-        begin_ns = start_ns + duration_ns * index // scenario.layers
-        end_ns = start_ns + duration_ns * (index + 1) // scenario.layers
-        layer = index if kind == "forward" else scenario.layers - 1 - index
+    """Add a span per layer to a phase of one kind; backprop begins with the last layer."""
+    for position in range(scenario.layers):
+        begin_ns = start_ns + duration_ns * position // scenario.layers
+        end_ns = start_ns + duration_ns * (position + 1) // scenario.layers
+        layer = position if kind == "forward" else scenario.layers - 1 - position
         sheet.spans(
-            begin_ns, end_ns, name=f"{kind}.{layer}", kind=kind, **span_columns(scenario, 2)
+            begin_ns, end_ns, name=f"{kind}.{layer}", kind=kind, **make_span_columns(scenario, 2)
         )
 
 
-def only(sheet: Sheet, start_ns: Ints, duration_ns: Ints, **columns: Any) -> None:
-    """Add a span only where it lasts."""
+def record_lasting_spans(sheet: Sheet, start_ns: Ints, duration_ns: Ints, **columns: Any) -> None:
+    """Add the spans of [step, rank] that have a duration."""
     steps, ranks = np.nonzero(duration_ns)
     if len(steps):
-        begin_ns, lasting_ns = start_ns[steps, ranks], duration_ns[steps, ranks]
+        begins_ns, positive_ns = start_ns[steps, ranks], duration_ns[steps, ranks]
         position = {"process": ranks, "rank": ranks, "step": steps}
-        sheet.spans(begin_ns, begin_ns + lasting_ns, **(columns | position))
+        sheet.spans(begins_ns, begins_ns + positive_ns, **(columns | position))
 
 
-def _reduction_place(scenario: Scenario) -> dict[str, Any]:
-    beside = {"thread": REDUCTION_TRACK, "depth": 0} if scenario.overlap else {}
-    return span_columns(scenario) | beside
+def _make_reduction_columns(scenario: Scenario) -> dict[str, Any]:
+    own_track = {"thread": REDUCTION_TRACK, "depth": 0} if scenario.overlap else {}
+    return make_span_columns(scenario) | own_track
 
 
 def _record_reductions(scenario: Scenario, sheet: Sheet, enter_ns: Ints, leave_ns: Ints) -> None:
-    columns = _reduction_place(scenario)
+    """Add a span per reduction, from entry to exit, [step, rank, bucket]."""
+    columns = _make_reduction_columns(scenario)
     steps = np.arange(scenario.steps)[:, None]
     for bucket in range(scenario.buckets):
         sheet.spans(

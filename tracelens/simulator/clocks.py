@@ -35,13 +35,13 @@ def clock_of(scenario: Scenario, process: int) -> Clock:
 
 def to_local(clock: Clock, true_ns: Ints) -> Ints:
     """Convert true times to those of a clock, ns."""
-    since = true_ns - ORIGIN_NS
-    drifted = np.rint(since * (clock.drift_ppm * 1e-6)).astype(np.int64)
-    jumped = np.where(since >= clock.jump_after_ms * MILLISECOND, clock.jump_ns, 0)
-    return np.asarray(true_ns + clock.offset_ns + drifted + jumped)
+    since_origin_ns = true_ns - ORIGIN_NS
+    drift_ns = np.rint(since_origin_ns * (clock.drift_ppm * 1e-6)).astype(np.int64)
+    jump_ns = np.where(since_origin_ns >= clock.jump_after_ms * MILLISECOND, clock.jump_ns, 0)
+    return np.asarray(true_ns + clock.offset_ns + drift_ns + jump_ns)
 
 
-def skew(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
+def move_to_host_clock(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
     """Move the events of a process from true time onto its host's clock."""
     if not scenario.clocks:
         return events
@@ -51,57 +51,56 @@ def skew(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame
     )
 
 
-def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
-    """Return the clock readings of all processes from the origin to `last_ns` (true time)."""
-    true_ns = moments(last_ns)
-    errors_ns = durations.stream(scenario, "wall").normal(
+def make_readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
+    """Return the clock readings of all processes up to true time `last_ns`, one row each."""
+    true_ns = make_reading_times(last_ns)
+    wall_errors_ns = durations.make_random(scenario, "wall").normal(
         0.0, scenario.wall_error_ms * MILLISECOND, scenario.hosts
     )
     rows: list[dict[str, Any]] = []
     for process, clock in _list_clocks(scenario):
-        wall_ns = true_ns - ORIGIN_NS + WALL_NS + int(errors_ns[host_of(scenario, process)])
+        wall_ns = true_ns - ORIGIN_NS + WALL_NS + int(wall_errors_ns[host_of(scenario, process)])
         local_ns = to_local(clock, true_ns)
         rows += [
-            _make_row(
-                process, "local", local_reading_ns, PAIR_WINDOW_NS, wall_ns=int(wall_reading_ns)
-            )
-            for local_reading_ns, wall_reading_ns in zip(local_ns, wall_ns, strict=True)
+            _make_row(process, "local", at_ns, PAIR_WINDOW_NS, wall_ns=int(wall_at_ns))
+            for at_ns, wall_at_ns in zip(local_ns, wall_ns, strict=True)
         ]
     return pl.DataFrame(rows + _measure_ping_pongs(scenario, true_ns), schema=CLOCK_COLUMNS)
 
 
-def moments(last_ns: int) -> Ints:
-    """Return when clocks are read, from the origin to `last_ns` (true time)."""
+def make_reading_times(last_ns: int) -> Ints:
+    """Return the true times at which clocks are read, evenly from the origin to `last_ns`, ns."""
     return np.linspace(ORIGIN_NS, last_ns, _READINGS).astype(np.int64)
 
 
 def _measure_ping_pongs(scenario: Scenario, true_ns: Ints) -> list[dict[str, Any]]:
-    """Compare every process with process 0, at the start and at the end."""
+    """Return readings that compare each process with process 0, at the run's begin and end."""
     if not scenario.ping_pong:
         return []
-    draw = durations.stream(scenario, "ping_pong")
-    reference, ends_ns = clock_of(scenario, 0), true_ns[[0, -1]]
+    random = durations.make_random(scenario, "ping_pong")
+    reference_clock, ends_ns = clock_of(scenario, 0), true_ns[[0, -1]]
     rows = []
     for process, clock in _list_clocks(scenario)[1:]:
         local_ns = to_local(clock, ends_ns)
-        error_ns = draw.uniform(-0.1, 0.1, 2) * ROUND_TRIP_NS
-        offsets_ns = local_ns - to_local(reference, ends_ns) + error_ns.astype(np.int64)
+        error_ns = random.uniform(-0.1, 0.1, 2) * ROUND_TRIP_NS
+        offsets_ns = local_ns - to_local(reference_clock, ends_ns) + error_ns.astype(np.int64)
         rows += [
-            _make_row(process, "ping_pong", at, ROUND_TRIP_NS, peer=0, offset_ns=int(offset))
-            for at, offset in zip(local_ns, offsets_ns, strict=True)
+            _make_row(process, "ping_pong", at_ns, ROUND_TRIP_NS, peer=0, offset_ns=int(offset_ns))
+            for at_ns, offset_ns in zip(local_ns, offsets_ns, strict=True)
         ]
     return rows
 
 
 def _make_row(
-    process: int, method: str, at: np.int64, window: int, **values: int
+    process: int, method: str, local_ns: np.int64, window_ns: int, **values: int
 ) -> dict[str, Any]:
+    """Return a clock reading at `local_ns` of a process's clock, which took `window_ns`."""
     row: dict[str, Any] = dict.fromkeys(CLOCK_COLUMNS)
     return row | {
         "process": process,
         "method": method,
-        "monotonic_ns": int(at),
-        "window_ns": window,
+        "monotonic_ns": int(local_ns),
+        "window_ns": window_ns,
         **values,
     }
 

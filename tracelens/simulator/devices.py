@@ -24,25 +24,28 @@ COMPUTE: Final = 2  # rows of the thread table, after the training thread and it
 REDUCTIONS: Final = 3
 WINDOW_NS: Final = 10_000
 _QUEUED: Final = ("forward", "backprop", "update", "reduction")
-_WHERE: Final = ("process", "step")
+_STEP_KEY: Final = ("process", "step")
 
 
-def launched(scenario: Scenario, true: pl.DataFrame) -> pl.DataFrame:
-    """Make the host only queue what runs on the device; all in true time."""
-    steps = true.filter(kind="step", type="span").select(*_WHERE, begin="start_ns", until="end_ns")
-    data_ends = true.filter(kind="data").group_by(_WHERE).agg(begun=pl.col("end_ns").max())
-    marks = steps.join(data_ends, on=_WHERE)
-    rows = true.join(marks, on=_WHERE, how="left", maintain_order="left")
+def queue_on_devices(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
+    """Move work of events onto the device, so that the host only queues it; all in true time.
+
+    In a step the host queues from the end of the data phase on (`queue_begin_ns`).
+    """
+    steps = events.filter(kind="step", type="span").select(*_STEP_KEY)
+    data_ends = events.filter(kind="data").group_by(_STEP_KEY)
+    queue_begins = steps.join(data_ends.agg(queue_begin_ns=pl.col("end_ns").max()), on=_STEP_KEY)
+    rows = events.join(queue_begins, on=_STEP_KEY, how="left", maintain_order="left")
     kind = pl.col("kind").cast(pl.String)
-    on_device = kind.is_in(_QUEUED) & (pl.col("depth") < 2)
-    is_queued_time = ~kind.is_in(["step", "data"])
+    runs_on_device = kind.is_in(_QUEUED) & (pl.col("depth") < 2)
+    is_queued = ~kind.is_in(["step", "data"])
     stream = pl.when(kind == "reduction").then(REDUCTIONS).otherwise(COMPUTE)
     device_rows = rows.with_columns(
-        device_start_ns=pl.when(on_device).then("start_ns"),
-        device_duration_ns=pl.when(on_device).then(pl.col("end_ns") - pl.col("start_ns")),
-        stream=pl.when(on_device).then(stream).cast(pl.UInt16),
+        device_start_ns=pl.when(runs_on_device).then("start_ns"),
+        device_duration_ns=pl.when(runs_on_device).then(pl.col("end_ns") - pl.col("start_ns")),
+        stream=pl.when(runs_on_device).then(stream).cast(pl.UInt16),
         **{
-            name: pl.when(is_queued_time).then(_to_queued_ns(scenario, name)).otherwise(name)
+            name: pl.when(is_queued).then(_to_queued_ns(scenario, name)).otherwise(name)
             for name in ("start_ns", "end_ns")
         },
     )
@@ -51,7 +54,7 @@ def launched(scenario: Scenario, true: pl.DataFrame) -> pl.DataFrame:
     return table.sort("process", "start_ns", "depth")
 
 
-def skewed(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
+def move_to_device_clock(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
     """Move the device times of a process from true time onto its device's clock."""
     device_clock = _make_device_clock(scenario, process)
     start_ns = events["device_start_ns"].fill_null(0).to_numpy()
@@ -66,19 +69,18 @@ def skewed(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFra
     )
 
 
-def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
-    """Return the anchors that tie each device's clock to its host's."""
-    draw = durations.stream(scenario, "device")
-    moments_ns = clocks.moments(last_ns)
+def make_anchors(scenario: Scenario, last_ns: int) -> pl.DataFrame:
+    """Return the readings that tie each device's clock to its host's, one row per reading."""
+    random = durations.make_random(scenario, "device")
+    true_ns = clocks.make_reading_times(last_ns)
     rows = []
     for process in range(scenario.ranks):
         device_clock = _make_device_clock(scenario, process)
-        window_position_ns = draw.integers(0, WINDOW_NS, len(moments_ns))
-        window_position_ns[0] = (
-            WINDOW_NS // 2
-        )  # the device's clock is set to the middle of the first window
-        local_ns = clocks.to_local(clocks.clock_of(scenario, process), moments_ns)
-        middles_ns = local_ns - window_position_ns + WINDOW_NS // 2
+        read_after_begin_ns = random.integers(0, WINDOW_NS, len(true_ns))
+        # The device's clock is set to the middle of the first window.
+        read_after_begin_ns[0] = WINDOW_NS // 2
+        local_ns = clocks.to_local(clocks.clock_of(scenario, process), true_ns)
+        middles_ns = local_ns - read_after_begin_ns + WINDOW_NS // 2
         rows += [
             {
                 "process": process,
@@ -88,19 +90,19 @@ def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
                 "offset_ns": int(middle_ns - device_ns),
                 "device": 0,
             }
-            for middle_ns, device_ns in zip(middles_ns, device_clock(moments_ns), strict=True)
+            for middle_ns, device_ns in zip(middles_ns, device_clock(true_ns), strict=True)
         ]
     return pl.DataFrame(rows, schema=CLOCK_COLUMNS)
 
 
-def _to_queued_ns(scenario: Scenario, name: str) -> pl.Expr:
-    """Return when the host queues what the device does at that time."""
-    since_begin_ns = (pl.col(name) - pl.col("begun")) * scenario.launch_share
-    return pl.col("begun") + since_begin_ns.round().cast(pl.Int64)
+def _to_queued_ns(scenario: Scenario, column: str) -> pl.Expr:
+    """Return when the host queues what the device does at the time in a column, ns."""
+    since_begin_ns = (pl.col(column) - pl.col("queue_begin_ns")) * scenario.launch_share
+    return pl.col("queue_begin_ns") + since_begin_ns.round().cast(pl.Int64)
 
 
 def _make_waits(scenario: Scenario, steps: pl.DataFrame) -> pl.DataFrame:
-    """End each step with the host waiting for its device."""
+    """Return a span per step in which the host waits for its device until the step ends."""
     return steps.with_columns(
         start_ns=_to_queued_ns(scenario, "end_ns"),
         name=pl.lit("synchronize", EVENT_COLUMNS["name"]),
@@ -110,7 +112,7 @@ def _make_waits(scenario: Scenario, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 class _DeviceClock:
-    """A device's clock: what it shows at true times."""
+    """A device's clock: called with true times, it returns what it shows then, ns."""
 
     def __init__(self, origin: int, set_to: int, drift_ppm: float) -> None:
         self._origin = origin
@@ -124,7 +126,7 @@ class _DeviceClock:
 
 def _make_device_clock(scenario: Scenario, process: int) -> _DeviceClock:
     """Return the clock of a worker's device, set to its host's at the origin."""
-    draw = durations.stream(scenario, "device_clock")
-    drift_ppm = float(draw.uniform(-1, 1, scenario.ranks)[process]) * scenario.device_drift_ppm
+    random = durations.make_random(scenario, "device_clock")
+    drift_ppm = float(random.uniform(-1, 1, scenario.ranks)[process]) * scenario.device_drift_ppm
     local_ns = clocks.to_local(clocks.clock_of(scenario, process), np.array([ORIGIN_NS]))
     return _DeviceClock(ORIGIN_NS, int(local_ns[0]), drift_ppm)

@@ -19,86 +19,68 @@ if TYPE_CHECKING:
 
 
 _STREAMS: Final = (
-    "spread",
-    "common",
-    "data",
-    "forward",
-    "backprop",
-    "update",
-    "checkpoint",
-    "gc",
-    "reduction",
-    "aggregate",
-    "apply",
-    "exit",
-    "wall",
-    "ping_pong",
-    "device",
-    "device_clock",
+    *("spread", "common", "data", "forward", "backprop", "update", "checkpoint", "gc"),
+    *("reduction", "aggregate", "apply", "exit", "wall", "ping_pong", "device", "device_clock"),
     "link",
 )
 
 
-def stream(scenario: Scenario, name: str) -> np.random.Generator:
-    """Return the random numbers of one purpose."""
+def make_random(scenario: Scenario, name: str) -> np.random.Generator:
+    """Return the random numbers of one purpose, of `_STREAMS`."""
     return np.random.default_rng([scenario.seed, _STREAMS.index(name)])
 
 
-def phase(scenario: Scenario, name: str, mean_ms: float) -> Ints:
-    """Draw the duration of a worker's phase, ns, [step, rank]."""
-    ranks = range(scenario.ranks)
+def draw_phase(scenario: Scenario, phase: str, mean_ms: float) -> Ints:
+    """Draw the durations of a worker's phase with its faults, ns, [step, rank]."""
     shape = (scenario.steps, scenario.ranks)
-    rank_factors = np.exp(
-        scenario.spread * stream(scenario, "spread").standard_normal(scenario.ranks)
-    )
-    step_factors = np.exp(
-        scenario.common * stream(scenario, "common").standard_normal((scenario.steps, 1))
-    )
-    duration_ms = (
+    rank_deviations = make_random(scenario, "spread").standard_normal(scenario.ranks)
+    step_deviations = make_random(scenario, "common").standard_normal((scenario.steps, 1))
+    noise = _draw_noise(scenario, phase, shape)
+    durations_ms = (
         mean_ms
-        * rank_factors
-        * step_factors
-        * np.exp(scenario.noise * _draw_noise(scenario, name, shape))
+        * np.exp(scenario.spread * rank_deviations)
+        * np.exp(scenario.common * step_deviations)
+        * np.exp(scenario.noise * noise)
     )
-    return _to_ns(_plant_faults(scenario, name, duration_ms, list(ranks)))
+    return _to_ns(_plant_faults(scenario, phase, durations_ms, list(range(scenario.ranks))))
 
 
-def pauses(scenario: Scenario) -> list[tuple[float, Ints]]:
-    """Return each pause: the share of backprop before it, and its length, ns, [step, rank]."""
-    pauses_by_share = []
+def draw_pauses(scenario: Scenario) -> list[tuple[float, Ints]]:
+    """Return each pause: the share of backprop (0..1) before it; its length, ns, [step, rank]."""
+    drawn_pauses = []
     for fault in scenario.faults:
         if fault.at is not None:
             pause_only = replace(scenario, faults=(replace(fault, factor=1.0),))
             zeros_ms = np.zeros((scenario.steps, scenario.ranks))
             pause_ms = _plant_faults(pause_only, "backprop", zeros_ms, list(range(scenario.ranks)))
-            pauses_by_share.append((fault.at, _to_ns(pause_ms)))
-    return pauses_by_share
+            drawn_pauses.append((fault.at, _to_ns(pause_ms)))
+    return drawn_pauses
 
 
-def transfers(scenario: Scenario) -> Ints:
+def draw_transfers(scenario: Scenario) -> Ints:
     """Draw the transfer time of each bucket once all ranks have come, ns, [step, bucket]."""
     shape = (scenario.steps, scenario.buckets)
-    sizes = np.array(scenario.bytes_of_buckets, np.float64)
-    means_ms = scenario.message_ms + scenario.transfer_ms * sizes / max(float(sizes.mean()), 1.0)
+    nbytes = np.array(scenario.bytes_of_buckets, np.float64)
+    means_ms = scenario.message_ms + scenario.transfer_ms * nbytes / max(float(nbytes.mean()), 1.0)
     transfer_ms = means_ms * np.exp(scenario.noise * _draw_noise(scenario, "reduction", shape))
-    planted_ms = _plant_faults(scenario, "reduction", transfer_ms, None)
+    transfer_ms = _plant_faults(scenario, "reduction", transfer_ms, None)
     if not scenario.hops:
-        planted_ms = planted_ms * links(scenario).max(axis=1, keepdims=True)
-    return _to_ns(planted_ms)
+        transfer_ms = transfer_ms * draw_link_slowdowns(scenario).max(axis=1, keepdims=True)
+    return _to_ns(transfer_ms)
 
 
-def links(scenario: Scenario) -> Floats:
-    """Draw the slowdown factor of each rank's link, [step, rank]."""
+def draw_link_slowdowns(scenario: Scenario) -> Floats:
+    """Draw the factor by which each rank's link is slower than usual, [step, rank]."""
     shape = (scenario.steps, scenario.ranks)
-    noise = (
+    slowdowns = (
         np.exp(scenario.noise * _draw_noise(scenario, "link", shape))
         if scenario.hops
         else np.ones(shape)
     )
-    return _plant_faults(scenario, "link", noise, list(range(scenario.ranks)))
+    return _plant_faults(scenario, "link", slowdowns, list(range(scenario.ranks)))
 
 
-def services(scenario: Scenario) -> Ints:
+def draw_services(scenario: Scenario) -> Ints:
     """Draw the time in which a shard aggregates one worker's push, ns, [step, shard]."""
     mean_ms = np.array(scenario.bytes_of_shards) / (scenario.aggregate_gbytes_per_s * 1e6)
     shape = (scenario.steps, scenario.shards)
@@ -106,53 +88,57 @@ def services(scenario: Scenario) -> Ints:
     return _to_ns(_plant_faults(scenario, "aggregate", service_ms, list(range(scenario.shards))))
 
 
-def wires(scenario: Scenario) -> Floats:
+def draw_ns_per_byte(scenario: Scenario) -> Floats:
     """Return the nanoseconds per byte of each shard's link, [step, shard]."""
-    base = np.full((scenario.steps, scenario.shards), 1 / scenario.link_gbytes_per_s)
-    return _plant_faults(scenario, "wire", base, list(range(scenario.shards)))
+    ns_per_byte = np.full((scenario.steps, scenario.shards), 1 / scenario.link_gbytes_per_s)
+    return _plant_faults(scenario, "wire", ns_per_byte, list(range(scenario.shards)))
 
 
-def exit_skews(scenario: Scenario) -> Ints:
+def draw_exit_skews(scenario: Scenario) -> Ints:
     """Draw the exit delay of each rank after a collective, ns, [step, bucket, rank]."""
     shape = (scenario.steps, scenario.buckets, scenario.ranks)
-    draw = stream(scenario, "exit").lognormal(0.0, 0.5, shape)
-    return np.rint(scenario.exit_skew_us * 1_000 * draw).astype(np.int64)
+    relative_delays = make_random(scenario, "exit").lognormal(0.0, 0.5, shape)
+    return np.rint(scenario.exit_skew_us * 1_000 * relative_delays).astype(np.int64)
 
 
-def _draw_noise(scenario: Scenario, name: str, shape: tuple[int, int]) -> Floats:
-    """Draw standard normal noise with the scenario's correlation from step to step."""
-    noise = stream(scenario, name).standard_normal(shape)
-    rho = scenario.correlation
-    if rho:
+def _draw_noise(scenario: Scenario, purpose: str, shape: tuple[int, int]) -> Floats:
+    """Draw standard normal noise of a shape, correlated along the first axis, from step to step."""
+    noise = make_random(scenario, purpose).standard_normal(shape)
+    correlation = scenario.correlation
+    if correlation:
         for step in range(1, shape[0]):
-            noise[step] = rho * noise[step - 1] + np.sqrt(1 - rho**2) * noise[step]
+            noise[step] = correlation * noise[step - 1] + np.sqrt(1 - correlation**2) * noise[step]
     return noise
 
 
-def _plant_faults(scenario: Scenario, name: str, base: Floats, columns: list[int] | None) -> Floats:
-    """Apply the faults of one phase; `columns` are the ranks (or shards), null where all share."""
+def _plant_faults(scenario: Scenario, phase: str, base: Floats, ranks: list[int] | None) -> Floats:
+    """Apply the faults of a phase in place to durations or factors, [step, rank or shard].
+
+    `ranks` are those (or the shards) of the columns, null where the columns are of all.
+    """
     for fault in scenario.faults:
-        if fault.phase == name:
+        if fault.phase == phase:
             steps, factors = _find_steps(fault, scenario.steps)
-            chosen = _find_columns(fault, columns, base.shape[1])
-            cells = np.ix_(steps, np.array(chosen, np.intp))
+            columns = _find_columns(fault, ranks, base.shape[1])
+            cells = np.ix_(steps, np.array(columns, np.intp))
             base[cells] = base[cells] * factors[:, None] + fault.extra_ms
     return base
 
 
-def _find_columns(fault: Fault, columns: list[int] | None, width: int) -> list[int]:
-    if columns is None or not fault.ranks:
-        return list(range(width))
-    return [columns.index(rank) for rank in fault.ranks if rank in columns]
+def _find_columns(fault: Fault, ranks: list[int] | None, column_count: int) -> list[int]:
+    """Return the columns of the ranks (or shards) that a fault names; all if it names none."""
+    if ranks is None or not fault.ranks:
+        return list(range(column_count))
+    return [ranks.index(rank) for rank in fault.ranks if rank in ranks]
 
 
-def _find_steps(fault: Fault, steps: int) -> tuple[Indices, Floats]:
-    """Return the steps that a fault touches, and by what factor."""
-    first, last = fault.steps or (0, steps - 1)
-    touched = np.arange(max(first, 0), min(last, steps - 1) + 1, fault.every)
+def _find_steps(fault: Fault, step_count: int) -> tuple[Indices, Floats]:
+    """Return the steps that a fault touches, and its factor in each of them."""
+    first, last = fault.steps or (0, step_count - 1)
+    affected_steps = np.arange(max(first, 0), min(last, step_count - 1) + 1, fault.every)
     if not fault.ramp:
-        return touched, np.full(len(touched), fault.factor)
-    return touched, np.linspace(1.0, fault.factor, len(touched))
+        return affected_steps, np.full(len(affected_steps), fault.factor)
+    return affected_steps, np.linspace(1.0, fault.factor, len(affected_steps))
 
 
 def _to_ns(milliseconds: Floats) -> Ints:

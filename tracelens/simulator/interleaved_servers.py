@@ -10,11 +10,16 @@ pushes do not slow down pulls; the workers' own links are taken for fast.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.simulator.allreduce import draw_compute_times, only, record_step, span_columns
+from tracelens.simulator.allreduce import (
+    draw_compute_times,
+    make_span_columns,
+    record_lasting_spans,
+    record_step,
+)
 from tracelens.simulator.parameter_server import Exchange
 from tracelens.simulator.scenario import ORIGIN_NS
 
@@ -26,54 +31,62 @@ if TYPE_CHECKING:
 
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
-    """Add the events of workers and shards of a whole run to `sheet`, in true time."""
+    """Add the events of workers and shards of a whole run to `sheet`, in true time.
+
+    Times are [step, rank], of pieces [rank, piece]; shares are [variable].
+    """
     compute, exchange = draw_compute_times(scenario), Exchange(scenario)
     shape = (scenario.steps, scenario.ranks)
-    start_ns, forward_end, backprop_end, end_ns = (np.zeros(shape, np.int64) for _ in range(4))
-    shares, first_pieces, of_piece = _list_variables(scenario)
-    waits_ns = np.zeros((2, *shape, len(shares)), np.int64)
+    start_ns, forward_end_ns, backprop_end_ns, end_ns = np.zeros((4, *shape), np.int64)
+    work_shares, first_pieces, variable_of_piece = _list_variables(scenario)
+    waits_ns = np.zeros((2, *shape, len(work_shares)), np.int64)  # [begin or end, step, ...]
     now_ns = np.full(scenario.ranks, ORIGIN_NS, np.int64)
-    done_share = 1 - np.cumsum(shares) + shares  # how much of backprop is done when a gradient is
+    # of backprop, when the gradient of a variable is made: it goes backwards
+    done_shares = 1 - np.cumsum(work_shares) + work_shares
     for step in range(scenario.steps):
         start_ns[step] = now_ns
-        arrived_ns = np.maximum.reduceat(exchange.pull(step, now_ns), first_pieces, axis=1)
+        arrive_ns = np.maximum.reduceat(exchange.pull(step, now_ns), first_pieces, axis=1)
         begin_ns = now_ns + compute.data[step] + compute.gc[step]
-        waits_ns[:, step], forward_end[step] = _run_forward(
-            begin_ns, arrived_ns, compute.forward[step], shares
+        waits_ns[:, step], forward_end_ns[step] = _run_forward(
+            begin_ns, arrive_ns, compute.forward[step], work_shares
         )
-        ready_ns = forward_end[step][:, None] + np.rint(
-            compute.backprop[step][:, None] * done_share
-        )
-        backprop_end[step] = forward_end[step] + compute.backprop[step]
-        token_ns = exchange.push(step, ready_ns.astype(np.int64)[:, of_piece])
-        now_ns = end_ns[step] = np.maximum(backprop_end[step], token_ns)
-    _record_phases(scenario, sheet, compute, (start_ns, forward_end, backprop_end, end_ns))
+        backward_ns = np.rint(compute.backprop[step][:, None] * done_shares).astype(np.int64)
+        gradients_ns = forward_end_ns[step][:, None] + backward_ns
+        backprop_end_ns[step] = forward_end_ns[step] + compute.backprop[step]
+        token_ns = exchange.push(step, gradients_ns[:, variable_of_piece])
+        now_ns = end_ns[step] = np.maximum(backprop_end_ns[step], token_ns)
+    _record_phases(scenario, sheet, compute, (start_ns, forward_end_ns, backprop_end_ns, end_ns))
     _record_waits(sheet, scenario, waits_ns)
     record_step(scenario, sheet, start_ns, end_ns)
     exchange.record(sheet)
 
 
 def _list_variables(scenario: Scenario) -> tuple[Floats, Indices, Indices]:
-    """Return each variable's share of compute, its first piece, and the variable of each piece."""
-    of_piece = np.array([piece.variable for piece in scenario.pieces], np.intp)
-    present, first_pieces, inverse = np.unique(of_piece, return_index=True, return_inverse=True)
-    work = np.array(scenario.work or [1.0] * (int(present.max()) + 1))[present]
-    return work / work.sum(), first_pieces, inverse
+    """Return each variable's share of compute and first piece (index); each piece's variable."""
+    numbers = np.array([piece.variable for piece in scenario.pieces], np.intp)
+    variables, first_pieces, variable_of_piece = np.unique(
+        numbers, return_index=True, return_inverse=True
+    )
+    work = np.array(scenario.work or [1.0] * (int(variables.max()) + 1))[variables]
+    return work / work.sum(), first_pieces, variable_of_piece
 
 
 def _run_forward(
-    begin_ns: Ints, arrived_ns: Ints, forward_ns: Ints, shares: Floats
-) -> tuple[Any, Ints]:
-    """Return the wait for each variable, ns, [begin or end, rank, variable], and forward's end, [rank].
+    begin_ns: Ints, arrive_ns: Ints, forward_ns: Ints, work_shares: Floats
+) -> tuple[Ints, Ints]:
+    """Return the wait for each variable, ns, [begin or end, rank, variable], and forward's end.
 
-    A variable's forward starts when the one before it is through and the variable is here.
+    A variable's forward starts when the one before it is through and the variable is here:
+    `arrive_ns`, [rank, variable]. `begin_ns`, and the time of work `forward_ns`, are [rank].
     """
-    done_ns = np.rint(np.cumsum(forward_ns[:, None] * shares, axis=1)).astype(np.int64)
-    before_ns = np.concatenate([np.zeros((len(done_ns), 1), np.int64), done_ns[:, :-1]], axis=1)
-    able_ns = np.maximum.accumulate(np.maximum(arrived_ns - before_ns, begin_ns[:, None]), axis=1)
-    end_ns = able_ns + done_ns
+    work_sums_ns = np.rint(np.cumsum(forward_ns[:, None] * work_shares, axis=1)).astype(np.int64)
+    work_before_ns = np.pad(work_sums_ns[:, :-1], ((0, 0), (1, 0)))
+    # Begin of forward, had it waited for this variable and those before it at its begin.
+    delayed_ns = np.maximum(arrive_ns - work_before_ns, begin_ns[:, None])
+    delayed_ns = np.maximum.accumulate(delayed_ns, axis=1)
+    end_ns = delayed_ns + work_sums_ns
     free_ns = np.concatenate([begin_ns[:, None], end_ns[:, :-1]], axis=1)
-    return np.stack([free_ns, able_ns + before_ns]), end_ns[:, -1]
+    return np.stack([free_ns, delayed_ns + work_before_ns]), end_ns[:, -1]
 
 
 def _record_phases(
@@ -82,21 +95,21 @@ def _record_phases(
     compute: ComputeTimes,
     step_times_ns: tuple[Ints, Ints, Ints, Ints],
 ) -> None:
-    """Add the workers' phases."""
-    start_ns, forward_end, backprop_end, end_ns = step_times_ns
-    columns = span_columns(scenario)
-    data_end = start_ns + compute.data
-    sheet.spans(start_ns, data_end, name="next_batch", kind="data", **columns)
-    only(sheet, data_end, compute.gc, name="gc", kind="gc", **columns)
-    sheet.spans(data_end + compute.gc, forward_end, name="forward", kind="forward", **columns)
-    sheet.spans(forward_end, backprop_end, name="backprop", kind="backprop", **columns)
-    sheet.spans(backprop_end, end_ns, name="wait_token", kind="wait", **columns)
+    """Add the workers' phases; times are begin, forward end, backprop end, end, [step, rank]."""
+    start_ns, forward_end_ns, backprop_end_ns, end_ns = step_times_ns
+    columns = make_span_columns(scenario)
+    data_end_ns = start_ns + compute.data
+    sheet.spans(start_ns, data_end_ns, name="next_batch", kind="data", **columns)
+    record_lasting_spans(sheet, data_end_ns, compute.gc, name="gc", kind="gc", **columns)
+    sheet.spans(data_end_ns + compute.gc, forward_end_ns, name="forward", kind="forward", **columns)
+    sheet.spans(forward_end_ns, backprop_end_ns, name="backprop", kind="backprop", **columns)
+    sheet.spans(backprop_end_ns, end_ns, name="wait_token", kind="wait", **columns)
 
 
 def _record_waits(sheet: Sheet, scenario: Scenario, waits_ns: Ints) -> None:
-    """Add, inside forward, where a variable was waited for."""
+    """Add the waits for variables in forward, ns, [begin or end, step, rank, variable]."""
     begin_ns, end_ns = waits_ns
     steps, ranks, _ = position = np.nonzero(end_ns > begin_ns)
     if len(steps):
-        columns = span_columns(scenario, 2) | {"process": ranks, "rank": ranks, "step": steps}
+        columns = make_span_columns(scenario, 2) | {"process": ranks, "rank": ranks, "step": steps}
         sheet.spans(begin_ns[position], end_ns[position], name="wait_pull", kind="wait", **columns)

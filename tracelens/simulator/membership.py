@@ -39,8 +39,8 @@ def present(scenario: Scenario) -> Flags:
 def epochs(scenario: Scenario) -> list[Epoch]:
     """Divide the run into epochs with the same present ranks."""
     is_present = present(scenario)
-    changes = np.flatnonzero((is_present[1:] != is_present[:-1]).any(axis=1)) + 1
-    first_steps = [0, *changes.tolist()]
+    change_steps = np.flatnonzero((is_present[1:] != is_present[:-1]).any(axis=1)) + 1
+    first_steps = [0, *change_steps.tolist()]
     last_steps = [first_step - 1 for first_step in first_steps[1:]] + [scenario.steps - 1]
     return [
         Epoch(
@@ -54,7 +54,7 @@ def epochs(scenario: Scenario) -> list[Epoch]:
 
 
 def communicator_of_steps(scenario: Scenario) -> Any:
-    """Return the world's uid: one word, or one a step, [step, 1], where the world changes."""
+    """Return the world's uid: one word, or, where the world changes, one per step, [step, 1]."""
     run_epochs = epochs(scenario)
     if len(run_epochs) == 1:
         return WORLD_UID

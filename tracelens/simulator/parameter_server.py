@@ -18,9 +18,9 @@ from tracelens.schema.record import request_id
 from tracelens.simulator import durations
 from tracelens.simulator.allreduce import (
     draw_compute_times,
+    make_span_columns,
     record_compute,
     record_step,
-    span_columns,
 )
 from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tracelens.simulator.scenario import Scenario
     from tracelens.simulator.sheet import Sheet
 
+# When a push is sent, arrives at its shard, is received, is added up (begin, end), is known to be;
+# its queue depth; when a pull is sent, arrives, is answered (begin, end), and has its answer.
 _TIMES: Final = (
     *("push", "arrive", "received", "serve", "served", "push_end", "depth"),
     *("pull", "asked", "reply", "replied", "pull_end"),
@@ -40,116 +42,130 @@ class Exchange:
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        shape = (scenario.steps, scenario.ranks, len(scenario.pieces))
-        self._times = {name: np.zeros(shape, np.int64) for name in _TIMES}
+        request_shape = (scenario.steps, scenario.ranks, len(scenario.pieces))
+        # By name, ns ("depth" is a count), [step, rank, piece].
+        self._times = {name: np.zeros(request_shape, np.int64) for name in _TIMES}
         self._applied_ns = np.zeros((scenario.steps, scenario.shards, 2), np.int64)  # begin, end
         shards = sorted({piece.shard for piece in scenario.pieces})
-        self._pieces = {shard: scenario.pieces_of(shard) for shard in shards}  # rows and bytes
+        # Of each shard the indices of its pieces, and their bytes.
+        self._pieces_by_shard = {shard: scenario.pieces_of(shard) for shard in shards}
         self._latency_ns = round(scenario.latency_us * 1_000)
-        self._service_ns = durations.services(scenario)
-        self._ns_per_byte = durations.wires(scenario)
+        self._service_ns = durations.draw_services(scenario)
+        self._ns_per_byte = durations.draw_ns_per_byte(scenario)
         self._free_ns = dict.fromkeys(shards, np.int64(ORIGIN_NS))  # a shard serves from then on
 
     def push(self, step: int, ready_ns: Ints) -> np.int64:
-        """Push pieces when they are ready, [rank, piece]; return when all know that they are applied."""
-        times = self._times_of_step(step)
+        """Push pieces that are ready at `ready_ns`, [rank, piece].
+
+        Returns when all workers know that everything is applied, ns.
+        """
+        times = self._select_times(step)
         times["push"][:], times["arrive"][:] = ready_ns, ready_ns + self._latency_ns
-        for shard, (rows, sizes) in self._pieces.items():
-            wire_ns = self._wire_ns(step, shard, sizes)
-            work_ns = np.rint(self._service_ns[step, shard] * sizes / max(int(sizes.sum()), 1))
-            received_ns = _receive(self._scenario, times["arrive"][:, rows], wire_ns)
-            queue_times = _queue(received_ns, work_ns.astype(np.int64), self._free_ns[shard])
-            times["received"][:, rows] = received_ns
-            for name, values in zip(("serve", "served", "depth"), queue_times, strict=True):
-                times[name][:, rows] = values
-            served_ns = queue_times[1].max()
-            self._free_ns[shard] = served_ns + round(self._scenario.apply_ms * MILLISECOND)
-            self._applied_ns[step, shard] = served_ns, self._free_ns[shard]
+        for shard, (pieces, nbytes) in self._pieces_by_shard.items():
+            arrive_ns, wire_ns = (
+                times["arrive"][:, pieces],
+                self._compute_wire_ns(step, shard, nbytes),
+            )
+            exact_work_ns = self._service_ns[step, shard] * nbytes / max(int(nbytes.sum()), 1)
+            work_ns = np.rint(exact_work_ns).astype(np.int64)
+            received_ns = _compute_receive_ns(self._scenario, arrive_ns, wire_ns)
+            begin_ns, end_ns, depth = _serve_in_order(received_ns, work_ns, self._free_ns[shard])
+            times["received"][:, pieces] = received_ns
+            times["serve"][:, pieces], times["served"][:, pieces] = begin_ns, end_ns
+            times["depth"][:, pieces] = depth
+            self._free_ns[shard] = end_ns.max() + round(self._scenario.apply_ms * MILLISECOND)
+            self._applied_ns[step, shard] = end_ns.max(), self._free_ns[shard]
         times["push_end"][:] = times["served"] + self._latency_ns
         return np.int64(self._applied_ns[step, :, 1].max() + self._latency_ns)
 
     def pull(self, step: int, now_ns: Ints) -> Ints:
-        """Ask for all pieces at `now_ns`, [rank]; return when each has arrived, ns, [rank, piece]."""
-        times, beside_compute = self._times_of_step(step), self._scenario.beside_compute
+        """Ask for all pieces at `now_ns`, [rank]; return when each arrives, ns, [rank, piece]."""
+        times, beside_compute = self._select_times(step), self._scenario.beside_compute
         times["pull"][:], times["asked"][:] = now_ns[:, None], now_ns[:, None] + self._latency_ns
-        for shard, (rows, sizes) in self._pieces.items():
-            asked_ns, wire_ns = times["asked"][:, rows], self._wire_ns(step, shard, sizes)
+        for shard, (pieces, nbytes) in self._pieces_by_shard.items():
+            asked_ns, wire_ns = (
+                times["asked"][:, pieces],
+                self._compute_wire_ns(step, shard, nbytes),
+            )
             if beside_compute and self._scenario.shared_links:
-                reply_ns, replied_ns = self._share_link(asked_ns, wire_ns)
+                begin_ns, end_ns = self._share_link(asked_ns, wire_ns)
             else:
-                reply_ns, replied_ns, _ = _queue(asked_ns, wire_ns, self._free_ns[shard])
-            times["reply"][:, rows], times["replied"][:, rows] = reply_ns, replied_ns
+                begin_ns, end_ns, _ = _serve_in_order(asked_ns, wire_ns, self._free_ns[shard])
+            times["reply"][:, pieces], times["replied"][:, pieces] = begin_ns, end_ns
             if not beside_compute:
-                self._free_ns[shard] = replied_ns.max()
+                self._free_ns[shard] = end_ns.max()
         times["pull_end"][:] = times["replied"] + self._latency_ns
         return times["pull_end"]
 
-    def end_of_pushes(self, step: int) -> Ints:
+    def compute_push_ends(self, step: int) -> Ints:
         """Return when each worker knows that its pushes were added up, ns, [rank]."""
         return np.asarray(self._times["push_end"][step].max(axis=1))
 
     def _share_link(self, asked_ns: Ints, wire_ns: Ints) -> tuple[Ints, Ints]:
-        """Return begin and end of the replies, ns, [rank, piece], on a link that workers share evenly.
+        """Return begin and end of replies on a link that workers share evenly, ns, [rank, piece].
 
         All ask together, as a token starts all of them; each has its pieces in forward order.
         """
-        others = self._scenario.ranks - 1
-        incast = 1 + self._scenario.incast * others
-        done_ns = np.rint(np.cumsum(wire_ns) * ((1 + others) * incast))
-        end_ns = asked_ns + done_ns.astype(np.int64)
+        other_count = self._scenario.ranks - 1
+        incast_factor = 1 + self._scenario.incast * other_count
+        sent_ns = np.rint(np.cumsum(wire_ns) * ((1 + other_count) * incast_factor))
+        end_ns = asked_ns + sent_ns.astype(np.int64)
         return np.concatenate([asked_ns[:, :1], end_ns[:, :-1]], axis=1), end_ns
 
-    def _times_of_step(self, step: int) -> dict[str, Ints]:
+    def _select_times(self, step: int) -> dict[str, Ints]:
         return {name: array[step] for name, array in self._times.items()}
 
-    def _wire_ns(self, step: int, shard: int, sizes: Ints) -> Ints:
+    def _compute_wire_ns(self, step: int, shard: int, nbytes: Ints) -> Ints:
         message_ns = self._scenario.message_ms * MILLISECOND
-        wire_ns = np.rint(message_ns + sizes * self._ns_per_byte[step, shard])
+        wire_ns = np.rint(message_ns + nbytes * self._ns_per_byte[step, shard])
         return np.asarray(wire_ns.astype(np.int64))
 
     def record(self, sheet: Sheet) -> None:
         """Add both sides of all requests."""
         scenario, times = self._scenario, self._times
-        pieces = {
-            name: np.array([getattr(piece, name) for piece in scenario.pieces])
+        shards, nbytes, variables = (
+            np.array([getattr(piece, name) for piece in scenario.pieces])
             for name in ("shard", "nbytes", "variable")
+        )
+        keys = variables if scenario.variables or scenario.beside_compute else None
+        request_ids = {
+            op: _make_request_ids(scenario, is_pull=op == "pull") for op in ("push", "pull")
         }
-        with_keys = scenario.variables or scenario.beside_compute
-        request_ids = {op: _request_ids(scenario, pull=op == "pull") for op in ("push", "pull")}
-        rank, step = np.arange(scenario.ranks)[:, None], np.arange(scenario.steps)[:, None, None]
-        columns = span_columns(scenario, 0) | {"process": rank, "rank": rank, "step": step}
-        columns |= {"thread": 1 + pieces["shard"], "shard": pieces["shard"], "kind": "ps"}
-        columns |= {"bytes": pieces["nbytes"], "key": pieces["variable"] if with_keys else None}
+        ranks, steps = np.arange(scenario.ranks)[:, None], np.arange(scenario.steps)[:, None, None]
+        columns = make_span_columns(scenario, 0) | {"process": ranks, "rank": ranks, "step": steps}
+        columns |= {"thread": 1 + shards, "shard": shards, "kind": "ps"}
+        columns |= {"bytes": nbytes, "key": keys, "peer": shards}
         for op in ("pull", "push") if scenario.beside_compute else ("push", "pull"):
             begin_ns, end_ns = times[op], times[f"{op}_end"]
             if not scenario.beside_compute:
-                waits = {"name": f"wait_{op}", "kind": "wait"} | span_columns(scenario)
-                sheet.spans(begin_ns[..., 0], end_ns.max(axis=-1), **waits)
-            columns |= {"peer": pieces["shard"], "name": op, "op": op, "request": request_ids[op]}
+                wait = {"name": f"wait_{op}", "kind": "wait"} | make_span_columns(scenario)
+                sheet.spans(begin_ns[..., 0], end_ns.max(axis=-1), **wait)
+            columns |= {"name": op, "op": op, "request": request_ids[op]}
             sheet.spans(begin_ns, end_ns, **columns)
-        for shard, (rows, sizes) in self._pieces.items():
-            columns = _shard_columns(scenario, shard) | {"step": step, "peer": rank, "bytes": sizes}
-            columns |= {"key": pieces["variable"][rows] if with_keys else None}
-            push, pull = (
-                columns | {"request": request_ids[op][..., rows]} for op in ("push", "pull")
+        for shard, (pieces, shard_bytes) in self._pieces_by_shard.items():
+            columns = _make_shard_columns(scenario, shard) | {"step": steps, "peer": ranks}
+            columns |= {"bytes": shard_bytes, "key": None if keys is None else keys[pieces]}
+            push_columns, pull_columns = (
+                columns | {"request": request_ids[op][..., pieces]} for op in ("push", "pull")
             )
-            self._record_shard(sheet, shard, push, pull)
+            self._record_shard(sheet, shard, push_columns, pull_columns)
 
     def _record_shard(
-        self, sheet: Sheet, shard: int, push: dict[str, Any], pull: dict[str, Any]
+        self, sheet: Sheet, shard: int, push_columns: dict[str, Any], pull_columns: dict[str, Any]
     ) -> None:
-        """Add the spans of a shard; `push` and `pull` are the columns of its requests."""
-        rows, _ = self._pieces[shard]
-        times = {name: array[..., rows] for name, array in self._times.items()}
+        """Add the spans of a shard; its pushes and pulls have these columns."""
+        pieces, _ = self._pieces_by_shard[shard]
+        times = {name: array[..., pieces] for name, array in self._times.items()}
         receive = {"thread": 1, "op": "receive", "name": "receive"}
         aggregate = {"queue_depth": times["depth"], "op": "aggregate", "name": "aggregate"}
-        sheet.spans(times["arrive"], times["received"], **(push | receive))
-        sheet.spans(times["asked"], times["asked"], **(pull | receive | {"bytes": 0}))
-        sheet.spans(times["serve"], times["served"], **(push | aggregate))
-        sheet.spans(times["reply"], times["replied"], **(pull | {"op": "reply", "name": "reply"}))
+        sheet.spans(times["arrive"], times["received"], **(push_columns | receive))
+        sheet.spans(times["asked"], times["asked"], **(pull_columns | receive | {"bytes": 0}))
+        sheet.spans(times["serve"], times["served"], **(push_columns | aggregate))
+        reply = {"op": "reply", "name": "reply"}
+        sheet.spans(times["reply"], times["replied"], **(pull_columns | reply))
         begin_ns, end_ns = self._applied_ns[:, shard].T
-        apply = {"step": np.arange(self._scenario.steps), "peer": None, "op": "apply"}
-        columns = _shard_columns(self._scenario, shard) | apply | {"name": "apply"}
+        apply_columns = {"step": np.arange(self._scenario.steps), "peer": None, "op": "apply"}
+        columns = _make_shard_columns(self._scenario, shard) | apply_columns | {"name": "apply"}
         sheet.spans(begin_ns, end_ns, **columns)
 
 
@@ -162,14 +178,14 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     for step in range(scenario.steps):
         start_ns[step] = now_ns
         exchange.push(step, (now_ns + compute_ns[step])[:, None])
-        now_ns = end_ns[step] = exchange.pull(step, exchange.end_of_pushes(step)).max(axis=1)
+        now_ns = end_ns[step] = exchange.pull(step, exchange.compute_push_ends(step)).max(axis=1)
     record_compute(scenario, sheet, compute, start_ns, None)
     record_step(scenario, sheet, start_ns, end_ns)
     exchange.record(sheet)
 
 
-def _through_shared_link(arrive_ns: Ints, alone_ns: Ints, incast: float) -> Ints:
-    """Return the completion time of each message, ns; equal messages at one time are simulated as one.
+def _send_on_shared_link(arrive_ns: Ints, alone_ns: Ints, incast: float) -> Ints:
+    """Return when each message is through, ns, [message]; equal ones are simulated as a group.
 
     Args:
         arrive_ns: Arrival of each message, ns.
@@ -179,73 +195,74 @@ def _through_shared_link(arrive_ns: Ints, alone_ns: Ints, incast: float) -> Ints
     distinct_messages, group_of_message = np.unique(
         np.stack([arrive_ns, alone_ns]), axis=1, return_inverse=True
     )
-    message_counts = np.bincount(group_of_message).tolist()
-    times_ns, works_ns = distinct_messages.astype(float).tolist()
-    through_ns = np.zeros(len(times_ns))
-    waiting: list[tuple[float, int]] = []  # `done_work_ns` at the end of each group, and the group
-    done_work_ns, now_ns, next_group, count = 0.0, 0.0, 0, 0
-    while waiting or next_group < len(times_ns):
-        pace = 1 / (count * (1 + incast * (count - 1))) if count else 0.0
-        done_ns = now_ns + (waiting[0][0] - done_work_ns) / pace if count else np.inf
-        if next_group < len(times_ns) and times_ns[next_group] <= done_ns:
-            done_work_ns += (times_ns[next_group] - now_ns) * pace
-            now_ns = times_ns[next_group]
-            heappush(waiting, (done_work_ns + works_ns[next_group], next_group))
-            count += message_counts[next_group]
+    group_sizes = np.bincount(group_of_message).tolist()
+    arrivals_ns, works_ns = distinct_messages.astype(float).tolist()
+    through_ns = np.zeros(len(arrivals_ns))
+    sending: list[tuple[float, int]] = []  # (`done_work_ns` when it is through, group), a heap
+    done_work_ns = now_ns = 0.0  # work done for each message since the begin
+    next_group, sending_count = 0, 0
+    while sending or next_group < len(arrivals_ns):
+        pace = 1 / (sending_count * (1 + incast * (sending_count - 1))) if sending_count else 0.0
+        first_end_ns = now_ns + (sending[0][0] - done_work_ns) / pace if sending_count else np.inf
+        if next_group < len(arrivals_ns) and arrivals_ns[next_group] <= first_end_ns:
+            done_work_ns += (arrivals_ns[next_group] - now_ns) * pace
+            now_ns = arrivals_ns[next_group]
+            heappush(sending, (done_work_ns + works_ns[next_group], next_group))
+            sending_count += group_sizes[next_group]
             next_group += 1
         else:
-            done_work_ns, messages = heappop(waiting)
-            now_ns = through_ns[messages] = done_ns
-            count -= message_counts[messages]
+            done_work_ns, group = heappop(sending)
+            now_ns = through_ns[group] = first_end_ns
+            sending_count -= group_sizes[group]
     return np.rint(through_ns).astype(np.int64)[group_of_message]
 
 
-def _receive(scenario: Scenario, arrive_ns: Ints, wire_ns: Ints) -> Ints:
+def _compute_receive_ns(scenario: Scenario, arrive_ns: Ints, wire_ns: Ints) -> Ints:
     """Return when each push is received, ns, [rank, piece]; alone it takes `wire_ns`, [piece].
 
     Without shared links each worker's pushes take turns in order of arrival.
     """
-    if not scenario.shared_links:
-        free_ns = np.int64(ORIGIN_NS)
-        return np.stack([_queue(row[None], wire_ns, free_ns)[1][0] for row in arrive_ns])
-    work_ns = np.broadcast_to(wire_ns, arrive_ns.shape)
-    return _through_shared_link(arrive_ns.ravel(), work_ns.ravel(), scenario.incast).reshape(
-        arrive_ns.shape
-    )
+    if scenario.shared_links:
+        alone_ns = np.broadcast_to(wire_ns, arrive_ns.shape).ravel()
+        received_ns = _send_on_shared_link(arrive_ns.ravel(), alone_ns, scenario.incast)
+        return received_ns.reshape(arrive_ns.shape)
+    received_ns = np.empty_like(arrive_ns)
+    for rank in range(len(arrive_ns)):
+        _, end_ns, _ = _serve_in_order(arrive_ns[[rank]], wire_ns, np.int64(ORIGIN_NS))
+        received_ns[rank] = end_ns[0]
+    return received_ns
 
 
-def _queue(arrive_ns: Ints, work_ns: Ints, free_ns: np.int64) -> tuple[Ints, Ints, Ints]:
-    """Serve in order of arrival, one at a time; return start, end and queue depth, [rank, piece].
+def _serve_in_order(arrive_ns: Ints, work_ns: Ints, free_ns: np.int64) -> tuple[Ints, Ints, Ints]:
+    """Serve in order of arrival, one at a time; return begin, end, queue depth, [rank, piece].
 
-    `arrive_ns` is [rank, piece], `work_ns`, [piece], the service time; nothing is served before
+    `arrive_ns` is [rank, piece], the service time `work_ns` [piece]; nothing is served before
     `free_ns`.
     """
-    flat_ns = arrive_ns.ravel()
-    order = np.argsort(flat_ns, kind="stable")
-    service_ns = np.broadcast_to(work_ns, arrive_ns.shape).ravel()[order]
-    done_ns = np.cumsum(service_ns)
-    able_ns = np.maximum(flat_ns[order], free_ns)
-    end_ns = np.maximum.accumulate(able_ns - (done_ns - service_ns)) + done_ns
-    start_ns = end_ns - service_ns
-    queue_depth = (
-        np.searchsorted(flat_ns[order], start_ns, side="right") - np.arange(len(flat_ns)) - 1
-    )
-    result = np.empty((3, len(flat_ns)), np.int64)
-    result[:, order] = start_ns, end_ns, queue_depth
-    begin, end, depth = result.reshape(3, *arrive_ns.shape)
-    return begin, end, depth
+    order = np.argsort(arrive_ns.ravel(), kind="stable")
+    arrivals_ns = arrive_ns.ravel()[order]
+    works_ns = np.broadcast_to(work_ns, arrive_ns.shape).ravel()[order]
+    work_sums_ns = np.cumsum(works_ns)
+    earliest_ns = np.maximum(arrivals_ns, free_ns)
+    ends_ns = np.maximum.accumulate(earliest_ns - (work_sums_ns - works_ns)) + work_sums_ns
+    begins_ns = ends_ns - works_ns
+    arrived_count = np.searchsorted(arrivals_ns, begins_ns, side="right")
+    result = np.empty((3, len(order)), np.int64)
+    result[:, order] = begins_ns, ends_ns, arrived_count - np.arange(len(order)) - 1
+    begin_ns, end_ns, queue_depth = result.reshape(3, *arrive_ns.shape)
+    return begin_ns, end_ns, queue_depth
 
 
-def _request_ids(scenario: Scenario, *, pull: bool) -> Ints:
+def _make_request_ids(scenario: Scenario, *, is_pull: bool) -> Ints:
     """Return the request ids, [step, rank, piece]."""
     steps = np.arange(scenario.steps)[:, None, None]
     ranks = np.arange(scenario.ranks)[None, :, None]
-    pieces = len(scenario.pieces)
-    counter = (2 * steps + pull) * pieces + np.arange(pieces) + 1
-    return np.asarray(counter + ranks * request_id(1, 0))
+    piece_count = len(scenario.pieces)
+    numbers = (2 * steps + is_pull) * piece_count + np.arange(piece_count) + 1
+    return np.asarray(numbers + ranks * request_id(1, 0))
 
 
-def _shard_columns(scenario: Scenario, shard: int) -> dict[str, Any]:
+def _make_shard_columns(scenario: Scenario, shard: int) -> dict[str, Any]:
     """Return the columns that all spans of a shard share."""
     return {
         "process": scenario.ranks + shard,

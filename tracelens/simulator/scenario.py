@@ -225,9 +225,9 @@ class Scenario:
 
     def pieces_of(self, shard: int) -> tuple[Indices, Ints]:
         """Return the pieces of a shard: their places in `pieces`, and their bytes."""
-        places = [row for row, piece in enumerate(self.pieces) if piece.shard == shard]
-        sizes = [self.pieces[row].nbytes for row in places]
-        return np.array(places, np.intp), np.array(sizes, np.int64)
+        piece_indices = [index for index, piece in enumerate(self.pieces) if piece.shard == shard]
+        piece_bytes = [self.pieces[index].nbytes for index in piece_indices]
+        return np.array(piece_indices, np.intp), np.array(piece_bytes, np.int64)
 
     @property
     def bytes_of_shards(self) -> tuple[int, ...]:
@@ -242,8 +242,8 @@ def random_clocks(
     hosts: int, seed: int = 0, offset_ms: float = 5.0, drift_ppm: float = 20.0
 ) -> tuple[Clock, ...]:
     """Draw clocks with offsets within +-`offset_ms` and drifts within +-`drift_ppm`; host 0 is true."""
-    draw = np.random.default_rng([seed, 77])
-    offsets = draw.uniform(-offset_ms, offset_ms, hosts) * MILLISECOND
-    drifts = draw.uniform(-drift_ppm, drift_ppm, hosts)
-    skewed = (Clock(int(o), float(d)) for o, d in zip(offsets, drifts, strict=True))
-    return (Clock(), *list(skewed)[1:])
+    random = np.random.default_rng([seed, 77])
+    offsets_ns = random.uniform(-offset_ms, offset_ms, hosts) * MILLISECOND
+    drifts_ppm = random.uniform(-drift_ppm, drift_ppm, hosts)
+    clocks = [Clock(int(ns), float(ppm)) for ns, ppm in zip(offsets_ns, drifts_ppm, strict=True)]
+    return (Clock(), *clocks[1:])

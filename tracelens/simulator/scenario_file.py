@@ -131,7 +131,7 @@ def scenario(document: Mapping[str, Any]) -> Scenario:
     """Make a scenario from the tables of a file."""
     tables = {key: value for key, value in document.items() if key not in {"title", "sources"}}
     faults = tables.pop("fault", [])
-    if not isinstance(faults, list) or not all(isinstance(one, dict) for one in faults):
+    if not isinstance(faults, list) or not all(isinstance(fault, dict) for fault in faults):
         raise InvalidArgument("Found 'fault' as something else: write each fault as [[fault]].")
     _check_names(
         "a scenario", tables, {**ENTRIES, "preset": {}, "fault": {}, "title": {}, "sources": {}}
@@ -158,13 +158,13 @@ def scenario(document: Mapping[str, Any]) -> Scenario:
 
 
 def _refuse_endless(run: Scenario) -> None:
-    """Refuse a run of more events than a table may have, or of more than a year, by rough sums.
+    """Refuse a run with too many events, or longer than a year, by rough sums.
 
     Raises:
         InvalidArgument: it is too large, or too long.
     """
-    pieces = max(run.buckets, run.shards, len(run.variables))
-    events_per_step = 5 + 3 * run.layers + 4 * pieces * (run.ranks if run.hops else 1)
+    message_count = max(run.buckets, run.shards, len(run.variables))
+    events_per_step = 5 + 3 * run.layers + 4 * message_count * (run.ranks if run.hops else 1)
     events = run.ranks * run.steps * events_per_step
     if events > limit("rows"):
         raise InvalidArgument(
@@ -175,10 +175,10 @@ def _refuse_endless(run: Scenario) -> None:
     server_factor = run.ranks * (1 + run.incast * run.ranks) if run.shards else 1
     message_ms = run.message_ms + run.transfer_ms + run.latency_us / 1e3 + run.apply_ms
     step_ms = run.data_ms + run.forward_ms + run.backprop_ms + run.update_ms
-    step_ms += server_factor * (transfer_ms + pieces * message_ms)
-    factor = prod(max(1.0, fault.factor) for fault in run.faults)
-    extra_ms = sum(fault.extra_ms for fault in run.faults)
-    total_ms = run.steps * (step_ms * factor + extra_ms)
+    step_ms += server_factor * (transfer_ms + message_count * message_ms)
+    fault_factor = prod(max(1.0, fault.factor) for fault in run.faults)
+    fault_ms = sum(fault.extra_ms for fault in run.faults)
+    total_ms = run.steps * (step_ms * fault_factor + fault_ms)
     if total_ms * 1e6 > LONGEST_NS:
         raise InvalidArgument(
             f"The run would last about {total_ms / 1e3:.3g} s: expected less than a year "
@@ -199,8 +199,11 @@ def _check_placement(values: Mapping[str, Any]) -> None:
 
 
 def _derive_transfers(entries: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return buckets, and what their reductions take by the network and the algorithm."""
-    sizes = values.get("bucket_sizes") or (Scenario.bucket_bytes,) * Scenario.buckets
+    """Return arguments of `Scenario`: buckets, and the times of their reductions.
+
+    `entries` are those of [allreduce]; `values`, arguments so far, state the network.
+    """
+    bucket_bytes = values.get("bucket_sizes") or (Scenario.bucket_bytes,) * Scenario.buckets
     name = entries.get("algorithm", "ring")
     if name not in ALGORITHMS:
         known = ", ".join(ALGORITHMS)
@@ -210,17 +213,18 @@ def _derive_transfers(entries: Mapping[str, Any], values: Mapping[str, Any]) -> 
     defaults = Scenario()
     latency_us = values.get("latency_us", defaults.latency_us) + 1e3 * values.get("message_ms", 0.0)
     gbytes_per_s = values.get("link_gbytes_per_s", defaults.link_gbytes_per_s)
-    messages, share = transfer(name, values.get("ranks", defaults.ranks))
-    mean_bytes = sum(sizes) / len(sizes)
+    message_count, crossings = transfer(name, values.get("ranks", defaults.ranks))
+    mean_bytes = sum(bucket_bytes) / len(bucket_bytes)
     return {
-        "buckets": len(sizes),
-        "bucket_sizes": tuple(sizes),
-        "transfer_ms": share * mean_bytes / gbytes_per_s / 1e6,
-        "message_ms": messages * latency_us / 1e3,
+        "buckets": len(bucket_bytes),
+        "bucket_sizes": tuple(bucket_bytes),
+        "transfer_ms": crossings * mean_bytes / gbytes_per_s / 1e6,
+        "message_ms": message_count * latency_us / 1e3,
     }
 
 
 def _make_fault(entries: Mapping[str, Any]) -> Fault:
+    """Make a fault from the entries of a [[fault]] table."""
     values = _parse_entries("fault", entries, _FAULT)
     if values.get("phase") not in get_args(FaultPhase):
         known = ", ".join(get_args(FaultPhase))
@@ -235,14 +239,17 @@ def _make_fault(entries: Mapping[str, Any]) -> Fault:
 def _parse_entries(
     table: str, written: Mapping[str, Any], known_entries: Mapping[str, _Entry]
 ) -> dict[str, Any]:
+    """Check the entries of a table; return their values by the names of `Scenario`."""
     _check_names(f"[{table}]", written, known_entries)
+    names = {key: name for key, (name, _, _) in known_entries.items()}
     return {
-        known_entries[key][0]: _check_value(f"{table}.{key}", value, known_entries[key])
+        names[key]: _check_value(f"{table}.{key}", value, known_entries[key])
         for key, value in written.items()
     }
 
 
 def _check_value(name: str, value: Any, entry: _Entry) -> Any:
+    """Check the value of the entry TABLE.NAME, and return it; lists become tuples."""
     _, kind, min_value = entry
     allowed: Any = (int, float) if kind is float else kind
     if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
@@ -257,8 +264,8 @@ def _check_value(name: str, value: Any, entry: _Entry) -> Any:
     is_whole = name.rpartition(".")[2] in _WHOLE
     numbers: Any = int if is_whole else (int, float)
     if not value or not all(
-        isinstance(one, numbers) and not isinstance(one, bool) and 0 <= one <= _LARGEST
-        for one in value
+        isinstance(number, numbers) and not isinstance(number, bool) and 0 <= number <= _LARGEST
+        for number in value
     ):
         noun = "whole numbers" if is_whole else "numbers"
         raise InvalidArgument(
@@ -270,8 +277,9 @@ def _check_value(name: str, value: Any, entry: _Entry) -> Any:
 def _check_names(where: str, entries: Mapping[str, Any], known_entries: Mapping[str, Any]) -> None:
     for key in entries:
         if key not in known_entries:
-            near = get_close_matches(str(key), known_entries, 1)
-            hint = f"did you mean '{near[0]}'" if near else f"known are {', '.join(known_entries)}"
+            close = get_close_matches(str(key), known_entries, 1)
+            known = ", ".join(known_entries)
+            hint = f"did you mean '{close[0]}'" if close else f"known are {known}"
             raise InvalidArgument(f"Found '{key}' in {where}, which there is not: {hint}.")
 
 
@@ -292,7 +300,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _parse_change(change: str) -> dict[str, Any]:
-    """Read TABLE.NAME=VALUE; a value that is no TOML is text."""
+    """Parse TABLE.NAME=VALUE into a document with this one entry; what is no TOML is text."""
     name, equals, value = change.partition("=")
     table, dot, key = name.strip().partition(".")
     if not (equals and dot and key and value.strip()):
@@ -306,9 +314,9 @@ def _parse_change(change: str) -> dict[str, Any]:
     return {table: {key: parsed_value}}
 
 
-def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the tables of one over those of the other; lists and values as wholes."""
-    result = dict(base)
+def _merge(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with the changes' tables put over its own; lists and values as wholes."""
+    result = dict(document)
     for name, value in changes.items():
         base_value = result.get(name)
         are_tables = isinstance(base_value, dict) and isinstance(value, dict)

@@ -46,14 +46,15 @@ class Sheet:
         """Return the events of one process in the columns of a trace, sorted by begin."""
         blocks = (block for block in self._blocks if block.has_process(process))
         process_blocks = [block.take_process(process) for block in blocks]
-        lengths = [len(block["start_ns"]) for block in process_blocks]
+        row_counts = [len(block["start_ns"]) for block in process_blocks]
         columns = {
-            name: _make_column(kind, [block.get(name) for block in process_blocks], lengths)
-            for name, kind in EVENT_COLUMNS.items()
+            name: _make_column(dtype, [block.get(name) for block in process_blocks], row_counts)
+            for name, dtype in EVENT_COLUMNS.items()
         }
         return pl.DataFrame(columns).sort("start_ns", "depth", maintain_order=True)
 
     def _add(self, arrays: dict[str, Ints], columns: dict[str, Any]) -> None:
+        """Add a block; columns are arrays, or values that all its rows share."""
         values = {"thread": 0, "depth": 0, "step": -1} | arrays | columns
         per_event = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         constants = {
@@ -79,9 +80,9 @@ class _Block:
 
     def take_process(self, process: int) -> dict[str, Any]:
         """Return the rows of one process: by column an array, or what is the same in all rows."""
-        where = self._find_cells(process)
+        cells = self._find_cells(process)
         flat = {
-            name: np.broadcast_to(values, self.shape)[where].ravel()
+            name: np.broadcast_to(values, self.shape)[cells].ravel()
             for name, values in self.arrays.items()
         }
         return flat | self.words
@@ -97,14 +98,14 @@ class _Block:
         return (..., np.flatnonzero(owner == process), *(slice(None),) * (owner.ndim - 1))
 
 
-def _make_column(kind: pl.DataType, values: list[Any], lengths: list[int]) -> pl.Series:
-    """Put the values of several blocks, arrays or one value for all rows or none, into a column."""
+def _make_column(dtype: pl.DataType, values: list[Any], row_counts: list[int]) -> pl.Series:
+    """Join the values of several blocks, each an array or one value for all rows, into a column."""
     if not any(isinstance(value, np.ndarray) for value in values):
-        return pl.Series(values, dtype=kind)[np.repeat(np.arange(len(values)), lengths)]
+        return pl.Series(values, dtype=dtype)[np.repeat(np.arange(len(values)), row_counts)]
     series = [
-        pl.Series(value, dtype=kind)
+        pl.Series(value, dtype=dtype)
         if isinstance(value, np.ndarray)
-        else pl.Series([value], dtype=kind).new_from_index(0, length)
-        for value, length in zip(values, lengths, strict=True)
+        else pl.Series([value], dtype=dtype).new_from_index(0, length)
+        for value, length in zip(values, row_counts, strict=True)
     ]
     return pl.concat(series)

@@ -89,54 +89,57 @@ def _count_processes(scenario: Scenario) -> int:
 
 def _make_events(scenario: Scenario, sheet: Sheet, process: int) -> pl.DataFrame:
     """Make the events of one process, on its own clock."""
-    true = membership.events_while_present(scenario, process, sheet.frame(process))
+    events = membership.events_while_present(scenario, process, sheet.frame(process))
     if not scenario.on_device:
-        return clocks.skew(scenario, process, true)
-    launched = clocks.skew(scenario, process, devices.launched(scenario, true))
-    return devices.skewed(scenario, process, launched)
+        return clocks.move_to_host_clock(scenario, process, events)
+    events = devices.queue_on_devices(scenario, events)
+    events = clocks.move_to_host_clock(scenario, process, events)
+    return devices.move_to_device_clock(scenario, process, events)
 
 
 def _make_readings(scenario: Scenario, sheet: Sheet) -> pl.DataFrame:
     """Make the clock readings of all processes."""
-    readings = clocks.readings(scenario, sheet.last_ns)
+    readings = clocks.make_readings(scenario, sheet.last_ns)
     if not scenario.on_device:
         return readings
-    anchors = devices.readings(scenario, sheet.last_ns)
+    anchors = devices.make_anchors(scenario, sheet.last_ns)
     return pl.concat([readings, anchors]).sort("process", maintain_order=True)
 
 
 def _make_process(scenario: Scenario, process: int) -> Process:
-    worker = process < scenario.ranks
+    """Return the identity of a process: workers by rank, then shards."""
+    is_worker = process < scenario.ranks
     host = host_of(scenario, process)
     return Process(
-        role="worker" if worker else "ps",
-        rank=process if worker else process - scenario.ranks,
+        role="worker" if is_worker else "ps",
+        rank=process if is_worker else process - scenario.ranks,
         world=scenario.ranks + scenario.shards,
-        local_rank=process % scenario.ranks_per_host if worker else 0,
+        local_rank=process % scenario.ranks_per_host if is_worker else 0,
         host=f"host{host:03d}",
         clock_domain=f"boot{host:03d}" if scenario.clocks else "boot000",
         pid=FIRST_PID + process,
         incarnation=INCARNATION_NS + process,
         job="simulated",
-        shard=None if worker else process - scenario.ranks,
+        shard=None if is_worker else process - scenario.ranks,
     )
 
 
 def _make_processes(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
+    """Return the table of processes, one row each, in `PROCESS_COLUMNS`."""
     rows = []
     for index in range(_count_processes(scenario)):
         process = _make_process(scenario, index)
-        identity = {name: getattr(process, name, None) for name in PROCESS_COLUMNS}
+        row = {name: getattr(process, name, None) for name in PROCESS_COLUMNS}
         file_name = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
         flags = {"main": True, "child": False, "complete": True, "dropped": 0}
-        rows.append(identity | flags | {"process": index, "file": file_name})
-    times = events.group_by("process").agg(
+        rows.append(row | flags | {"process": index, "file": file_name})
+    counts_and_times = events.group_by("process").agg(
         events=pl.len().cast(pl.Int64),
         first_ns=pl.col("start_ns").min(),
         last_ns=pl.col("end_ns").max(),
     )
     table = pl.DataFrame(rows, schema=PROCESS_COLUMNS).drop("events", "first_ns", "last_ns")
-    return table.join(times, on="process").select(*PROCESS_COLUMNS).sort("process")
+    return table.join(counts_and_times, on="process").select(*PROCESS_COLUMNS).sort("process")
 
 
 def _make_communicators(scenario: Scenario) -> pl.DataFrame:
@@ -183,6 +186,7 @@ def _thread_rows(scenario: Scenario, process: int) -> tuple[Thread, ...]:
 
 
 def _make_side(scenario: Scenario, process: int, readings: pl.DataFrame) -> SideTables:
+    """Return the side tables of a process's file; `readings` are of its clock, one row each."""
     worlds = tuple(
         Communicator(number, epoch.uid, "world", list(epoch.ranks))
         for number, epoch in enumerate(membership.epochs(scenario))

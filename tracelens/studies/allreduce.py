@@ -59,18 +59,20 @@ def study() -> Study:
 
 
 def _duration_us(algorithm: str, nbytes: float) -> float:
-    messages, share = transfer(algorithm, _RANKS)
-    return messages * _LATENCY_US + share * nbytes / _GBYTES_PER_S / 1e3
+    """Return the duration of an allreduce on `_RANKS` ranks, us."""
+    message_count, crossings = transfer(algorithm, _RANKS)
+    return message_count * _LATENCY_US + crossings * nbytes / _GBYTES_PER_S / 1e3
 
 
 def _compare_algorithms() -> Section:
+    """Compute the fastest algorithm for each size, and how much slower the others are."""
     figures = []
-    for nbytes in _SIZES:
-        fastest = min(ALGORITHMS, key=lambda name: _duration_us(name, nbytes))
-        fastest_us = _duration_us(fastest, nbytes)
+    for message_bytes in _SIZES:
+        fastest = min(ALGORITHMS, key=lambda other: _duration_us(other, message_bytes))
+        fastest_us = _duration_us(fastest, message_bytes)
         figures.append(
             Figure(
-                f"{fmt.size(nbytes)}, {_write_name(fastest)} is fastest",
+                f"{fmt.size(message_bytes)}, {_write_name(fastest)} is fastest",
                 fastest_us,
                 "us",
                 "assumed",
@@ -78,13 +80,13 @@ def _compare_algorithms() -> Section:
         )
         figures += [
             Figure(
-                f"{fmt.size(nbytes)}, {_write_name(name)}",
-                _duration_us(name, nbytes) / fastest_us,
+                f"{fmt.size(message_bytes)}, {_write_name(other)}",
+                _duration_us(other, message_bytes) / fastest_us,
                 "x",
                 "assumed",
             )
-            for name in ALGORITHMS
-            if name != fastest
+            for other in ALGORITHMS
+            if other != fastest
         ]
     for algorithm, other_algorithm in (
         ("recursive_doubling", "rabenseifner"),
@@ -92,8 +94,8 @@ def _compare_algorithms() -> Section:
     ):
         crossover_bytes = _find_crossover_bytes(algorithm, other_algorithm)
         if crossover_bytes is not None:
-            name = f"{_write_name(other_algorithm)} beats {_write_name(algorithm)} from"
-            figures.append(Figure(name, crossover_bytes / 1024, "KiB", "assumed"))
+            other = f"{_write_name(other_algorithm)} beats {_write_name(algorithm)} from"
+            figures.append(Figure(other, crossover_bytes / 1024, "KiB", "assumed"))
     return Section(
         "Which algorithm is fastest at which size?",
         tuple(figures),
@@ -103,14 +105,13 @@ def _compare_algorithms() -> Section:
 
 
 def _find_crossover_bytes(algorithm: str, other_algorithm: str) -> float | None:
-    """Return from what size, bytes, the other algorithm is faster; None where it never is."""
-    (messages, share), (other_messages, other_share) = (
-        transfer(algorithm, _RANKS),
-        transfer(other_algorithm, _RANKS),
-    )
-    if other_share >= share:
+    """Return the size from which on the other algorithm is faster, bytes; None if it never is."""
+    messages, crossings = transfer(algorithm, _RANKS)
+    other_messages, other_crossings = transfer(other_algorithm, _RANKS)
+    if other_crossings >= crossings:
         return None
-    return (other_messages - messages) * _LATENCY_US / (share - other_share) * _GBYTES_PER_S * 1e3
+    added_us = (other_messages - messages) * _LATENCY_US
+    return added_us / (crossings - other_crossings) * _GBYTES_PER_S * 1e3
 
 
 def _ask_efficiency() -> Section:
@@ -139,13 +140,14 @@ def _ask_efficiency() -> Section:
 
 
 def _ask_ratios() -> Section:
-    figures = tuple(
-        Figure(f"NCCL / the paper's allreduce, {name}", slow / fast, "x", "consistency check", says)
-        for name, (says, slow, fast) in _RATIOS.items()
-    )
+    """Compute the published ratios of NCCL's time to that of the paper's allreduce."""
+    figures = []
+    for name, (published, nccl_us, own_us) in _RATIOS.items():
+        label = f"NCCL / the paper's allreduce, {name}"
+        figures.append(Figure(label, nccl_us / own_us, "x", "consistency check", published))
     return Section(
         "How much faster is an allreduce?",
-        figures,
+        tuple(figures),
         "The ratios were put in; real ones come from a sweep (--trace, such as of mpi_sweep.py).",
     )
 
@@ -168,18 +170,15 @@ def ask(trace: Trace) -> Section:
         )
     bandwidths = bandwidths.with_columns(pl.col("algorithm").fill_null("the library's own"))
     figures = []
-    for (nbytes, ranks), group in bandwidths.sort("from_bytes").group_by(
-        "from_bytes", "ranks", maintain_order=True
-    ):
-        fastest = group.sort("wire_ns", "algorithm").row(0, named=True)
-        name = f"{fmt.size(nbytes)}, {ranks} ranks, {_write_name(fastest['algorithm'])} is fastest"
+    sizes = bandwidths.sort("from_bytes").group_by("from_bytes", "ranks", maintain_order=True)
+    for (nbytes, ranks), algorithms in sizes:
+        fastest = algorithms.sort("wire_ns", "algorithm").row(0, named=True)
+        size_text = f"{fmt.size(nbytes)}, {ranks} ranks"
+        name = f"{size_text}, {_write_name(fastest['algorithm'])} is fastest"
         figures.append(Figure(name, fastest["wire_ns"] / 1e3, "us", "measured"))
-        if group.height > 1:
-            slowest_ns = group["wire_ns"].max()
-            ratio = slowest_ns / fastest["wire_ns"]
-            figures.append(
-                Figure(f"{fmt.size(nbytes)}, {ranks} ranks, slowest", ratio, "x", "measured")
-            )
+        if algorithms.height > 1:
+            ratio = algorithms["wire_ns"].max() / fastest["wire_ns"]
+            figures.append(Figure(f"{size_text}, slowest", ratio, "x", "measured"))
     return Section(
         "What did the run given take?",
         tuple(figures),

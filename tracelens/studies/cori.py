@@ -20,7 +20,7 @@ from tracelens.model import fmt
 from tracelens.placement import STRATEGIES, loads
 from tracelens.simulator import scenario_file, synthetic
 from tracelens.studies.figures import Figure, Section, Study, Tag
-from tracelens.studies.traces import Served, served
+from tracelens.studies.traces import Served, measure_served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,20 +41,24 @@ _HEP_WORKERS: Final = 256  # workers: HEP-CNN's largest run has as many [Mathuri
 
 @dataclass(frozen=True)
 class _Model:
-    """How a step follows from compute `tc` (s) and a cost; `cost` says how that grows, per byte."""
+    """How a step follows from compute and cost, both s; `cost` says how that grows, per byte."""
 
     cost: Callable[[int], float]
     step: Callable[[float, float], float]
 
-    def efficiency(self, of: tuple[int, float], fitted: tuple[int, float]) -> float:
-        """Return the efficiency of (workers, bytes of the fullest server) if `fitted` reaches 23 %."""
-        exposed = self._fitted() * self.cost(of[0]) * of[1] / (self.cost(fitted[0]) * fitted[1])
-        return 1 / self.step(1.0, exposed)
+    def efficiency(self, size: tuple[int, float], fitted_size: tuple[int, float]) -> float:
+        """Return the efficiency at a size if the fitted one reaches 23 %.
+
+        A size is the number of workers, and the bytes of the fullest server.
+        """
+        (workers, nbytes), (fitted_workers, fitted_bytes) = size, fitted_size
+        cost_ratio = self.cost(workers) * nbytes / (self.cost(fitted_workers) * fitted_bytes)
+        return 1 / self.step(1.0, self._fitted() * cost_ratio)
 
     def _fitted(self) -> float:
         """Return the cost, as a multiple of compute, that makes 23 % of the fitted size."""
-        whole = 1 / _FITTED_EFFICIENCY
-        return whole if self.step(1.0, whole) == whole else whole - 1
+        step_ratio = 1 / _FITTED_EFFICIENCY
+        return step_ratio if self.step(1.0, step_ratio) == step_ratio else step_ratio - 1
 
 
 MODELS: Final = {
@@ -83,11 +87,11 @@ def ask(trace: Trace) -> Section:
     Raises:
         UnusableInput: it has no such servers.
     """
-    shares = served(trace)
+    measured = measure_served(trace)
     return Section(
         "Overlap or incast in the run given?",
-        _make_figures(_GIVEN, shares, "measured"),
-        f"{fmt.capital(_name_cause(shares.hidden_share))}.",
+        _make_figures(_GIVEN, measured, "measured"),
+        f"{fmt.capital(_name_cause(measured.hidden_share))}.",
     )
 
 
@@ -110,6 +114,7 @@ def _find_fullest_bytes(scenario: Scenario, shards: int, strategy: str = "round_
 
 
 def _ask_placement(resnet: Scenario) -> Section:
+    """Derive how uneven servers are: bytes of the fullest one over the mean."""
     total_bytes = sum(resnet.variables)
     figures = []
     for shards in (32, 64):
@@ -135,19 +140,21 @@ def _ask_placement(resnet: Scenario) -> Section:
 
 
 def _ask_efficiencies(resnet: Scenario) -> Section:
+    """Compute the efficiency at both published sizes, by each model of a step."""
     fullest_bytes = {
         (workers, shards): _find_fullest_bytes(resnet, shards) for workers, shards in _PUBLISHED
     }
-    fitted = (512, fullest_bytes[512, 64])
+    fitted_workers = 512
+    fitted_size = (fitted_workers, fullest_bytes[fitted_workers, 64])
     figures = []
     for name, model in MODELS.items():
         for (workers, shards), nbytes in fullest_bytes.items():
             figures.append(
                 Figure(
                     f"efficiency {workers}/{shards}, {name}",
-                    model.efficiency((workers, nbytes), fitted),
+                    model.efficiency((workers, nbytes), fitted_size),
                     "%",
-                    "consistency check" if workers == fitted[0] else "assumed",
+                    "consistency check" if workers == fitted_workers else "assumed",
                     _PUBLISHED[workers, shards],
                 )
             )
@@ -157,7 +164,7 @@ def _ask_efficiencies(resnet: Scenario) -> Section:
                 f"efficiency {workers}/{shards}, event",
                 _simulate_efficiency(resnet, workers, shards),
                 "%",
-                "consistency check" if workers == fitted[0] else "simulated",
+                "consistency check" if workers == fitted_workers else "simulated",
                 published,
             )
         )
@@ -172,6 +179,7 @@ def _ask_efficiencies(resnet: Scenario) -> Section:
 def _simulate_efficiency(
     resnet: Scenario, workers: int, shards: int, placement: str = "round_robin"
 ) -> float:
+    """Simulate a run, and return its compute time over its length."""
     run = replace(resnet, ranks=workers, shards=shards, placement=placement)
     compute_ms = run.data_ms + run.forward_ms + run.backprop_ms
     return compute_ms * 1e6 / synthetic.duration_ns(run)
@@ -180,10 +188,11 @@ def _simulate_efficiency(
 def _ask_explained(resnet: Scenario) -> Section:
     """Compute the efficiency with even servers and the share of the loss by uneven ones, by model."""
     total_bytes, fullest_bytes = sum(resnet.variables), _find_fullest_bytes(resnet, 64)
-    fitted = (512, fullest_bytes)
-    lost_share = 1 - _FITTED_EFFICIENCY
+    fitted_size = (512, fullest_bytes)
+    loss = 1 - _FITTED_EFFICIENCY
     efficiencies = {
-        name: one.efficiency((512, total_bytes / 64), fitted) for name, one in MODELS.items()
+        name: model.efficiency((512, total_bytes / 64), fitted_size)
+        for name, model in MODELS.items()
     }
     efficiencies["event"] = _simulate_efficiency(resnet, 512, 64, "chunked")
     figures = []
@@ -194,7 +203,7 @@ def _ask_explained(resnet: Scenario) -> Section:
             Figure(f"efficiency 512/64 with {placement}, {name}", efficiency, "%", tag),
             Figure(
                 f"of the loss by placement, {name}",
-                (efficiency - _FITTED_EFFICIENCY) / lost_share,
+                (efficiency - _FITTED_EFFICIENCY) / loss,
                 "%",
                 tag,
             ),
@@ -207,20 +216,21 @@ def _ask_explained(resnet: Scenario) -> Section:
 
 
 def _ask_hep_cnn() -> Section:
-    hep = scenario_file.scenario(scenario_file.preset("hepcnn"))
-    compute_s = (hep.data_ms + hep.forward_ms + hep.backprop_ms) / 1e3
-    moved_s = 2 * _HEP_WORKERS * sum(hep.variables) / (hep.link_gbytes_per_s * 1e9)
+    """Compute HEP-CNN's efficiency with one server, with and without overlap."""
+    scenario = scenario_file.scenario(scenario_file.preset("hepcnn"))
+    compute_s = (scenario.data_ms + scenario.forward_ms + scenario.backprop_ms) / 1e3
+    transfer_s = 2 * _HEP_WORKERS * sum(scenario.variables) / (scenario.link_gbytes_per_s * 1e9)
     figures = (
         Figure(
             "HEP-CNN efficiency 256/1, overlap",
-            compute_s / max(compute_s, moved_s),
+            compute_s / max(compute_s, transfer_s),
             "%",
             "assumed",
             "> 80 %",
         ),
         Figure(
             "HEP-CNN efficiency 256/1, additive",
-            compute_s / (compute_s + moved_s),
+            compute_s / (compute_s + transfer_s),
             "%",
             "assumed",
             "> 80 %",
@@ -240,14 +250,14 @@ def _ask_overlap(resnet: Scenario) -> Section:
         "a run with overlap": prepare(synthetic.generate(smaller)),
         "a run with incast": prepare(synthetic.generate(_make_congested(smaller))),
     }
-    shares_by_name = {name: served(trace) for name, trace in runs.items()}
+    measured_by_name = {name: measure_served(trace) for name, trace in runs.items()}
     figures = [
-        shares
-        for name, run in shares_by_name.items()
-        for shares in _make_figures(name, run, "simulated")
+        figure
+        for name, measured in measured_by_name.items()
+        for figure in _make_figures(name, measured, "simulated")
     ]
     verdicts = [
-        f"{name}: {_name_cause(shares.hidden_share)}" for name, shares in shares_by_name.items()
+        f"{name}: {_name_cause(figure.hidden_share)}" for name, figure in measured_by_name.items()
     ]
     return Section(
         "Overlap or incast? What a trace says",
@@ -257,17 +267,17 @@ def _ask_overlap(resnet: Scenario) -> Section:
     )
 
 
-def _make_figures(name: str, shares: Served, tag: Tag) -> tuple[Figure, ...]:
+def _make_figures(name: str, measured: Served, tag: Tag) -> tuple[Figure, ...]:
     return (
-        Figure(f"fullest server at work, {name}", shares.busy, "%", tag),
-        Figure(f"of that beside compute, {name}", shares.hidden_share, "%", tag),
+        Figure(f"fullest server at work, {name}", measured.busy_share, "%", tag),
+        Figure(f"of that beside compute, {name}", measured.hidden_share, "%", tag),
     )
 
 
-def _name_cause(hidden: float) -> str:
+def _name_cause(hidden_share: float) -> str:
     return (
         "overlap"
-        if hidden >= MIN_SHARE_HIDDEN_IF_OVERLAPPED
+        if hidden_share >= MIN_SHARE_HIDDEN_IF_OVERLAPPED
         else "no overlap, so incast if few bytes take long"
     )
 

@@ -53,11 +53,12 @@ def study() -> Study:
 
 
 def _ask_tree() -> Section:
-    compute = 1 - _ORIGINAL_COMMUNICATION
+    """Compute the speedup by a tree instead of turns, in units of an original iteration."""
+    compute_share = 1 - _ORIGINAL_COMMUNICATION
     figures = [
         Figure(
             f"Sync 1 over the original, {workers} workers",
-            workers / (compute + log2(workers) * _ORIGINAL_COMMUNICATION),
+            workers / (compute_share + log2(workers) * _ORIGINAL_COMMUNICATION),
             "x",
             "assumed",
             "3.7 x",
@@ -75,7 +76,7 @@ def _ask_totals() -> Section:
     """Derive the time of iterations from the published shares and speedups."""
     total_speedups = list(accumulate(_SPEEDUPS, mul))
     sync3_iteration = 1 / total_speedups[-1]
-    computing = sync3_iteration * (1 - _SYNC3_COMMUNICATION)
+    sync3_compute = sync3_iteration * (1 - _SYNC3_COMMUNICATION)
     names = ("Sync 1", "Sync 2", "Sync 3")
     figures = [
         *(
@@ -83,10 +84,10 @@ def _ask_totals() -> Section:
             for name, speedup in zip(names, total_speedups, strict=True)
         ),
         Figure("Sync 3, communicating", sync3_iteration * _SYNC3_COMMUNICATION, "", "derived"),
-        Figure("Sync 3, computing", computing, "", "derived"),
+        Figure("Sync 3, computing", sync3_compute, "", "derived"),
         Figure(
             "computing, Sync 3 / original",
-            computing / (1 - _ORIGINAL_COMMUNICATION),
+            sync3_compute / (1 - _ORIGINAL_COMMUNICATION),
             "x",
             "derived",
         ),
@@ -108,38 +109,38 @@ def _ask_totals() -> Section:
 
 
 def ask(trace: Trace) -> Section:
-    """Divide the workers' steps of a run of such a method; of the original, without turns as well.
+    """Measure what workers spend on each part of the exchange, and what they would without turns.
 
     Raises:
         UnusableInput: the run exchanges no weights with a centre.
     """
     workers = trace.workers["process"].implode()
-    elastic = (pl.col("kind").cast(pl.String) == "elastic") & pl.col("process").is_in(workers)
-    time_by_op = (
-        trace.spans.filter(elastic)
+    is_exchange = (pl.col("kind").cast(pl.String) == "elastic") & pl.col("process").is_in(workers)
+    exchange_times = (
+        trace.spans.filter(is_exchange)
         .group_by(pl.col("op").cast(pl.String))
         .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
         .collect()
     )
-    time_by_phase = phases.run(trace)
-    iteration_ns = time_by_phase.spent.sum(axis=1)
+    partition = phases.run(trace)
+    iteration_ns = partition.spent.sum(axis=1)
     total_ns = int(iteration_ns.sum())
-    shares = {op: ns / total_ns for op, ns in time_by_op.iter_rows()} if total_ns else {}
-    if not shares.keys() & _PARTS.keys():
+    share_by_op = {op: ns / total_ns for op, ns in exchange_times.iter_rows()} if total_ns else {}
+    if not share_by_op.keys() & _PARTS.keys():
         raise UnusableInput(
             "This run exchanges no weights with a centre: expected one of the EASGD family, such as of "
             "mpi_easgd.py."
         )
     figures = [
-        Figure(f"{name}, of the steps", shares.get(op, 0.0), "%", "measured")
+        Figure(f"{name}, of the steps", share_by_op.get(op, 0.0), "%", "measured")
         for op, name in _PARTS.items()
     ]
-    exposed = 1 - int(time_by_phase.sum_time(*OWN_CATEGORIES).sum()) / total_ns
+    exposed_share = 1 - int(partition.sum_time(*OWN_CATEGORIES).sum()) / total_ns
     figures += [
-        Figure("communication not hidden, of the steps", exposed, "%", "measured"),
+        Figure("communication not hidden, of the steps", exposed_share, "%", "measured"),
         Figure("iteration", float(iteration_ns.mean()) / MILLISECOND, "ms", "measured"),
     ]
-    if "turn_wait" in shares:
+    if "turn_wait" in share_by_op:
         with suppress(InvalidArgument):  # of one worker alone, turns are no wait for others
             figures += _ask_without_turns(trace)
     return Section(

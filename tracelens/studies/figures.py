@@ -58,11 +58,11 @@ class Study:
     def _by_name(self) -> dict[str, Figure]:
         figures: dict[str, Figure] = {}
         for section in self.sections:
-            figures |= {one.name: one for one in section.figures}
+            figures |= {figure.name: figure for figure in section.figures}
         return figures
 
     @property
     def tags(self) -> Sequence[Tag]:
         """Which tags its numbers have."""
-        used = {one.tag for one in self._by_name.values()}
+        used = {figure.tag for figure in self._by_name.values()}
         return [tag for tag in TAGS if tag in used]

@@ -21,17 +21,19 @@ DIGITS_SHOWN: Final = 3  # digits: a number has as many [policy]
 
 
 def to_text(study: Study) -> str:
-    """Write a study for a terminal of 80 columns."""
+    """Write a study for a terminal of 80 columns; long names take several lines."""
     lines = [f"Study    {study.name}: {study.paper}"]
     for section in study.sections:
         rows = [_HEADINGS, *map(_cells, section.figures)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        longest_name, value_width, paper_width, tag_width = (
+            max(map(len, column)) for column in zip(*rows, strict=True)
+        )
         lines += ["", section.question]
-        for name, value, paper, tag in rows:
-            numbers = f"{value:>{widths[1]}}  {paper:{widths[2]}}  {tag}".rstrip()
-            columns_of_name = COLUMNS - widths[1] - widths[2] - widths[3] - 6
-            *name_lines, last_line = textwrap.wrap(name, columns_of_name) or [""]
-            lines += [*name_lines, f"{last_line:{min(widths[0], columns_of_name)}}  {numbers}"]
+        for name, value, published, tag in rows:
+            numbers = f"{value:>{value_width}}  {published:{paper_width}}  {tag}".rstrip()
+            name_width = COLUMNS - value_width - paper_width - tag_width - 6
+            *name_lines, last_line = textwrap.wrap(name, name_width) or [""]
+            lines += [*name_lines, f"{last_line:{min(longest_name, name_width)}}  {numbers}"]
         lines += wrapped(f"-> {section.answer}", indent="   ")
     lines += ["", *(line for tag in study.tags for line in wrapped(f"{tag}: {TAGS[tag]}"))]
     lines += [line for source in study.sources for line in wrapped(f"- {source}")]

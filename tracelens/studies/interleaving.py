@@ -91,10 +91,10 @@ CASES: Final = (
 def study() -> Study:
     """Simulate."""
     systems = {
-        _FAST: _resnet50(2.0),
-        _SLOW: _resnet50(0.2),
-        _NT3: _nt3(2.0),
-        _NT3_SLOW: _nt3(0.6),
+        _FAST: _make_resnet50(2.0),
+        _SLOW: _make_resnet50(0.2),
+        _NT3: _make_nt3(2.0),
+        _NT3_SLOW: _make_nt3(0.6),
     }
     sections = (
         _ask_hidden(systems),
@@ -104,26 +104,28 @@ def study() -> Study:
     return Study("interleaving", PAPER, sections, _SOURCES)
 
 
-def _resnet50(gbytes_per_s: float) -> Scenario:
-    """Return ResNet-50 with its tensors in backprop's order, neighbours joined."""
+def _make_resnet50(gbytes_per_s: float) -> Scenario:
+    """Return ResNet-50 whose buckets join neighbours in backprop's order, as Horovod does."""
     model = scenario_file.scenario(scenario_file.preset("resnet50"))
-    work_done = np.cumsum(model.work[::-1])
-    window = np.ceil(work_done / work_done[-1] * (_BACKPROP_MS / _FUSION_MS)).astype(np.int64)
-    first_variables = np.flatnonzero(np.diff(window, prepend=-1))
-    sizes = np.add.reduceat(model.variables[::-1], first_variables).tolist()
-    ready = (np.append(work_done[first_variables[1:] - 1], work_done[-1]) / work_done[-1]).tolist()
+    work_sums = np.cumsum(model.work[::-1])
+    exact_windows = work_sums / work_sums[-1] * (_BACKPROP_MS / _FUSION_MS)  # [variable]
+    windows = np.ceil(exact_windows).astype(np.int64)
+    first_variables = np.flatnonzero(np.diff(windows, prepend=-1))
+    bucket_bytes = np.add.reduceat(model.variables[::-1], first_variables).tolist()
+    bucket_ends = np.append(work_sums[first_variables[1:] - 1], work_sums[-1])
+    ready_shares = (bucket_ends / work_sums[-1]).tolist()
     compute = {"data_ms": 0.0, "forward_ms": 330.0, "backprop_ms": _BACKPROP_MS, "update_ms": 4.0}
     return scenario_file.scenario(
         {
             "run": {"workers": 64, "workers_per_host": 1, "steps": 6},
             "compute": compute | {"noise": 0.005},
             "network": {"gbytes_per_s": gbytes_per_s, "latency_us": 5.0},
-            "allreduce": {"buckets": sizes, "ready": ready},
+            "allreduce": {"buckets": bucket_bytes, "ready": ready_shares},
         }
     )
 
 
-def _nt3(gbytes_per_s: float) -> Scenario:
+def _make_nt3(gbytes_per_s: float) -> Scenario:
     scenario = scenario_file.preset("nt3")
     scenario["run"]["steps"] = 6
     scenario["compute"]["noise"] = 0.005
@@ -131,27 +133,28 @@ def _nt3(gbytes_per_s: float) -> Scenario:
     return scenario_file.scenario(scenario)
 
 
-def _compute_ms(system: Scenario) -> float:
+def _sum_compute_ms(system: Scenario) -> float:
     return system.data_ms + system.forward_ms + system.backprop_ms
 
 
 def _simulate_reductions(system: Scenario) -> Floats:
-    """Return when each bucket is reduced in a step without noise, in ms from its begin."""
+    """Return when each bucket is reduced in a step without noise, ms from its begin, [bucket]."""
     quiet_system = replace(system, ranks=1, steps=1, noise=0.0, spread=0.0, exit_skew_us=0.0)
     spans = prepare(synthetic.generate(quiet_system)).spans
-    begin_ns = spans.select(pl.col("start_ns").min())
-    end_ns = spans.filter(pl.col("kind") == "reduction").select("end_ns").sort("end_ns")
-    since_begin_ns = end_ns.collect()["end_ns"].to_numpy() - begin_ns.collect().item()
+    first_begin = spans.select(pl.col("start_ns").min())
+    reduction_ends = spans.filter(pl.col("kind") == "reduction").select("end_ns").sort("end_ns")
+    since_begin_ns = reduction_ends.collect()["end_ns"].to_numpy() - first_begin.collect().item()
     return np.asarray(since_begin_ns / MILLISECOND)
 
 
 def _ask_hidden(systems: dict[str, Scenario]) -> Section:
+    """Simulate steps, and the time that reductions take after backprop."""
     figures: list[Figure] = []
     for name, system in systems.items():
-        computed_ms = _compute_ms(system)
-        tail_ms = max(float(_simulate_reductions(system)[-1]) - computed_ms, 0.0)
+        compute_ms = _sum_compute_ms(system)
+        tail_ms = max(float(_simulate_reductions(system)[-1]) - compute_ms, 0.0)
         figures += [
-            Figure(f"step, {name}", computed_ms + tail_ms + system.update_ms, "ms", "simulated"),
+            Figure(f"step, {name}", compute_ms + tail_ms + system.update_ms, "ms", "simulated"),
             Figure(f"reductions after backprop, {name}", tail_ms, "ms", "simulated"),
         ]
     return Section(
@@ -162,7 +165,7 @@ def _ask_hidden(systems: dict[str, Scenario]) -> Section:
 
 
 def _ask_absorbed(systems: dict[str, Scenario]) -> Section:
-    """Compare the answer of each paused run's trace with the run that has no pause."""
+    """Compute the share of a pause that costs nothing: by a run without it, and by its trace."""
     figures: list[Figure] = []
     for case in CASES:
         quiet_system = systems[case.system]
@@ -172,11 +175,11 @@ def _ask_absorbed(systems: dict[str, Scenario]) -> Section:
         (answer,) = whatif(
             prepare(synthetic.generate(paused_system)), f"rank:{_PAUSED_RANK}=median"
         ).answers
-        absorbed_by_trace = 1 - (answer.before_ns - answer.after_ns) / pause_ns
-        absorbed = 1 - lost_ns / quiet_system.steps / pause_ns
+        share_by_trace = 1 - (answer.before_ns - answer.after_ns) / pause_ns
+        absorbed_share = 1 - lost_ns / quiet_system.steps / pause_ns
         figures += [
-            Figure(case.name, absorbed, "%", "simulated"),
-            Figure(f"{case.name}, by trace", absorbed_by_trace, "%", "simulated"),
+            Figure(case.name, absorbed_share, "%", "simulated"),
+            Figure(f"{case.name}, by trace", share_by_trace, "%", "simulated"),
         ]
     return Section(
         "What of a straggler's pause in backprop is absorbed, and does its trace say so?",
@@ -192,10 +195,11 @@ def _ask_gaps(systems: dict[str, Scenario]) -> Section:
     figures: list[Figure] = []
     for name, system in systems.items():
         reduced_ms = _simulate_reductions(system)
-        sizes = np.array(system.bytes_of_buckets, np.float64)
-        begin_ms, end_ms = _place_updates(reduced_ms, system.update_ms * sizes / sizes.sum())
-        computed_ms = _compute_ms(system)
-        step_ms = max(computed_ms, float(end_ms[-1]))
+        bucket_bytes = np.array(system.bytes_of_buckets, np.float64)
+        updates_ms = system.update_ms * bucket_bytes / bucket_bytes.sum()
+        begin_ms, end_ms = _schedule_updates(reduced_ms, updates_ms)
+        compute_ms = _sum_compute_ms(system)
+        step_ms = max(compute_ms, float(end_ms[-1]))
         gaps_ms = np.append(begin_ms[1:] - end_ms[:-1], step_ms - end_ms[-1] + begin_ms[0])
         figures += [
             Figure(f"first update of a step, {name}", float(begin_ms[0]), "ms", "simulated"),
@@ -214,8 +218,8 @@ def _ask_gaps(systems: dict[str, Scenario]) -> Section:
     )
 
 
-def _place_updates(reduced_ms: Floats, update_ms: Floats) -> tuple[Floats, Floats]:
-    """Return begin and end of updates, one after the other, each once its bucket is reduced."""
+def _schedule_updates(reduced_ms: Floats, update_ms: Floats) -> tuple[Floats, Floats]:
+    """Return begin and end of updates, ms, [bucket]: in turn, each once its bucket is reduced."""
     begin_ms, end_ms = np.empty_like(reduced_ms), np.empty_like(reduced_ms)
     free_ms = 0.0
     for bucket, ready_ms in enumerate(reduced_ms.tolist()):
@@ -232,15 +236,14 @@ def ask(trace: Trace) -> Section:
     """
     phases = accounting.run(trace)
     results = interleaving.run(Facts(trace, phases))
-    hidden = results.overlap["overlap"].drop_nulls()
-    if hidden.is_empty():
+    hidden_shares = results.overlap["overlap"].drop_nulls()
+    if hidden_shares.is_empty():
         raise UnusableInput(
             "This run has no reductions: expected one whose ranks record them "
             "('tracelens info' says what there is)."
         )
-    figures = [
-        _make_figure("communication hidden beside compute", float(hidden.to_numpy().mean()), "%")
-    ]
+    mean_share = float(hidden_shares.to_numpy().mean())
+    figures = [_make_figure("communication hidden beside compute", mean_share, "%")]
     gaps_ns = results.gaps.filter("within")["gap_ns"].to_numpy()
     if len(gaps_ns):
         longest_ms = float(gaps_ns.max()) / MILLISECOND
@@ -254,21 +257,20 @@ def ask(trace: Trace) -> Section:
 
 def _ask_straggler(trace: Trace, phases: Phases) -> Iterator[Figure]:
     """Yield the extra work of the slowest rank in a step, and the share of it that costs nothing."""
-    own_ns = phases.by_worker(phases.sum_time(*OWN_CATEGORIES)) / len(phases.steps)
-    slowest_row = int(own_ns.argmax())
-    if len(own_ns) < 2 or own_ns.max() * MIN_SHARE_DELAYED_TO_REPORT > own_ns.max() - np.median(
-        np.delete(own_ns, slowest_row)
-    ):
+    own_ns = phases.by_worker(phases.sum_time(*OWN_CATEGORIES)) / len(phases.steps)  # [rank]
+    slowest = int(own_ns.argmax())
+    if len(own_ns) < 2:
         return
-    delay_ns = float(own_ns.max() - np.median(np.delete(own_ns, slowest_row)))
+    delay_ns = float(own_ns[slowest] - np.median(np.delete(own_ns, slowest)))
+    if delay_ns < own_ns[slowest] * MIN_SHARE_DELAYED_TO_REPORT:
+        return
     ranks = dict(trace.workers.select("process", "rank").iter_rows())
-    rank = ranks[phases.pieces.processes[slowest_row]]
+    rank = ranks[phases.pieces.processes[slowest]]
     (answer,) = whatif(trace, f"rank:{rank}=median", phases=phases).answers
-    absorbed = 1 - (answer.before_ns - answer.after_ns) / delay_ns
-    yield _make_figure(
-        f"rank {rank} works longer than others, in a step", delay_ns / MILLISECOND, "ms"
-    )
-    yield _make_figure("absorbed of that", min(max(absorbed, 0.0), 1.0), "%")
+    absorbed_share = 1 - (answer.before_ns - answer.after_ns) / delay_ns
+    delay_ms = delay_ns / MILLISECOND
+    yield _make_figure(f"rank {rank} works longer than others, in a step", delay_ms, "ms")
+    yield _make_figure("absorbed of that", min(max(absorbed_share, 0.0), 1.0), "%")
 
 
 def _make_figure(name: str, value: float, unit: str) -> Figure:

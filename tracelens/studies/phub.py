@@ -47,11 +47,11 @@ def study() -> Study:
     alexnet = scenario_file.scenario(scenario_file.preset("alexnet"))
     nbytes, workers = float(sum(alexnet.variables)), alexnet.ranks
     compute_ms = alexnet.data_ms + alexnet.forward_ms + alexnet.backprop_ms
-    link = alexnet.link_gbytes_per_s * 1e6  # bytes / ms
-    one_way_ms = nbytes / link
+    bytes_per_ms = alexnet.link_gbytes_per_s * 1e6  # bytes / ms
+    one_way_ms = nbytes / bytes_per_ms
     quiet_system = replace(alexnet, steps=3, noise=0.0, spread=0.0)
     sections = (
-        _ask_arrangements(nbytes, workers, compute_ms, link),
+        _ask_arrangements(nbytes, workers, compute_ms, bytes_per_ms),
         Section(
             "How long is a step at best?",
             (
@@ -73,14 +73,17 @@ def study() -> Study:
     return Study("phub", PAPER, sections, _SOURCES)
 
 
-def _ask_arrangements(nbytes: float, workers: int, compute_ms: float, link: float) -> Section:
+def _ask_arrangements(
+    nbytes: float, workers: int, compute_ms: float, bytes_per_ms: float
+) -> Section:
+    """Compute the load of the busiest link for each arrangement of servers."""
     figures = []
-    for name, link_share in ARRANGEMENTS.items():
-        link_bytes = link_share(workers) * nbytes
+    for name, count_payloads in ARRANGEMENTS.items():
+        link_bytes = count_payloads(workers) * nbytes
         gbits_per_s = link_bytes * 8 / compute_ms / 1e6
         figures += [
             Figure(f"busiest link each way, {name}", link_bytes / 1e6, "MB", "assumed"),
-            Figure(f"time on it, {name}", link_bytes / link, "ms", "assumed"),
+            Figure(f"time on it, {name}", link_bytes / bytes_per_ms, "ms", "assumed"),
             Figure(f"bandwidth that hides it, {name}", gbits_per_s, "Gb/s", "assumed"),
         ]
     return Section(
@@ -95,11 +98,11 @@ def _ask_speedups(compute_ms: float, one_way_ms: float) -> Section:
     best_ms = max(compute_ms, one_way_ms)
     figures = []
     for name, (speedup, published) in _SPEEDUPS.items():
-        share = 2 * one_way_ms / (speedup * best_ms - compute_ms)
-        speedup_back = (compute_ms + 2 * one_way_ms / share) / best_ms
+        link_share = 2 * one_way_ms / (speedup * best_ms - compute_ms)
+        checked_speedup = (compute_ms + 2 * one_way_ms / link_share) / best_ms
         figures += [
-            Figure(f"share of the link that software reaches, {name}", share, "%", "assumed"),
-            Figure(f"speedup, {name}", speedup_back, "x", "consistency check", published),
+            Figure(f"share of the link that software reaches, {name}", link_share, "%", "assumed"),
+            Figure(f"speedup, {name}", checked_speedup, "x", "consistency check", published),
         ]
     overlap_speedup = (compute_ms + 2 * one_way_ms) / best_ms
     figures.append(Figure("speedup by overlap alone", overlap_speedup, "x", "assumed"))
@@ -124,7 +127,7 @@ def ask(trace: Trace) -> Section:
             f"and variables of several sizes. {error}"
         ) from None
     (answer,) = answers.answers
-    low_ms, high_ms = (end / MILLISECOND for end in answer.after_interval_ns)
+    low_ms, high_ms = (end_ns / MILLISECOND for end_ns in answer.after_interval_ns)
     figures = (
         Figure("step of the run given", answer.before_ns / MILLISECOND, "ms", "measured"),
         Figure("step with chunks, replayed", answer.after_ns / MILLISECOND, "ms", "measured"),

@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Served:
-    """Of a run with parameter servers: in what shares of a step what happens.
+    """Shares of the time of a run with parameter servers.
 
-    `hot` is the server that moves most bytes, `busy` how long it sends or receives, and `waiting` how
-    long workers, on average, neither load data nor compute.
+    `shard` is the server that moves most bytes, `busy_share` how long it sends or receives, and
+    `waiting_share` how long workers, on average, neither load data nor compute.
     """
 
-    hot: int
-    busy: float
-    waiting: float
+    shard: int
+    busy_share: float
+    waiting_share: float
 
     @property
     def hidden_share(self) -> float:
         """What share of the fullest server's work goes on while workers compute, at the least."""
-        return max(1 - self.waiting / self.busy, 0.0) if self.busy else 0.0
+        return max(1 - self.waiting_share / self.busy_share, 0.0) if self.busy_share else 0.0
 
 
-def served(trace: Trace) -> Served:
-    """Measure a trace.
+def measure_served(trace: Trace) -> Served:
+    """Measure how long the fullest server is at work, and how long workers wait.
 
     Raises:
         UnusableInput: its servers recorded no transfer, or its workers no step.
@@ -49,23 +49,20 @@ def served(trace: Trace) -> Served:
             "This run has no transfers of parameter servers, or no steps: expected one whose servers "
             "record what they receive and reply ('tracelens info' says what there is)."
         )
-    sums = transfers.group_by("shard").agg(pl.col("bytes").sum(), pl.len()).sort("bytes", "len")
-    hot = int(sums["shard"][-1])
-    hot_requests = transfers.filter(pl.col("shard") == hot).sort("start_ns")
-    job_length_ns = job_ns(trace)
-    return Served(
-        hot,
-        _measure_union(hot_requests["start_ns"].to_numpy(), hot_requests["end_ns"].to_numpy())
-        / job_length_ns,
-        1 - _measure_computing(trace) / (job_length_ns * trace.steps["process"].n_unique()),
-    )
+    shards = transfers.group_by("shard").agg(pl.col("bytes").sum(), pl.len()).sort("bytes", "len")
+    fullest_shard = int(shards["shard"][-1])
+    own = transfers.filter(pl.col("shard") == fullest_shard).sort("start_ns")
+    busy_ns = _measure_union(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+    job_length_ns, worker_count = job_ns(trace), trace.steps["process"].n_unique()
+    computing_share = _measure_computing(trace) / (job_length_ns * worker_count)
+    return Served(fullest_shard, busy_ns / job_length_ns, 1 - computing_share)
 
 
 def _measure_union(begin_ns: Ints, end_ns: Ints) -> float:
     """Measure the union of intervals that are sorted by begin, ns."""
-    reached_ns = np.maximum.accumulate(end_ns)
-    before_ns = np.concatenate([begin_ns[:1], reached_ns[:-1]])
-    return float(np.maximum(reached_ns - np.maximum(begin_ns, before_ns), 0).sum())
+    latest_end_ns = np.maximum.accumulate(end_ns)
+    previous_end_ns = np.concatenate([begin_ns[:1], latest_end_ns[:-1]])
+    return float(np.maximum(latest_end_ns - np.maximum(begin_ns, previous_end_ns), 0).sum())
 
 
 def _measure_computing(trace: Trace) -> float:

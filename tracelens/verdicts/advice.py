@@ -65,24 +65,24 @@ def advise(finding: Finding) -> str:
         )
     if finding.kind not in {"straggler", "slow_all", "slow_host", "data_stall"}:
         return KINDS[finding.kind].action
-    measured = (
-        _shared_core(evidence, ranks)
-        or _uneven_work(evidence, ranks)
-        or _slow_part(evidence, ranks)
+    advice = (
+        _advise_own_core(evidence, ranks)
+        or _advise_even_work(evidence, ranks)
+        or _advise_slow_part(evidence, ranks)
     )
-    if measured:
-        return measured
-    return _by_period(finding) or _by_phase(finding, ranks)
+    if advice:
+        return advice
+    return _advise_by_period(finding) or _advise_by_phase(finding, ranks)
 
 
-def _by_period(finding: Finding) -> str | None:
+def _advise_by_period(finding: Finding) -> str | None:
     """Advise on slow steps that keep a period; None where they keep none."""
     period = finding.evidence.get("period")
     if not period or finding.kind not in {"slow_all", "data_stall"}:
         return None
     if finding.kind == "slow_all":
         return _PERIODIC.format(period=period)
-    steps = fmt.series([str(one) for one in finding.evidence["first_slow_steps"]])
+    steps = fmt.series([str(step) for step in finding.evidence["first_slow_steps"]])
     return _PERIODIC_DATA.format(steps=steps, period=period)
 
 
@@ -91,47 +91,48 @@ def _name_ranks(finding: Finding) -> str:
     return fmt.listing("rank", finding.ranks) if finding.ranks else subject(finding) or "all ranks"
 
 
-def _shared_core(evidence: Mapping[str, Any], ranks: str) -> str | None:
-    """Return that ranks need a core of their own, where waiting for one explains the delay."""
-    wait = evidence.get("core_wait") or {}
-    explains = wait.get("explains") or 0.0
-    if explains < MIN_SHARE_OF_DELAY_EXPLAINED:
+def _advise_own_core(evidence: Mapping[str, Any], ranks: str) -> str | None:
+    """Advise to give ranks cores of their own; None unless waiting for one explains the delay."""
+    core_wait = evidence.get("core_wait") or {}
+    explained_share = core_wait.get("explains") or 0.0
+    if explained_share < MIN_SHARE_OF_DELAY_EXPLAINED:
         return None
+    waited, explained = fmt.percent(core_wait["share"]), fmt.percent(explained_share)
     return (
         f"Give {ranks} a core that nothing else uses (mpiexec -bind-to core, taskset): {ranks} waited "
-        f"for a core {fmt.percent(wait['share'])} of the time, which explains {fmt.percent(explains)} "
-        "of the delay."
+        f"for a core {waited} of the time, which explains {explained} of the delay."
     )
 
 
-def _uneven_work(evidence: Mapping[str, Any], ranks: str) -> str | None:
-    """Return that work is to be spread, where ranks have clearly more of it than their peers."""
-    work = {name: ratio for name, ratio in (evidence.get("work") or {}).items() if ratio}
-    if not work:
+def _advise_even_work(evidence: Mapping[str, Any], ranks: str) -> str | None:
+    """Advise to spread work evenly; None unless ranks have clearly more of it than their peers."""
+    ratios = {noun: ratio for noun, ratio in (evidence.get("work") or {}).items() if ratio}
+    noun = max(ratios, key=ratios.__getitem__, default=None)
+    if noun is None or ratios[noun] < MIN_WORK_RATIO_IF_UNEVEN:
         return None
-    name, ratio = max(work.items(), key=lambda entry: entry[1])
-    if ratio < MIN_WORK_RATIO_IF_UNEVEN:
-        return None
-    return f"Spread the {name} evenly: {ranks} had {ratio:.2f} times as many as the others."
+    return f"Spread the {noun} evenly: {ranks} had {ratios[noun]:.2f} times as many as the others."
 
 
-def _slow_part(evidence: Mapping[str, Any], ranks: str) -> str | None:
-    """Find which recorded part of the phase, or which place without a span, to look at."""
-    sections = evidence.get("parts") or []
-    if sections and sections[0]["name"] and sections[0]["share"] >= MIN_SHARE_OF_DELAY_IN_PART:
-        share = fmt.percent(min(sections[0]["share"], 1.0))
-        return f"Look at {sections[0]['name']} of {ranks}: {share} of the delay is there."
-    place = evidence.get("place")
-    if place and place["share"] >= MIN_SHARE_OF_DELAY_IN_PART:
-        between = Gap(**place).text
+def _advise_slow_part(evidence: Mapping[str, Any], ranks: str) -> str | None:
+    """Advise where to look: at a part of the phase, or at code without a span; None if unknown."""
+    largest_part = next(iter(evidence.get("parts") or []), None)
+    if (
+        largest_part
+        and largest_part["name"]
+        and largest_part["share"] >= MIN_SHARE_OF_DELAY_IN_PART
+    ):
+        share = fmt.percent(min(largest_part["share"], 1.0))
+        return f"Look at {largest_part['name']} of {ranks}: {share} of the delay is there."
+    gap = Gap(**evidence["place"]) if evidence.get("place") else None
+    if gap and gap.share >= MIN_SHARE_OF_DELAY_IN_PART:
         return (
-            f"Put the code of {ranks} {between} into a span (tl.span), or record with --sample: "
-            f"{fmt.percent(place['share'])} of the delay is there."
+            f"Put the code of {ranks} {gap.text} into a span (tl.span), or record with --sample: "
+            f"{fmt.percent(gap.share)} of the delay is there."
         )
     return None
 
 
-def _by_phase(finding: Finding, ranks: str) -> str:
+def _advise_by_phase(finding: Finding, ranks: str) -> str:
     """Advise where nothing more was measured than the phase and the steps."""
     if finding.kind == "data_stall":
         return KINDS["data_stall"].action

@@ -14,7 +14,7 @@ from tracelens.model import fmt
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Floats, Ints
+    from tracelens.arrays import Ints
     from tracelens.facts import Facts
     from tracelens.model.verdict import Ledger
 
@@ -32,48 +32,49 @@ def describe_awaited_rank(facts: Facts, ledger: Ledger) -> str:
     rank, share = ledger.awaited_rank, ledger.awaited_share
     if rank is None or share is None:
         return ""
-    how_much = "most of it" if share > MIN_SHARE_CALLED_MOST else fmt.percent(share)
-    return f"{how_much} for rank {rank}{_describe_delay(facts, rank)}"
+    share_text = "most of it" if share > MIN_SHARE_CALLED_MOST else fmt.percent(share)
+    return f"{share_text} for rank {rank}{_describe_delay(facts, rank)}"
 
 
 def _describe_delay(facts: Facts, rank: int) -> str:
+    """Describe in which phase, and in which steps if few, a rank takes longer than its peers.
+
+    Delays are of a phase, beyond the median rank, ns, [step].
+    """
     trace, phases, times = facts.trace, facts.phases, facts.compute_time.levelled
     column = times.ranks.index(rank)
     delays_ns = [
-        np.nan_to_num(phase_ns[:, column] - medians(phase_ns, axis=1), nan=0.0)
+        np.maximum(np.nan_to_num(phase_ns[:, column] - medians(phase_ns, axis=1), nan=0.0), 0.0)
         for phase_ns in times.own
     ]
     if not delays_ns:
         return ""
-    positive_ns = [np.maximum(phase_ns, 0.0) for phase_ns in delays_ns]
-    longest_phase = int(np.argmax([float(phase_ns.sum()) for phase_ns in positive_ns]))
-    phase, delay_ns = times.phases[longest_phase], positive_ns[longest_phase]
+    longest = int(np.argmax([float(phase_ns.sum()) for phase_ns in delays_ns]))
+    phase, delay_ns = times.phases[longest], delays_ns[longest]
     if delay_ns.sum() < len(times.steps):  # not a nanosecond per step
         return ", whose own time is no longer than that of the others"
-    is_few = find_few_outlying_steps(delay_ns) & (
-        delay_ns > delay_ns.max() / MAX_RATIO_OF_DELAYS_NAMED
-    )
-    if (
-        not is_few.any()
-        or delay_ns[is_few].sum() < MIN_SHARE_OF_DELAY_IN_FEW_STEPS * delay_ns.sum()
-    ):
+    min_delay_ns = delay_ns.max() / MAX_RATIO_OF_DELAYS_NAMED
+    is_few = find_few_outlying_steps(delay_ns) & (delay_ns > min_delay_ns)
+    few_delays_ns = delay_ns[is_few]
+    min_sum_ns = MIN_SHARE_OF_DELAY_IN_FEW_STEPS * delay_ns.sum()
+    if not len(few_delays_ns) or few_delays_ns.sum() < min_sum_ns:
         per_step = fmt.duration(float(delay_ns.sum()) / len(times.steps))
         return f" ({fmt.phase(phase)}: {per_step} per step beyond the others)"
-    steps, peers = times.steps[is_few], tuple(one for one in times.ranks if one != rank)
-    words = [fmt.phase(phase)]
+    steps, peers = times.steps[is_few], tuple(other for other in times.ranks if other != rank)
+    where = fmt.phase(phase)
     if phase == CATEGORIES[UNINSTRUMENTED]:
-        place = find_gap(phases, (rank,), peers, steps)
-        words += [place.text] if place and place.share >= MIN_SHARE_OF_DELAY_AT_PLACE else []
-    extra_ns = float(delay_ns[is_few].mean())
+        gap = find_gap(phases, (rank,), peers, steps)
+        where += f", {gap.text}" if gap and gap.share >= MIN_SHARE_OF_DELAY_AT_PLACE else ""
+    mean_ns = float(few_delays_ns.mean())
     culprit = sampled_code.find_in_ranks(
-        trace, phases, (rank,), peers, phase, steps=steps, extra_ns=extra_ns
+        trace, phases, (rank,), peers, phase, steps=steps, extra_ns=mean_ns
     )
     code = f", in {sampled_code.path_text(culprit.path)}" if culprit else ""
-    return f" ({', '.join(words)}: {_describe_steps(delay_ns, is_few, times.steps)}{code})"
+    return f" ({where}: {_describe_steps(mean_ns, steps)}{code})"
 
 
-def _describe_steps(delay_ns: Floats, is_few: Flags, steps: Ints) -> str:
-    """Return by how much it is later in which few steps."""
-    duration, named_steps = fmt.duration(float(delay_ns[is_few].mean())), steps[is_few].tolist()
-    each_of = "each of " if len(named_steps) > 1 else ""
-    return f"{duration} beyond the others in {each_of}{fmt.listing('step', named_steps)}"
+def _describe_steps(mean_delay_ns: float, steps: Ints) -> str:
+    """Describe the mean delay in a few steps."""
+    each_of = "each of " if len(steps) > 1 else ""
+    listed_steps = fmt.listing("step", steps.tolist())
+    return f"{fmt.duration(mean_delay_ns)} beyond the others in {each_of}{listed_steps}"

@@ -114,7 +114,7 @@ class Bottleneck:
 
     @property
     def headline(self) -> str:
-        """What to say first."""
+        """The verdict's first line, such as "BOUND BY communication: 60 % of the time"."""
         where = f", {self.where}" if self.where else ""
         base = "job" if self.cause == _LAST_RANKS else "time"
         limit = f"BOUND BY {self.cause}{where}: {fmt.percent(self.share)} of the {base}"
@@ -134,33 +134,27 @@ class Bottleneck:
 
 def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -> Bottleneck | None:
     """Find the bottleneck of a run without a fault; None where nearly all of the time is useful."""
-    shares, helping = _sum_by_cause(ledger, findings)
-    last_ranks = find_last_ranks(facts, shares[_LAST_RANKS] + ledger.unexplained)
-    if (
-        last_ranks and last_ranks.share < shares[_LAST_RANKS] / 2
-    ):  # compute time does not say what they wait for
-        last_ranks = None
+    share_by_cause, finding_by_cause = _sum_by_cause(ledger, findings)
+    waits_share = share_by_cause[_LAST_RANKS]
+    last_ranks = find_last_ranks(facts, waits_share + ledger.unexplained)
+    if last_ranks and last_ranks.share < waits_share / 2:
+        last_ranks = None  # compute time does not say what they wait for
     if last_ranks:
-        shares[_LAST_RANKS] = last_ranks.share
-    largest_saving = max(findings, key=_saving, default=None)
-    if (
-        largest_saving
-        and _saving(largest_saving) >= MIN_SHARE_OF_BOTTLENECK
-        and _saving(largest_saving) > max(shares.values())
-    ):
-        name = next(
-            (name for name, one in helping.items() if one is largest_saving),
-            _name_finding(largest_saving),
-        )
-        helping[name], shares[name] = largest_saving, _saving(largest_saving)
-    cause = max(shares, key=shares.__getitem__)
-    share, finding = shares[cause], helping.get(cause)
+        share_by_cause[_LAST_RANKS] = last_ranks.share
+    best = max(findings, key=_get_saving, default=None)
+    saving = _get_saving(best) if best else 0.0
+    if best and saving >= MIN_SHARE_OF_BOTTLENECK and saving > max(share_by_cause.values()):
+        causes = (cause for cause, finding in finding_by_cause.items() if finding is best)
+        cause = next(causes, _name_finding(best))
+        finding_by_cause[cause], share_by_cause[cause] = best, saving
+    cause = max(share_by_cause, key=share_by_cause.__getitem__)
+    share, finding = share_by_cause[cause], finding_by_cause.get(cause)
     if share < MIN_SHARE_OF_BOTTLENECK:
         if ledger.useful >= MIN_USEFUL_IF_HEALTHY:
             return None
         why = describe_share(facts, cause, share)
-        where_most = f"most of it {cause} ({fmt.percent(share)})"
-        return Bottleneck(_SEVERAL, sum(shares.values()), finding, why, where_most)
+        where = f"most of it {cause} ({fmt.percent(share)})"
+        return Bottleneck(_SEVERAL, sum(share_by_cause.values()), finding, why, where)
     where = _name_ranks(facts, _OF_RANKS[cause]) if cause in _OF_RANKS else ""
     why = first_sentence(finding) if finding else describe_share(facts, cause, share)
     if last_ranks and cause == _LAST_RANKS:
@@ -171,29 +165,32 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
 def _sum_by_cause(
     ledger: Ledger, findings: Sequence[Finding]
 ) -> tuple[dict[str, float], dict[str, Finding]]:
-    """Sum the losses of each known cause, and name the finding that would save most of it."""
-    shares: dict[str, float] = defaultdict(float)
-    helping: dict[str, Finding] = {}
+    """Return by cause the share that is lost to it, and the finding that would save most of it."""
+    share_by_cause: dict[str, float] = defaultdict(float)
+    finding_by_cause: dict[str, Finding] = {}
     for loss in ledger.losses:
         cause = _name_cause(loss, findings)
         if cause is None:
             continue
-        shares[cause] += loss.share
+        share_by_cause[cause] += loss.share
         if loss.finding is not None:
             finding = findings[loss.finding]
-            helping[cause] = max(helping.get(cause, finding), finding, key=_saving)
-    return shares, helping
+            best = finding_by_cause.get(cause, finding)
+            finding_by_cause[cause] = max(best, finding, key=_get_saving)
+    return share_by_cause, finding_by_cause
 
 
 def _name_ranks(facts: Facts, category: str) -> str:
-    """Name the ranks that have most of a category beyond the usual rank, if that is most of it."""
+    """Name the ranks that spend most on a category beyond the median rank; may be empty."""
     phases = facts.phases
-    spent_ns = phases.by_worker(phases.sum_time(category)).astype(np.float64)
-    beyond_ns = np.maximum(spent_ns - lower_medians(spent_ns), 0.0)
-    if not beyond_ns.any() or beyond_ns.sum() < MIN_SHARE_OF_CATEGORY_BEYOND_PEERS * spent_ns.sum():
+    times_ns = phases.by_worker(phases.sum_time(category)).astype(np.float64)
+    beyond_ns = np.maximum(times_ns - lower_medians(times_ns), 0.0)
+    if not beyond_ns.any() or beyond_ns.sum() < MIN_SHARE_OF_CATEGORY_BEYOND_PEERS * times_ns.sum():
         return ""
-    workers = np.flatnonzero(beyond_ns >= MIN_SHARE_OF_CATEGORY_OF_RANK_NAMED * beyond_ns.sum())
-    ranks = [phases.pieces.ranks[worker] for worker in workers.tolist()]
+    worker_indices = np.flatnonzero(
+        beyond_ns >= MIN_SHARE_OF_CATEGORY_OF_RANK_NAMED * beyond_ns.sum()
+    )
+    ranks = [phases.pieces.ranks[worker] for worker in worker_indices.tolist()]
     return f"mostly of {fmt.listing('rank', ranks)}"
 
 
@@ -207,7 +204,7 @@ def describe_share(facts: Facts, cause: str, share: float) -> str:
     )
 
 
-def _saving(finding: Finding) -> float:
+def _get_saving(finding: Finding) -> float:
     return finding.saving or 0.0
 
 

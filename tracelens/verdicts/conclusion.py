@@ -22,11 +22,7 @@ from tracelens.model.findings import first_sentence, rate_severity, subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict
 from tracelens.verdicts.advice import advise
 from tracelens.verdicts.awaited import describe_awaited_rank
-from tracelens.verdicts.causes import (
-    MIN_SHARE_OF_BOTTLENECK,
-    describe_share,
-    find_bottleneck,
-)
+from tracelens.verdicts.causes import MIN_SHARE_OF_BOTTLENECK, describe_share, find_bottleneck
 from tracelens.verdicts.recognised import find_gaps
 from tracelens.verdicts.tasks import measure_tasks
 
@@ -97,11 +93,11 @@ def conclude(
     scope = _describe_scope(facts, summary, ledger, notes, gaps_of_trace)
     faults = [finding for finding in findings if finding.category == "fault"]
     gaps = [gap for gap in gaps_of_trace if gap.decisive]
-    limiting = (fault for fault in faults if not KINDS[fault.kind].ends_job)
-    stopped = any(KINDS[fault.kind].ends_job for fault in faults)
-    no_rank_is_accused = all(KINDS[fault.kind].group == "trace" for fault in limiting)
-    if not stopped and (any(gap.voids_faults for gap in gaps) or (gaps and no_rank_is_accused)):
-        return _leave_open(trace, gaps, scope)
+    limiting_faults = (fault for fault in faults if not KINDS[fault.kind].ends_job)
+    job_has_ended = any(KINDS[fault.kind].ends_job for fault in faults)
+    accuses_no_rank = all(KINDS[fault.kind].group == "trace" for fault in limiting_faults)
+    if not job_has_ended and (any(gap.voids_faults for gap in gaps) or (gaps and accuses_no_rank)):
+        return _make_open_verdict(trace, gaps, scope)
     if faults:
         worst_fault = max(faults, key=lambda one: (KINDS[one.kind].ends_job, one.saving or 0.0))
         if worst_fault.saving is None or worst_fault.saving >= MIN_SAVING_OF_FAULT_IN_HEADLINE:
@@ -110,9 +106,9 @@ def conclude(
                 "fault", _name_fault(worst_fault), why, advise(worst_fault), scope, worst_fault.kind
             )
     bottleneck = find_bottleneck(facts, ledger, findings) if ledger else None
-    undecided = _find_indecision(facts, summary, ledger, bottleneck, findings)
-    if undecided:
-        return Verdict("inconclusive", *undecided, scope)
+    open_verdict = _find_indecision(facts, summary, ledger, bottleneck, findings)
+    if open_verdict:
+        return Verdict("inconclusive", *open_verdict, scope)
     assert ledger
     where = summary.selection_text and f" in {summary.selection_text}"
     if bottleneck:
@@ -131,23 +127,21 @@ def conclude(
 
 
 def _advise_if_healthy(findings: Sequence[Finding]) -> str:
-    """Advise where nothing must be fixed: the advice that gains most, if any gains."""
-    gains = [
-        one
-        for one in findings
-        if KINDS[one.kind].group != "trace" and (one.saving is None or one.saving > 0)
+    """Advise where nothing must be fixed: the finding that would save most, if any would."""
+    helpful = [
+        finding
+        for finding in findings
+        if KINDS[finding.kind].group != "trace" and (finding.saving is None or finding.saving > 0)
     ]
-    if not gains:
+    if not helpful:
         return "Nothing to fix: compare later runs with this one (tracelens serve A B)."
-    largest_gain = max(gains, key=lambda one: one.saving or 0.0)
-    gain = (
-        f"up to {fmt.percent(largest_gain.saving)}" if largest_gain.saving else "an unknown share"
-    )
-    return f"Nothing must be fixed; {gain} of the job could be saved. {advise(largest_gain)}"
+    best = max(helpful, key=lambda finding: finding.saving or 0.0)
+    saving_text = f"up to {fmt.percent(best.saving)}" if best.saving else "an unknown share"
+    return f"Nothing must be fixed; {saving_text} of the job could be saved. {advise(best)}"
 
 
 def _describe_short_run(summary: Summary, ledger: Ledger) -> tuple[str, str, str]:
-    """Return that one rank, or a few steps, show shares and no more: headline, why, action."""
+    """Return headline, why and action for one rank, or few steps: shares are known, and no more."""
     is_alone = summary.ranks_seen < 2
     amount = "one rank" if is_alone else fmt.count(summary.steps, "step")
     comparison = "compared with another" if is_alone else "compared over time"
@@ -168,7 +162,7 @@ def _find_indecision(
     bottleneck: Bottleneck | None,
     findings: Sequence[Finding],
 ) -> tuple[str, str, str] | None:
-    """Find the reason why a run without a fault cannot be judged: headline, why, action."""
+    """Return headline, why and action if a run without a fault cannot be judged, else None."""
     trace, phases = facts.trace, facts.phases
     if ledger is None:
         return _NO_STEPS
@@ -179,9 +173,9 @@ def _find_indecision(
             f"{ranks} ran, and no call of one to another is known.",
             "Record with the hooks of what they communicate with, or put calls into spans (tl.span).",
         )
-    held_up = _find_core_waits(findings) or _find_busy_machine(facts, ledger)
-    if held_up:
-        return held_up
+    busy_machine = _find_core_waits(findings) or _find_busy_machine(facts, ledger)
+    if busy_machine:
+        return busy_machine
     tasks = measure_tasks(trace, phases, facts.roles.server)
     if tasks and tasks.is_slower:
         return (
@@ -189,13 +183,16 @@ def _find_indecision(
             f"{fmt.capital(tasks.text)}.",
             _RECORD_TASKS,
         )
-    return _note_unknown_time(facts, ledger, bottleneck, tasks.text if tasks else None)
+    return _find_unknown_time(facts, ledger, bottleneck, tasks.text if tasks else None)
 
 
-def _note_unknown_time(
-    facts: Facts, ledger: Ledger, bottleneck: Bottleneck | None, tasks: str | None
+def _find_unknown_time(
+    facts: Facts, ledger: Ledger, bottleneck: Bottleneck | None, tasks_text: str | None
 ) -> tuple[str, str, str] | None:
-    """Return that too much of the time is not known, unless what is known takes more."""
+    """Return headline, why and action if too much of the time is not known, else None.
+
+    It is not too much if a known bottleneck takes more.
+    """
     uncovered, unexplained = ledger.share_of("uncovered"), ledger.unexplained
     is_known = unexplained < MOST_UNEXPLAINED and uncovered < MAX_UNCOVERED_IF_CONCLUSIVE
     if bottleneck and bottleneck.is_of_several_causes:
@@ -208,16 +205,16 @@ def _note_unknown_time(
         return _describe_uncovered(facts, ledger, uncovered)
     return (
         f"INCONCLUSIVE: {fmt.percent(unexplained)} of the time is lost, and nothing recorded says why",
-        _describe_unexplained(ledger, tasks or describe_awaited_rank(facts, ledger)),
-        _RECORD_TASKS if tasks else _RECORD[_find_largest_unexplained(ledger).category],
+        _describe_unexplained(ledger, tasks_text or describe_awaited_rank(facts, ledger)),
+        _RECORD_TASKS if tasks_text else _RECORD[_find_largest_unexplained(ledger).category],
     )
 
 
 def _describe_uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str, str, str]:
-    """Return that much of the time is in code that no span covers, and between what it lies."""
+    """Return headline, why and action for a `share` of the time in code that no span covers."""
     phases = facts.phases
-    place = find_gap(phases, tuple(phases.pieces.ranks), (), phases.steps)
-    where = f", {fmt.percent(place.share)} of it {place.text}" if place else ""
+    gap = find_gap(phases, tuple(phases.pieces.ranks), (), phases.steps)
+    where = f", {fmt.percent(gap.share)} of it {gap.text}" if gap else ""
     code = sampled_code.find_in_phase(
         facts.trace, phases, CATEGORIES[UNINSTRUMENTED], steps=phases.steps, extra_ns=0.0
     )
@@ -226,11 +223,11 @@ def _describe_uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str
         sentences.append(_describe_unexplained(ledger, describe_awaited_rank(facts, ledger)))
     if code:
         sentences.append(f"Most samples there: {path_text(code.path)}.")
-    place_text = place.text if place else "of all ranks"
+    gap_text = gap.text if gap else "of all ranks"
     return (
         f"INCONCLUSIVE: {fmt.percent(share)} of the time is uninstrumented{where}",
         " ".join(sentences),
-        f"Put the code {place_text} into a span (tl.span), or record with --sample.",
+        f"Put the code {gap_text} into a span (tl.span), or record with --sample.",
     )
 
 
@@ -240,44 +237,47 @@ def _describe_slow_tasks(tasks: Tasks) -> str:
 
 
 def _find_core_waits(findings: Sequence[Finding]) -> tuple[str, str, str] | None:
-    """Find a rank that is late because it waited for a core more than its peers."""
+    """Return headline, why and action if a rank was late as it waited for a core, else None."""
     core_wait_findings = [
-        one for one in findings if (one.evidence.get("core_wait") or {}).get("is_cause")
+        finding for finding in findings if (finding.evidence.get("core_wait") or {}).get("is_cause")
     ]
     if not core_wait_findings:
         return None
-    worst_finding = max(core_wait_findings, key=lambda one: one.saving or 0.0)
-    wait = worst_finding.evidence["core_wait"]
-    culprit, share = subject(worst_finding) or "ranks", fmt.percent(wait["share"])
+    worst_finding = max(core_wait_findings, key=lambda finding: finding.saving or 0.0)
+    core_wait = worst_finding.evidence["core_wait"]
+    culprit, share = subject(worst_finding) or "ranks", fmt.percent(core_wait["share"])
     headline = (
         f"INCONCLUSIVE: the machine was busy: {culprit} waited for a core {share} of the time"
     )
     reason = (
-        f"{_explain(worst_finding)} Waiting for a core explains {fmt.percent(wait['explains'])} of it; "
-        f"usual was {fmt.percent(wait['usual'])} of the time."
+        f"{_explain(worst_finding)} Waiting for a core explains "
+        f"{fmt.percent(core_wait['explains'])} of it; usual was {fmt.percent(core_wait['usual'])} "
+        "of the time."
     )
     return headline, reason, _RECORD_ALONE
 
 
 def _find_busy_machine(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | None:
-    """Return the verdict that ranks waited for cores too long to tell which one is slow."""
-    waited = _waited_for_cores(facts)
-    if waited is None:
+    """Return headline, why and action if waits for cores hide who is slow, else None."""
+    waited_text = _describe_core_waits(facts)
+    if waited_text is None:
         return None
-    headline = f"INCONCLUSIVE: the machine was busy: ranks waited for a core {waited} of the time"
-    awaited = describe_awaited_rank(facts, ledger)
-    certain = f" Waits between ranks are as recorded: {awaited}." if awaited else ""
-    return headline, f"{_BUSY_MACHINE}{certain}", _RECORD_ALONE
+    headline = (
+        f"INCONCLUSIVE: the machine was busy: ranks waited for a core {waited_text} of the time"
+    )
+    awaited_text = describe_awaited_rank(facts, ledger)
+    certain_text = f" Waits between ranks are as recorded: {awaited_text}." if awaited_text else ""
+    return headline, f"{_BUSY_MACHINE}{certain_text}", _RECORD_ALONE
 
 
-def _waited_for_cores(facts: Facts) -> str | None:
-    """Return for what share of the time ranks waited for cores, if it bounds the run."""
-    waited = facts.core_wait
-    return fmt.percent(waited) if waited is not None and is_busy(waited) else None
+def _describe_core_waits(facts: Facts) -> str | None:
+    """Return the share of the time that ranks waited for cores, as text, if it bounds the run."""
+    waited_share = facts.core_wait
+    return fmt.percent(waited_share) if waited_share is not None and is_busy(waited_share) else None
 
 
-def _leave_open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
-    """Return that the verdict is open, as something is missing in what was read, or not understood."""
+def _make_open_verdict(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
+    """Return the open verdict of a run of which something decisive is missing or not understood."""
     unknown_facts = fmt.series(list(dict.fromkeys(gap.unknown for gap in gaps)))
     missing = "; ".join(gap.missing for gap in gaps)
     in_format = f" In this {trace.recognition.format}: {missing}." if trace.recognition else ""
@@ -295,7 +295,7 @@ def _has_communication(trace: Trace, phases: Phases) -> bool:
 
 
 def _name_fault(finding: Finding) -> str:
-    """Name a fault as one would search for it, with its severity."""
+    """Return a headline for a fault: kind, culprit, phase and severity."""
     entry, culprit = KINDS[finding.kind], subject(finding)
     where = (
         f", {fmt.phase(finding.phase)}"
@@ -319,13 +319,13 @@ def _explain(finding: Finding) -> str:
 
 
 def _describe_larger_gain(fault: Finding, findings: Sequence[Finding]) -> str:
-    """Name the opportunity that saves much more than the fault; empty without one."""
+    """Name the opportunity that saves much more than the fault; empty if there is none."""
     opportunities = [finding for finding in findings if finding.category == "opportunity"]
     best = max(opportunities, key=lambda finding: finding.saving or 0.0, default=None)
     if best is None or not best.saving or fault.saving is None:
         return ""
-    min_gain = max(MIN_SHARE_OF_BOTTLENECK, MIN_RATIO_OF_GAIN_BESIDE_FAULT * fault.saving)
-    if best.saving < min_gain:
+    min_saving = max(MIN_SHARE_OF_BOTTLENECK, MIN_RATIO_OF_GAIN_BESIDE_FAULT * fault.saving)
+    if best.saving < min_saving:
         return ""
     gain = fmt.percent(best.saving)
     return f" More can be gained elsewhere: {KINDS[best.kind].name}, up to {gain} of the job."
@@ -336,21 +336,22 @@ def _find_largest_unexplained(ledger: Ledger) -> Loss:
     return max(unexplained, key=lambda loss: loss.share)
 
 
-def _describe_unexplained(ledger: Ledger, awaited: str) -> str:
-    """Describe the visible part of the unexplained loss, and the rank that was awaited."""
+def _describe_unexplained(ledger: Ledger, awaited_text: str) -> str:
+    """Describe the larger unexplained losses, and (`awaited_text`) for whom ranks waited."""
     losses = sorted(
-        (loss for loss in ledger.losses if loss.cause == "unexplained"), key=lambda one: -one.share
+        (loss for loss in ledger.losses if loss.cause == "unexplained"),
+        key=lambda entry: -entry.share,
     )
-    visible = [
+    loss_texts = [
         f"{fmt.percent(loss.share)} {_WAITED.get(loss.category, 'in code that no span covers')}"
         for loss in losses
         if loss.share >= MOST_UNEXPLAINED / 10
     ]
-    return "; ".join(filter(None, (fmt.capital(fmt.series(visible)), awaited))) + "."
+    return "; ".join(filter(None, (fmt.capital(fmt.series(loss_texts)), awaited_text))) + "."
 
 
 def _describe_largest_loss(ledger: Ledger) -> str:
-    """Return that nothing takes much of the time, and what takes most."""
+    """State that no cause takes much of the time, and which category takes most."""
     shares: dict[str, float] = defaultdict(float)
     for loss in ledger.losses:
         shares[loss.category] += loss.share
@@ -378,9 +379,9 @@ def _describe_scope(
         ranks = f"{summary.ranks_seen} of {summary.ranks_expected} ranks"
     shards = f", {fmt.count(summary.shards, 'PS shard')}" if summary.shards else ""
     selection = f" (only {summary.selection_text}, as asked)" if summary.selection_text else ""
-    lasted = f", {fmt.duration(job_ns(trace))}" if ledger else ""
-    startup = ledger.startup_ns if ledger else None
-    start_up_text = f"; start-up of {fmt.duration(startup)} apart" if startup else ""
+    length_text = f", {fmt.duration(job_ns(trace))}" if ledger else ""
+    startup_ns = ledger.startup_ns if ledger else None
+    startup_text = f"; start-up of {fmt.duration(startup_ns)} apart" if startup_ns else ""
     unknown_facts = []
     if trace.alignment.unaligned:
         unknown_facts.append("waits between hosts whose clocks are not aligned")
@@ -392,10 +393,12 @@ def _describe_scope(
         unknown_facts.append("what binds PS shards (no 'receive' spans)")
     if trace.parted:
         unknown_facts.append("waits for ranks that were left out")
-    waited = _waited_for_cores(facts)
-    if waited:
-        unknown_facts.append(f"who else is slow (ranks waited for a core {waited} of the time)")
+    waited_text = _describe_core_waits(facts)
+    if waited_text:
+        unknown_facts.append(
+            f"who else is slow (ranks waited for a core {waited_text} of the time)"
+        )
     unknown_facts += dict.fromkeys(gap.unknown for gap in gaps)
     missing = f"; not known: {fmt.series(unknown_facts)}" if unknown_facts else ""
     steps = fmt.count(summary.steps, "step")
-    return f"{ranks}{shards}, {steps}{lasted}{selection}{start_up_text}{missing}."
+    return f"{ranks}{shards}, {steps}{length_text}{selection}{startup_text}{missing}."

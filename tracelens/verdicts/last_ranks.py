@@ -36,50 +36,42 @@ class LastRanks:
     why: str
 
 
-def find_last_ranks(facts: Facts, waits: float) -> LastRanks | None:
+def find_last_ranks(facts: Facts, waits_share: float) -> LastRanks | None:
     """Measure the loss to ranks that are last in their steps; None where no rank waits for another.
 
-    `waits` is for how long ranks wait for each other, as a share of ranks x job time. No more is lost
-    than if one rank at a time had waited.
+    `waits_share` of ranks x job time ranks wait for each other. No more is lost than if one rank at
+    a time had waited.
     """
     times = facts.compute_time.levelled
-    spent_ns = np.nan_to_num(times.own, nan=0.0)
-    count = len(times.ranks)
-    if not spent_ns.size or count < 2 or not waits:
+    spent_ns = np.nan_to_num(times.own, nan=0.0)  # [phase, step, rank]
+    rank_count = len(times.ranks)
+    if not spent_ns.size or rank_count < 2 or not waits_share:
         return None
-    total_ns = spent_ns.sum(axis=0)
-    last_rank, rows = total_ns.argmax(axis=1), np.arange(len(total_ns))
-    lost_share = float((total_ns.max(axis=1) - lower_medians(total_ns)).sum()) / max(
-        job_ns(facts.trace), 1
-    )
-    delay_ns = np.array(
-        [
-            np.maximum(phase_ns[rows, last_rank] - lower_medians(phase_ns), 0.0)
-            for phase_ns in spent_ns
-        ]
-    )
+    total_ns = spent_ns.sum(axis=0)  # [step, rank]
+    step_count, last_column = len(total_ns), total_ns.argmax(axis=1)
+    lost_ns = float((total_ns.max(axis=1) - lower_medians(total_ns)).sum())
+    delays_ns = [
+        phase_ns[np.arange(step_count), last_column] - lower_medians(phase_ns)
+        for phase_ns in spent_ns
+    ]
+    delay_ns = np.maximum(np.array(delays_ns), 0.0)  # of the last rank, [phase, step]
     if not delay_ns.any():
         return None
-    by_phase, by_rank = (
-        delay_ns.sum(axis=1),
-        np.bincount(last_rank, delay_ns.sum(axis=0), minlength=count),
-    )
-    named_ranks = np.flatnonzero(by_rank >= MIN_SHARE_OF_DELAY_OF_RANK_NAMED * by_rank.sum())
-    counts = np.bincount(last_rank, minlength=count)
-    frequent_ranks = named_ranks[np.argsort(-counts[named_ranks], kind="stable")][
-        : fmt.MOST_LISTED
-    ].tolist()
-    phase = fmt.phase(times.phases[int(by_phase.argmax())])
-    ranks = [times.ranks[column] for column in named_ranks.tolist()]
-    mostly = f" (mostly {fmt.listing('rank', ranks)})" if 0 < len(ranks) < count else ""
-    rank_counts = fmt.series(
-        [f"rank {times.ranks[column]} in {counts[column]:,}" for column in frequent_ranks]
-        or ["another rank each time"]
-    )
-    extra = fmt.duration(float(by_phase.max()) / len(total_ns))
+    phase_delays_ns = delay_ns.sum(axis=1)
+    rank_delays_ns = np.bincount(last_column, delay_ns.sum(axis=0), minlength=rank_count)
+    min_delay_ns = MIN_SHARE_OF_DELAY_OF_RANK_NAMED * rank_delays_ns.sum()
+    columns = np.flatnonzero(rank_delays_ns >= min_delay_ns)
+    ranks = [times.ranks[column] for column in columns.tolist()]
+    times_last = np.bincount(last_column, minlength=rank_count)
+    most_often = columns[np.argsort(-times_last[columns], kind="stable")][: fmt.MOST_LISTED]
+    rank_texts = [f"rank {times.ranks[i]} in {times_last[i]:,}" for i in most_often.tolist()]
+    last_text = fmt.series(rank_texts or ["another rank each time"])
+    phase = fmt.phase(times.phases[int(phase_delays_ns.argmax())])
+    mostly = f" (mostly {fmt.listing('rank', ranks)})" if 0 < len(ranks) < rank_count else ""
+    extra = fmt.duration(float(phase_delays_ns.max()) / step_count)
     return LastRanks(
-        share=min(lost_share, waits * count),
+        share=min(lost_ns / max(job_ns(facts.trace), 1), waits_share * rank_count),
         where=f"{phase}{mostly}",
-        why=f"Last of {len(total_ns):,} steps was {rank_counts}; {phase} took {extra} longer there than "
+        why=f"Last of {step_count:,} steps was {last_text}; {phase} took {extra} longer there than "
         "on the usual rank.",
     )

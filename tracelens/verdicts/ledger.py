@@ -70,61 +70,47 @@ _ASK_WHY: Final = ("wait", "ps_queue", _UNINSTRUMENTED)  # what no category expl
 
 
 def measure(
-    facts: Facts,
-    findings: Sequence[Finding],
-    results: Mapping[str, Result],
+    facts: Facts, findings: Sequence[Finding], results: Mapping[str, Result]
 ) -> Ledger | None:
     """Account for all time that is not useful; None where no worker recorded a step."""
     trace, phases, roles, spent = facts.trace, facts.phases, facts.roles, facts.spent_time
     if trace.steps.is_empty():
         return None
-    total = trace.steps["process"].n_unique() * max(job_ns(trace), 1)
-    group_of = _find_peer_groups(trace, roles)
-    beyond_peers: dict[str, dict[int, float]] = {
-        name: dict(
-            zip(
-                phases.pieces.ranks,
-                _measure_beyond_peers(phases, name, group_of) / total,
-                strict=True,
-            )
-        )
-        for name in CATEGORIES
-        if name in _OWN_LOSSES and name in spent.lost
-    }
-    uncovered = sum(beyond_peers.get(_UNINSTRUMENTED, {}).values())
-    useful_share = int(sum_exactly(spent.useful_ns)) / total
-    lost_shares = {name: ns / total for name, ns in spent.lost.items()}
+    total_ns = trace.steps["process"].n_unique() * max(job_ns(trace), 1)
+    group_by_rank = _find_peer_groups(trace, roles)
+    beyond_peers: dict[str, dict[int, float]] = {}  # shares by category and rank
+    for name in CATEGORIES:
+        if name in _OWN_LOSSES and name in spent.lost:
+            rank_shares = _measure_beyond_peers(phases, name, group_by_rank) / total_ns
+            beyond_peers[name] = dict(zip(phases.pieces.ranks, rank_shares, strict=True))
+    uncovered_beyond_peers = sum(beyond_peers.get(_UNINSTRUMENTED, {}).values())
+    useful_share = int(sum_exactly(spent.useful_ns)) / total_ns
+    lost_shares = {name: time_ns / total_ns for name, time_ns in spent.lost.items()}
     lost_shares[_OUTSIDE] = 1.0 - useful_share - sum(lost_shares.values())
-    account = _Account(lost_shares, [], uncovered)
-    account.book("idle", spent.launching_ns / total, "launching")
+    account = _Account(lost_shares, [], uncovered_beyond_peers)
+    account.book("idle", spent.launching_ns / total_ns, "launching")
     queues = _find_queues(results)
-    at_shards = {
-        kind: {shard: ns / total for shard, ns in spent.items()}
+    queued_shares = {
+        kind: {shard: time_ns / total_ns for shard, time_ns in spent.items()}
         for kind, spent in (("", queues.at_work_ns), ("ps_uninstrumented", queues.held_ns))
     }
-    account.claim(findings, beyond_peers, at_shards)
-    account.book("wait", _find_bubble_ns(results) / total, "bubble")
-    account.book("wait", _measure_unasked_ns(phases, roles.server) / total, "known")
-    at_calls, at_servers = (
-        _find_waits_at_calls(results, phases),
-        _find_waits_at_servers(queues, phases),
-    )
-    accused = {
-        awaited_rank
-        for finding in findings
-        if finding.category == "fault"
-        for awaited_rank in finding.ranks
-    }
-    missing_share = max(queues.missing_ns / total - account.claimed_by_ranks(findings), 0.0)
-    for name, waits, awaited in (("wait", at_calls, 1.0), ("ps_queue", at_servers, missing_share)):
-        in_turns = waits.jitter(accused, group_of) if waits else 0.0
-        account.book(name, min(awaited, account.left[name]) * in_turns, "jitter")
+    account.claim(findings, beyond_peers, queued_shares)
+    account.book("wait", _find_bubble_ns(results) / total_ns, "bubble")
+    account.book("wait", _measure_unasked_ns(phases, roles.server) / total_ns, "known")
+    at_calls = _find_waits_at_calls(results, phases)
+    at_servers = _find_waits_at_servers(queues, phases)
+    faults = [finding for finding in findings if finding.category == "fault"]
+    accused_ranks = {rank for fault in faults for rank in fault.ranks}
+    push_share = max(queues.missing_ns / total_ns - account.sum_rank_claims(findings), 0.0)
+    for name, waits, max_share in (("wait", at_calls, 1.0), ("ps_queue", at_servers, push_share)):
+        jitter_share = waits.jitter(accused_ranks, group_by_rank) if waits else 0.0
+        account.book(name, min(max_share, account.remaining[name]) * jitter_share, "jitter")
     if trace.steps["step"].n_unique() >= MIN_STEPS_IF_SHARDS_ARE_JUDGED:
-        account.book("ps_queue", sum(at_shards[""].values()), "known")
+        account.book("ps_queue", sum(queued_shares[""].values()), "known")
     account.close()
-    of_pushes = queues.missing_ns > sum_exactly(phases.sum_time("ps_queue")) / 2
+    is_mostly_for_pushes = queues.missing_ns > sum_exactly(phases.sum_time("ps_queue")) / 2
     awaited_rank, awaited_share = _find_most_awaited(
-        at_calls or (at_servers if of_pushes else None)
+        at_calls or (at_servers if is_mostly_for_pushes else None)
     )
     return Ledger(
         useful=useful_share,
@@ -137,52 +123,55 @@ def measure(
 
 @dataclass(frozen=True)
 class _Account:
-    """What of each category's loss is `left` to be explained, as shares, and the losses that are.
+    """The share of each category's loss `remaining` to be explained, and explained `losses`.
 
-    `beyond_peers` is what of uncovered time ranks have beyond their peers.
+    `beyond_peers` is the share of uncovered time that ranks have beyond their peers.
     """
 
-    left: dict[str, float]
+    remaining: dict[str, float]
     losses: list[Loss]
     beyond_peers: float
 
     def book(self, category: str, share: float, cause: Cause) -> None:
         """Attribute up to `share` of a category's remaining loss to a cause."""
-        booked = min(share, self.left[category])
-        self.left[category] -= booked
-        self.losses.append(Loss(category, booked, cause))
+        booked_share = min(share, self.remaining[category])
+        self.remaining[category] -= booked_share
+        self.losses.append(Loss(category, booked_share, cause))
 
     def claim(
         self,
         findings: Sequence[Finding],
         beyond_peers: Mapping[str, Mapping[int, float]],
-        at_shards: Mapping[str, dict[int, float]],
+        queued_shares: Mapping[str, dict[int, float]],
     ) -> None:
-        """Explain what each finding does.
+        """Attribute losses to findings, in their order, each up to its cost; all are shares.
 
-        `at_shards` is what workers were queued in at each shard: for a kind of finding, or all others.
+        Args:
+            findings: In the order of the report.
+            beyond_peers: By category and rank, the time beyond the rank's peers.
+            queued_shares: By kind of finding ("" for all others) and shard, the time workers were
+                queued at the shard. Shards are removed once they are claimed.
         """
         for number, finding in enumerate(findings):
-            cost_left = (finding.saving if finding.cost is None else finding.cost) or 0.0
-            beyond_of_ranks = beyond_peers.get(finding.phase or "", {}) if finding.ranks else {}
-            own_claim = float(sum(beyond_of_ranks.get(rank, 0.0) for rank in finding.ranks))
-            if beyond_of_ranks and beyond_of_ranks.keys() <= {
-                *finding.ranks
-            }:  # no peers are left to compare with
-                own_claim = max(own_claim, finding.saving or 0.0)
+            remaining_cost = (finding.saving if finding.cost is None else finding.cost) or 0.0
+            share_by_rank = beyond_peers.get(finding.phase or "", {}) if finding.ranks else {}
+            own_share = float(sum(share_by_rank.get(rank, 0.0) for rank in finding.ranks))
+            has_no_peers = share_by_rank.keys() <= {*finding.ranks}
+            if share_by_rank and has_no_peers:
+                own_share = max(own_share, finding.saving or 0.0)
             for category in _list_explained_losses(finding):
-                is_own = bool(beyond_of_ranks) and category == finding.phase
-                limit = cost_left
-                if category == "ps_queue" and finding.shards:
-                    queued_at = at_shards.get(finding.kind, at_shards[""])
-                    limit = sum(queued_at.pop(shard, 0.0) for shard in finding.shards)
-                claim = min(self.left.get(category, 0.0), own_claim if is_own else limit)
-                if claim > 0:
-                    self.left[category] -= claim
-                    cost_left = max(cost_left - (0.0 if is_own else claim), 0.0)
-                    self.losses.append(Loss(category, claim, "finding", number))
+                is_own = bool(share_by_rank) and category == finding.phase
+                max_share = own_share if is_own else remaining_cost
+                if category == "ps_queue" and finding.shards and not is_own:
+                    share_by_shard = queued_shares.get(finding.kind, queued_shares[""])
+                    max_share = sum(share_by_shard.pop(shard, 0.0) for shard in finding.shards)
+                share = min(self.remaining.get(category, 0.0), max_share)
+                if share > 0:
+                    self.remaining[category] -= share
+                    remaining_cost = max(remaining_cost - (0.0 if is_own else share), 0.0)
+                    self.losses.append(Loss(category, share, "finding", number))
 
-    def claimed_by_ranks(self, findings: Sequence[Finding]) -> float:
+    def sum_rank_claims(self, findings: Sequence[Finding]) -> float:
         """Sum the queueing that findings without a shard claim: waits for their ranks."""
         return sum(
             loss.share
@@ -193,14 +182,15 @@ class _Account:
         )
 
     def close(self) -> None:
-        """Take what is left as explained by its category, as uncovered, or as unexplained."""
-        claimed = sum(loss.share for loss in self.losses if loss.category == _UNINSTRUMENTED)
-        if _UNINSTRUMENTED in self.left:
-            common = self.left[_UNINSTRUMENTED] - max(self.beyond_peers - claimed, 0.0)
-            self.book(_UNINSTRUMENTED, max(common, 0.0), "uncovered")
+        """Book the remainder as explained by its category, as uncovered, or as unexplained."""
+        claimed_share = sum(loss.share for loss in self.losses if loss.category == _UNINSTRUMENTED)
+        if _UNINSTRUMENTED in self.remaining:
+            unclaimed_share = max(self.beyond_peers - claimed_share, 0.0)
+            common_share = max(self.remaining[_UNINSTRUMENTED] - unclaimed_share, 0.0)
+            self.book(_UNINSTRUMENTED, common_share, "uncovered")
         self.losses.extend(
             Loss(name, share, "unexplained" if name in _ASK_WHY else "known")
-            for name, share in self.left.items()
+            for name, share in self.remaining.items()
         )
 
 
@@ -218,20 +208,20 @@ def _measure_unasked_ns(phases: Phases, server: int | None) -> float:
 
 
 def _find_peer_groups(trace: Trace, roles: Roles) -> dict[int, int]:
-    """Find which part each rank plays: its stage, or the same one for all who have no peer.
+    """Return the group of peers of each rank: its stage from 1 on, 0 for ranks without one.
 
-    A rank that serves the others is not their peer.
+    A rank that serves the others is not their peer: its group is -1.
     """
     ranks, stages = trace.workers["rank"].to_list(), roles.stages
     groups = [-1 if rank == roles.server else 0 for rank in ranks]
-    for number, members in enumerate(stages.members if stages else (), 1):
+    for stage, members in enumerate(stages.members if stages else (), 1):
         for rank in members.tolist() if len(members) > 1 else ():
-            groups[rank] = number
+            groups[rank] = stage
     return dict(zip(ranks, groups, strict=True))
 
 
 def _measure_beyond_peers(phases: Phases, category: str, group_of: Mapping[int, int]) -> Floats:
-    """Return each rank's time in a category beyond what is usual for its part, ns."""
+    """Return each rank's time in a category beyond the median of its group of peers, ns, [rank]."""
     spent_ns = phases.by_worker(phases.sum_time(category))
     groups = np.array([group_of[rank] for rank in phases.pieces.ranks])
     beyond_ns = np.zeros(len(spent_ns))
@@ -260,35 +250,35 @@ def _find_waits_at_calls(results: Mapping[str, Result], phases: Phases) -> Waits
     arrivals = results.get("arrivals")
     if not isinstance(arrivals, Arrivals) or arrivals.last.height < 2:
         return None
-    return _to_waits(arrivals.last["rank"], arrivals.alone, phases, "wait")
+    return _make_waits(arrivals.last["rank"], arrivals.alone, phases, "wait")
 
 
 def _find_waits_at_servers(queues: Queues, phases: Phases) -> Waits | None:
     """Measure how long each rank's push was the only one that was missing."""
     if len(queues.ranks) < 2:
         return None
-    return _to_waits(queues.ranks, queues.alone, phases, "ps_queue")
+    return _make_waits(queues.ranks, queues.alone, phases, "ps_queue")
 
 
-def _to_waits(ranks: Iterable[int], alone: pl.DataFrame, phases: Phases, category: str) -> Waits:
+def _make_waits(ranks: Iterable[int], alone: pl.DataFrame, phases: Phases, category: str) -> Waits:
     waited_ns = phases.by_step(phases.sum_time(category)).astype(np.float64)
     return Waits(tuple(ranks), alone, phases.steps, waited_ns)
 
 
 def _find_most_awaited(waits: Waits | None) -> tuple[int | None, float | None]:
-    """Return for which rank all others waited longest, and for what share of all such time."""
-    alone_ns = waits.by_rank if waits else np.zeros(0)
-    if waits is None or not alone_ns.any():
+    """Return the rank for which all others waited longest, and its share of all such waits."""
+    waits_ns = waits.by_rank if waits else np.zeros(0)
+    if waits is None or not waits_ns.any():
         return None, None
-    index = int(alone_ns.argmax())
-    return waits.ranks[index], float(alone_ns[index] / alone_ns.sum())
+    index = int(waits_ns.argmax())
+    return waits.ranks[index], float(waits_ns[index] / waits_ns.sum())
 
 
 def _measure_startup_ns(trace: Trace) -> int | None:
-    """Return the time from the first record of a worker to the first step."""
+    """Return the time from the first record of a worker to the first step; None = unknown."""
     if not trace.choice.is_all:
         return None
-    first_ns, begin_ns = trace.workers["first_ns"].min(), trace.steps["start_ns"].min()
-    if not isinstance(first_ns, int) or not isinstance(begin_ns, int):
+    first_record_ns, first_step_ns = trace.workers["first_ns"].min(), trace.steps["start_ns"].min()
+    if not isinstance(first_record_ns, int) or not isinstance(first_step_ns, int):
         return None
-    return max(begin_ns - first_ns, 0)
+    return max(first_step_ns - first_record_ns, 0)

@@ -29,40 +29,41 @@ if TYPE_CHECKING:
 
 def list_facts(trace: Trace) -> list[tuple[str, str]]:
     """List the facts of a trace as pairs of a subject and its description."""
-    recognised = trace.recognition.found if trace.recognition else ()
-    counts, timed = _count_spans(trace), select_timed_spans(trace)
+    reader_facts = trace.recognition.found if trace.recognition else ()
+    span_counts, device_spans = _count_spans(trace), select_timed_spans(trace)
     return [
-        *recognised,
-        ("ranks", _ranks(trace)),
-        ("groups", _groups(trace)),
-        ("steps", _steps(trace)),
-        ("collectives", _collectives(trace, counts)),
-        ("phases", _phases(counts)),
-        ("streams", _streams(trace, timed)),
-        *(("device", text) for text in _devices(trace, timed)),
+        *reader_facts,
+        ("ranks", _describe_ranks(trace)),
+        ("groups", _describe_groups(trace)),
+        ("steps", _describe_steps(trace)),
+        ("collectives", _describe_collectives(trace, span_counts)),
+        ("phases", _describe_phases(span_counts)),
+        ("streams", _describe_streams(trace, device_spans)),
+        *(("device", text) for text in _describe_devices(trace, device_spans)),
     ]
 
 
 def find_gaps(trace: Trace) -> tuple[Gap, ...]:
     """Find the gaps that the reader and the trace itself show."""
     if not trace.recognition:
-        return tuple(_undivided_phases(trace))
-    return (*_missing_ranks(trace), *trace.recognition.gaps)
+        return tuple(_find_undivided_phases(trace))
+    return (*_find_missing_ranks(trace), *trace.recognition.gaps)
 
 
-def _missing_ranks(trace: Trace) -> Iterator[Gap]:
-    present = trace.workers["rank"].to_list()
-    if trace.choice.ranks is None and len(present) < trace.expected_ranks:
-        verb = "is" if len(present) == 1 else "are"
+def _find_missing_ranks(trace: Trace) -> Iterator[Gap]:
+    """Yield a gap if fewer ranks are here than are expected."""
+    present_ranks = trace.workers["rank"].to_list()
+    if trace.choice.ranks is None and len(present_ranks) < trace.expected_ranks:
+        verb = "is" if len(present_ranks) == 1 else "are"
         yield Gap(
-            f"only {fmt.listing('rank', present)} of {trace.expected_ranks:,} {verb} here",
+            f"only {fmt.listing('rank', present_ranks)} of {trace.expected_ranks:,} {verb} here",
             "which rank others wait for",
             "Give the files of all ranks, in one folder.",
-            decisive=len(present) > 1,  # one rank shows where its own time goes
+            decisive=len(present_ranks) > 1,  # one rank shows where its own time goes
         )
 
 
-def _undivided_phases(trace: Trace) -> Iterator[Gap]:
+def _find_undivided_phases(trace: Trace) -> Iterator[Gap]:
     share = measure_undivided_share(trace)
     if share >= MOST_UNEXPLAINED:
         yield Gap(
@@ -73,36 +74,36 @@ def _undivided_phases(trace: Trace) -> Iterator[Gap]:
         )
 
 
-def _ranks(trace: Trace) -> str:
+def _describe_ranks(trace: Trace) -> str:
     workers = trace.workers
     hosts = fmt.count(workers["host"].n_unique(), "host")
     seen, expected = workers.height, trace.expected_ranks
     return f"{seen:,} of {expected:,} ({fmt.listing('rank', workers['rank'].to_list())}), {hosts}"
 
 
-def _groups(trace: Trace) -> str:
-    named = trace.communicators.select("name", pl.col("ranks").list.len().alias("size")).rows()
-    shown = [f"{name}: {fmt.count(size or 0, 'rank')}" for name, size in named[: fmt.MOST_LISTED]]
-    more = [f"{len(named) - fmt.MOST_LISTED} more"] if len(named) > fmt.MOST_LISTED else []
-    return "; ".join([*shown, *more]) or "none"
+def _describe_groups(trace: Trace) -> str:
+    groups = trace.communicators.select("name", pl.col("ranks").list.len().alias("size")).rows()
+    listed = [f"{name}: {fmt.count(size or 0, 'rank')}" for name, size in groups[: fmt.MOST_LISTED]]
+    return "; ".join([*listed, *_count_more(len(groups))]) or "none"
 
 
-def _steps(trace: Trace) -> str:
+def _describe_steps(trace: Trace) -> str:
+    """Return the number of steps ranks recorded, such as "10 to 12 a rank (steps 0-11)"."""
     if trace.steps.is_empty():
         return "none"
-    counts = trace.steps.group_by("process").len()["len"]
+    step_counts = trace.steps.group_by("process").len()["len"]
     first, last = trace.steps["step"].min(), trace.steps["step"].max()
     assert isinstance(first, int)
     assert isinstance(last, int)
-    least, most = counts.min(), counts.max()
-    a_rank = f"{most!s}" if least == most else f"{least!s} to {most!s}"
-    return f"{a_rank} a rank ({fmt.steps(first, last)})"
+    fewest, most = step_counts.min(), step_counts.max()
+    steps_per_rank = f"{most!s}" if fewest == most else f"{fewest!s} to {most!s}"
+    return f"{steps_per_rank} a rank ({fmt.steps(first, last)})"
 
 
 def _count_spans(trace: Trace) -> pl.DataFrame:
-    """Count how many spans of each `kind` and `op` there are, and how large those are that say it.
+    """Count spans, one row per `kind` and `op`: all, those with a size, and all bytes.
 
-    Sums of sizes are fractions: those of a run may exceed 64 bits.
+    Sums are floating-point numbers: those of a run may exceed 64 bits.
     """
     spans = trace.spans.select(
         pl.col("kind", "op").cast(pl.String), pl.col("bytes").cast(pl.Float64)
@@ -113,53 +114,57 @@ def _count_spans(trace: Trace) -> pl.DataFrame:
     return counts.sort(["spans", "op"], descending=[True, False]).collect()
 
 
-def _collectives(trace: Trace, counts: pl.DataFrame) -> str:
-    calls = counts.filter(pl.col("kind") == "reduction")
+def _describe_collectives(trace: Trace, span_counts: pl.DataFrame) -> str:
+    """List calls by operation, their bytes, and how many were matched between ranks."""
+    calls = span_counts.filter(pl.col("kind") == "reduction")
     if calls.is_empty():
         return "none"
     op = pl.col("op").fill_null("of unknown operation")
-    listed = ", ".join(f"{count:,} {name}" for name, count in calls.select(op, "spans").rows())
-    sized = calls["sized"].sum()
-    known = fmt.size(float(calls["size"].sum())) if sized else "no sizes"
-    if 0 < sized < calls["spans"].sum():
-        known += f" in the {sized:,} whose size is known"
-    matched = sum(grid.start_ns.shape[0] for grid in trace.calls)
-    several = trace.workers.height > 1 and calls["op"].is_in(list(COLLECTIVES)).any()
-    ties = f"; {fmt.count(matched, 'call')} matched between ranks" if several else ""
-    return f"{listed}; {known}{ties}"
+    calls_text = ", ".join(f"{count:,} {name}" for name, count in calls.select(op, "spans").rows())
+    sized_count = calls["sized"].sum()
+    size_text = fmt.size(float(calls["size"].sum())) if sized_count else "no sizes"
+    if 0 < sized_count < calls["spans"].sum():
+        size_text += f" in the {sized_count:,} whose size is known"
+    matched_count = sum(grid.start_ns.shape[0] for grid in trace.calls)
+    is_matchable = trace.workers.height > 1 and calls["op"].is_in(list(COLLECTIVES)).any()
+    matched = f"; {fmt.count(matched_count, 'call')} matched between ranks" if is_matchable else ""
+    return f"{calls_text}; {size_text}{matched}"
 
 
-def _phases(counts: pl.DataFrame) -> str:
-    kinds = set(counts["kind"])
+def _describe_phases(span_counts: pl.DataFrame) -> str:
+    kinds = set(span_counts["kind"])
     return ", ".join(fmt.phase(kind) for kind in OWN_KINDS if kind in kinds) or "none"
 
 
-def _streams(trace: Trace, timed: pl.DataFrame) -> str:
-    there = timed.group_by("process", "thread").agg(reduces=(pl.col("kind") == "reduction").mean())
-    if there.is_empty():
+def _describe_streams(trace: Trace, device_spans: pl.DataFrame) -> str:
+    """List streams by name, and what most of their spans are; `device_spans` has a row per span."""
+    communication_share = (pl.col("kind") == "reduction").mean()
+    streams = device_spans.group_by("process", "thread").agg(share=communication_share)
+    if streams.is_empty():
         return "none: no device is recorded"
-    named = there.join(trace.threads, on=["process", "thread"]).group_by("name").agg(
-        pl.col("reduces").mean()
-    ).sort("name")  # fmt: skip
-    shown = [
+    named_streams = streams.join(trace.threads, on=["process", "thread"]).group_by("name")
+    shares = named_streams.agg(pl.col("share").mean()).sort("name")
+    listed = [
         f"{name} ({'communication' if share > 0.5 else 'computation'})"
-        for name, share in named.head(fmt.MOST_LISTED).rows()
+        for name, share in shares.head(fmt.MOST_LISTED).rows()
     ]
-    more = [f"{named.height - fmt.MOST_LISTED} more"] if named.height > fmt.MOST_LISTED else []
-    return ", ".join([*shown, *more])
+    return ", ".join([*listed, *_count_more(shares.height)])
 
 
-def _devices(trace: Trace, timed: pl.DataFrame) -> list[str]:
-    """Measure how busy devices were: of each rank, or of the least and the most busy one."""
-    times = sorted(
-        measure_device_time(trace, timed), key=lambda one: one.busy_ns / max(one.job_ns, 1)
-    )
-    chosen = times if len(times) < 3 else [times[0], times[-1]]
-    return [_device(one) for one in chosen]
+def _count_more(count: int) -> list[str]:
+    return [f"{count - fmt.MOST_LISTED} more"] if count > fmt.MOST_LISTED else []
 
 
-def _device(one: DeviceTime) -> str:
-    text = f"rank {one.rank}: {one.shares.text} of {fmt.duration(one.job_ns)}"
-    if one.overlap is None:
+def _describe_devices(trace: Trace, device_spans: pl.DataFrame) -> list[str]:
+    """Describe how busy devices were: of each rank, or of the least and the most busy one."""
+    devices = measure_device_time(trace, device_spans)
+    ordered = sorted(devices, key=lambda device: device.busy_ns / max(device.job_ns, 1))
+    shown = ordered if len(ordered) < 3 else [ordered[0], ordered[-1]]
+    return [_describe_device(device) for device in shown]
+
+
+def _describe_device(device: DeviceTime) -> str:
+    text = f"rank {device.rank}: {device.shares.text} of {fmt.duration(device.job_ns)}"
+    if device.overlap is None:
         return text
-    return f"{text}; {fmt.percent(one.overlap)} of communication beside computation"
+    return f"{text}; {fmt.percent(device.overlap)} of communication beside computation"

@@ -100,21 +100,19 @@ def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     A fault without a saving is of the first kind. A fault comes before an opportunity because it is
     certain, and because an opportunity's saving is what could be had at best.
     """
-    ordered = list(findings)
+    candidates = list(findings)
 
     def order_of(finding: Finding) -> tuple[int, float]:
         if finding.category == "opportunity":
             return 2, -(finding.saving or 0.0)
         return (1, -finding.saving) if finding.saving is not None else (0, 0.0)
 
-    return tuple(sorted((f for f in ordered if not suppressed(f, ordered)), key=order_of))
+    kept = (finding for finding in candidates if not suppressed(finding, candidates))
+    return tuple(sorted(kept, key=order_of))
 
 
 def _run_plugins(trace: Trace, phases: Phases) -> tuple[dict[str, Result], list[Note]]:
-    """Run the analyses of other distributions: their results, and what failed.
-
-    Results are called as the entry points are, which name a function as `Analysis.run`.
-    """
+    """Run the analyses of plugins; return results by entry point, and notes on failures."""
     results: dict[str, Result] = {}
     notes = []
     for plugin in plugins.installed(plugins.ANALYSES):
@@ -135,13 +133,13 @@ def _run_plugins(trace: Trace, phases: Phases) -> tuple[dict[str, Result], list[
 
 
 def _note_unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Note the analyses that could not judge."""
-    ranks, servers = results["stragglers"], results["shards"]
-    statements = {
-        "unjudged": ranks.statement if isinstance(ranks, Stragglers) else None,
-        "unrecorded": servers.statement if isinstance(servers, Shards) else None,
+    """Return a note for each analysis that could not judge."""
+    stragglers, shards = results["stragglers"], results["shards"]
+    reason_by_kind = {
+        "unjudged": stragglers.statement if isinstance(stragglers, Stragglers) else None,
+        "unrecorded": shards.statement if isinstance(shards, Shards) else None,
     }
-    return tuple(Note("", sentence, kind) for kind, sentence in statements.items() if sentence)
+    return tuple(Note("", sentence, kind) for kind, sentence in reason_by_kind.items() if sentence)
 
 
 def _count_spans(trace: Trace, process: int) -> int:
@@ -152,8 +150,10 @@ def _count_spans(trace: Trace, process: int) -> int:
 
 
 def _summarise(trace: Trace, phases: Phases) -> Summary:
-    spans = sum(
-        phases.spans[p] if p in phases.spans else _count_spans(trace, p) for p in trace.source.parts
+    """Count ranks, servers, steps and spans; spans by the partition where it has them."""
+    span_count = sum(
+        phases.spans[process] if process in phases.spans else _count_spans(trace, process)
+        for process in trace.source.parts
     )
     shards = trace.shards.height
     return Summary(
@@ -161,7 +161,7 @@ def _summarise(trace: Trace, phases: Phases) -> Summary:
         ranks_seen=trace.workers.height,
         shards=shards,
         steps=trace.steps["step"].n_unique(),
-        spans=spans,
+        spans=span_count,
         dropped=trace.dropped,
         selected=None if trace.choice.is_all else trace.choice.texts,
     )

@@ -87,43 +87,51 @@ class Tasks:
 
 
 def measure_tasks(trace: Trace, phases: Phases, server: int | None) -> Tasks | None:
-    """Return the tasks of a run; None where no rank hands any out, or fewer than two take some."""
+    """Return how long each rank held tasks of `server`, the rank that hands them out.
+
+    None without such a rank, or if fewer than two ranks took tasks.
+    """
     if server is None:
         return None
-    messages = trace.sent.filter(pl.col("peer") == server).with_columns(
-        pl.col("op").cast(pl.String)
-    )
-    held_ns = {
-        int(rank): _measure_held_ns(trace, rows)
-        for (rank,), rows in messages.sort("start_ns").group_by("rank", maintain_order=True)
+    messages = trace.sent.filter(pl.col("peer") == server).sort("start_ns")
+    messages = messages.with_columns(pl.col("op").cast(pl.String))
+    held_ns_by_rank = {
+        int(rank): held_ns
+        for (rank,), rank_messages in messages.group_by("rank", maintain_order=True)
+        if len(held_ns := _measure_held_ns(trace, rank_messages))  # [task]
     }
-    held_ns = {rank: ns for rank, ns in sorted(held_ns.items()) if len(ns)}
-    if len(held_ns) < 2:
+    if len(held_ns_by_rank) < 2:
         return None
     blocked_ns = phases.by_worker(phases.sum_time("wait", "transfer"))
-    waited_ns = float(blocked_ns[list(phases.pieces.ranks).index(server)])
-    return Tasks(server, waited_ns / max(job_ns(trace), 1), held_ns)
+    server_wait_ns = float(blocked_ns[list(phases.pieces.ranks).index(server)])
+    wait_share = server_wait_ns / max(job_ns(trace), 1)
+    return Tasks(server, wait_share, dict(sorted(held_ns_by_rank.items())))
 
 
 def _measure_held_ns(trace: Trace, messages: pl.DataFrame) -> Ints:
-    """Return for how long one rank held each task, of its messages with the server."""
+    """Return for how long a rank held each task, ns, [task], by its messages with the server.
+
+    A task lasts from the end of a receive to the begin of the next send; tasks with a collective
+    call in them are left out.
+    """
     sends = pl.col("op") == "send"
-    moment = pl.when(sends).then("start_ns").otherwise("end_ns")
-    moments = messages.select("process", at=moment, sends=sends).drop_nulls("at").sort("at")
+    at_ns = pl.when(sends).then("start_ns").otherwise("end_ns")
+    moments = messages.select("process", at_ns=at_ns, sends=sends).drop_nulls("at_ns").sort("at_ns")
     if not moments.height:
         return np.zeros(0, np.int64)
-    moments_ns, is_send = moments["at"].to_numpy(), moments["sends"].to_numpy()
-    rows = np.flatnonzero(is_send[1:] & ~is_send[:-1])
-    received_ns, returned_ns = moments_ns[rows], moments_ns[rows + 1]
+    moments_ns, is_send = moments["at_ns"].to_numpy(), moments["sends"].to_numpy()
+    receive_rows = np.flatnonzero(is_send[1:] & ~is_send[:-1])
+    received_ns, sent_ns = moments_ns[receive_rows], moments_ns[receive_rows + 1]
     call_begins_ns = _list_call_begins(trace, int(moments["process"][0]))
-    is_alone = np.searchsorted(call_begins_ns, received_ns) == np.searchsorted(
-        call_begins_ns, returned_ns
-    )
-    return np.asarray((returned_ns - received_ns)[is_alone], np.int64)
+    calls_before = [
+        np.searchsorted(call_begins_ns, times_ns) for times_ns in (received_ns, sent_ns)
+    ]
+    has_no_call = np.equal(*calls_before)
+    return np.asarray((sent_ns - received_ns)[has_no_call], np.int64)
 
 
 def _list_call_begins(trace: Trace, process: int) -> Ints:
-    """Return when a process began collectives, ascending."""
+    """Return when a process began collectives, ns, ascending."""
     begins_ns = [
         grid.start_ns[grid.took_part[:, column], column]
         for grid in trace.calls

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from support.runs.damage import rewritten, written
 
-from tracelens.conversion.messages import BATCH, LEAD, messages, with_checksum
+from tracelens.conversion.messages import BATCH, LEAD, fill_in_checksum, messages
 from tracelens.distil.outline import OUTLINED
 from tracelens.errors import NotATrace
 from tracelens.memory import BoundedCache
@@ -113,7 +113,7 @@ def test_changed_bytes_with_right_checksums_are_read_as_arrow_reads_them(
         content[draw.randrange(*draw.choice(zones))] ^= 1 << draw.randrange(8)
         region = content[len(LEAD) : batch.end]
         try:
-            with_checksum(memoryview(region))
+            fill_in_checksum(memoryview(region))
         except (struct.error, ValueError):  # there is no place for one any more
             continue
         victim.write_bytes(content[: len(LEAD)] + region + content[batch.end :])

@@ -59,7 +59,7 @@ def test_passes_share_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [10, 40, 100])
 def test_no_more_is_known_than_there_is_room_for(rows: int) -> None:
     """What is too large is made each time; several that are too much together make room."""
-    cache = BoundedCache(rows=50)
+    cache = BoundedCache(max_rows=50)
     sets_made = []
 
     def make() -> int:
@@ -78,7 +78,7 @@ def test_no_more_is_known_than_there_is_room_for(rows: int) -> None:
 
 def test_arrays_that_may_change_are_not_known() -> None:
     """What is made of them is made each time."""
-    cache = BoundedCache(rows=50)
+    cache = BoundedCache(max_rows=50)
     array = np.zeros(3, np.int64)
     assert cache.get_or_make("sum", [array], lambda: int(array.sum())) == 0
     array += 1

@@ -21,9 +21,9 @@ from tracelens.conversion.messages import (
     LEAD,
     MAGIC,
     Message,
+    fill_in_checksum,
     footer_content,
     messages,
-    with_checksum,
 )
 from tracelens.schema import side
 
@@ -247,7 +247,7 @@ def _check_again(view: memoryview, begin: int, found: list[Message]) -> None:
     for message in found:
         if message.kind == BATCH:
             try:
-                with_checksum(view[begin : message.end])
+                fill_in_checksum(view[begin : message.end])
             except (struct.error, ValueError, StopIteration):
                 return
             begin = message.end

@@ -22,9 +22,9 @@ from tracelens.conversion.messages import (
     LEAD,
     MAGIC,
     NO_CHECKSUM,
+    add_blocks_to_footer,
+    fill_in_checksum,
     messages,
-    with_blocks,
-    with_checksum,
 )
 from tracelens.schema import side
 from tracelens.simulator.synthetic import Scenario, write
@@ -92,13 +92,15 @@ def checked_file(table: pa.Table, options: pa.ipc.IpcWriteOptions, rows: int | N
             written = bytearray(sink.getvalue())
             sink.seek(0)
             sink.truncate()
-            with_checksum(memoryview(written))
+            fill_in_checksum(memoryview(written))
             content += written
     content += sink.getvalue() if len(content) == len(LEAD) else END
     empty = io.BytesIO()
     pa.ipc.new_file(empty, table.schema).close()
     (size,) = struct.unpack("<i", empty.getvalue()[-10:-6])
-    footer = with_blocks(empty.getvalue()[-10 - size : -10], list(messages(memoryview(content))))
+    footer = add_blocks_to_footer(
+        empty.getvalue()[-10 - size : -10], list(messages(memoryview(content)))
+    )
     return bytes(content) + footer + struct.pack("<i", len(footer)) + MAGIC
 
 

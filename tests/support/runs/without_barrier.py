@@ -116,7 +116,10 @@ class _Run:
     def __init__(self, scenario: Scenario, *, own_link: bool) -> None:
         self.scenario, self.clock = scenario, _Clock()
         self.own = draw_compute_times(scenario)
-        self.service, self.wires = durations.services(scenario), durations.wires(scenario)
+        self.service, self.wires = (
+            durations.draw_services(scenario),
+            durations.draw_ns_per_byte(scenario),
+        )
         self.latency = scenario.latency_us * 1_000
         self.pieces = scenario.pieces
         shards = range(scenario.shards)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.conversion.columns import depths
+from tracelens.conversion.columns import count_depths
 from tracelens.model.trace import COMMUNICATOR_COLUMNS, THREAD_COLUMNS, Note
 from tracelens.readers.base import quoted
 from tracelens.readers.spans.rows import fitted
@@ -161,7 +161,7 @@ def _count_depths(spans: pl.DataFrame) -> pl.Series:
     process_bounds = np.flatnonzero(np.diff(spans["process"].to_numpy(), prepend=-1, append=-1))
     for first, last in pairwise(process_bounds):
         rows = slice(first, last)
-        depth[rows] = depths(threads[rows], start_ns[rows], end_ns[rows])
+        depth[rows] = count_depths(threads[rows], start_ns[rows], end_ns[rows])
     return pl.Series("depth", np.minimum(depth, _MOST_THREADS).astype(np.uint16))
 
 

@@ -87,7 +87,7 @@ class Tasks:
 
 
 def measure_tasks(trace: Trace, phases: Phases, server: int | None) -> Tasks | None:
-    """Return how long each rank held tasks of `server`, the rank that hands them out.
+    """Return the times that ranks held tasks of `server`, the rank that hands them out.
 
     None without such a rank, or if fewer than two ranks took tasks.
     """

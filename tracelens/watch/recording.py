@@ -226,7 +226,7 @@ class LiveRecording:
                 del self._open[origin]
 
     def _apply_opened(self, records: Records, origins: Iterable[int]) -> None:
-        rows = self._side.meanings.rows(records["definition"])
+        rows = self._side.meanings.find_rows(records["definition"])
         self._put_calls(records, rows, is_open=True)
         for origin, span in zip(origins, self._spans_of(records), strict=True):
             if span is not None:
@@ -236,7 +236,7 @@ class LiveRecording:
         self._note_progress(records["start_ns"], records, rows)
 
     def _apply_ended(self, records: Records) -> None:
-        rows = self._side.meanings.rows(records["definition"])
+        rows = self._side.meanings.find_rows(records["definition"])
         end_ns = np.abs(records["end_ns"])
         is_span = self._side.find_spans(records["definition"])
         self._put_calls(records, rows, is_open=False)

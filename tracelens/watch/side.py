@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.conversion.definitions import TYPES, UNKNOWN, meanings_of
+from tracelens.conversion.definitions import TYPES, UNKNOWN, tabulate_definitions
 from tracelens.errors import NotATrace
 from tracelens.schema.gate import open_regular
 from tracelens.schema.side import from_lines
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.arrays import Flags, Int8s, Int32s, UInt32s
-    from tracelens.conversion.definitions import Meanings
+    from tracelens.conversion.definitions import DefinitionTable
     from tracelens.schema.side import ClockReading, Communicator, Definition, Process
 
 __all__ = ["LiveSide"]
@@ -44,7 +44,7 @@ class LiveSide:
         self._process_line = b""
         self._rest = b""
         self._definitions: dict[int, Definition] = {}
-        self.meanings: Meanings = meanings_of(())
+        self.meanings: DefinitionTable = tabulate_definitions(())
         self.kinds: list[str] = []
         self.in_flight_threads: set[int] = set()
         self.communicators: dict[int, Communicator] = {}
@@ -81,17 +81,17 @@ class LiveSide:
             for definition in tables.definitions:
                 if isinstance(definition.id, int):
                     self._definitions.setdefault(definition.id, definition)
-            self.meanings = meanings_of(self._definitions.values())
+            self.meanings = tabulate_definitions(self._definitions.values())
             self.kinds = [str(word) for word in self.meanings.kind.words.to_pylist()]
 
     def find_spans(self, definition_ids: UInt32s) -> Flags:
         """Return True for each definition number that is one of spans."""
         if not len(definition_ids):
             return np.zeros(0, np.bool_)
-        rows = self.meanings.rows(definition_ids)
+        rows = self.meanings.find_rows(definition_ids)
         if (rows == UNKNOWN).any():
             self.read_on()
-            rows = self.meanings.rows(definition_ids)
+            rows = self.meanings.find_rows(definition_ids)
         return np.asarray(self.meanings.type[rows] == _SPAN)
 
     def definition_of(self, definition_id: int) -> Definition | None:

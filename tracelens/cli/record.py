@@ -180,7 +180,7 @@ def _parse_sampling(rate: int | None) -> dict[str, str]:
 
 
 def _begin_watch(folder: Path, on_alert: str | None) -> Looks:
-    """Return what looks at the job while we wait for it."""
+    """Start looking at the job in `folder`; `on_alert` is a command to run at each alert."""
     from tracelens.watch.alerts import AlertCommand
     from tracelens.watch.looks import Looks
 

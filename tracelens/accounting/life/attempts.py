@@ -103,7 +103,7 @@ def _begins_attempt(life: Life, lives: Sequence[Life]) -> bool:
 
 
 def wall_to_common_ns(trace: Trace, process: int) -> int | None:
-    """Return what to add to a wall time of a process's host to get a common time; None if not known."""
+    """Return the offset from a wall time of a process's host to common time; None if unknown."""
     rows = trace.clocks.filter(
         (pl.col("process") == process) & pl.col("wall_ns").is_not_null()
     ).select("monotonic_ns", "wall_ns")

@@ -49,7 +49,9 @@ def build_trace(
         )
         begin_ms = end_ms
         begins_ms.append(begin_ms)
-    read_steps = sorted({round(place * STEPS / readings) for place in range(readings + 1)})
+    read_steps = sorted(
+        {round(reading_index * STEPS / readings) for reading_index in range(readings + 1)}
+    )
     clocks = [
         {
             "process": rank,

@@ -87,8 +87,8 @@ def test_faults_are_the_planted_ones(run: str) -> None:
 def test_findings_are_in_order(run: str) -> None:
     """Faults come before opportunities, each by what fixing it saves."""
     found = report(RUNS[run][0]).findings
-    places = [(finding.category, -(finding.saving or 0.0)) for finding in found]
-    assert places == sorted(places)
+    order = [(finding.category, -(finding.saving or 0.0)) for finding in found]
+    assert order == sorted(order)
 
 
 def test_progress_is_told_to_the_end() -> None:

@@ -40,7 +40,7 @@ def test_waits_in_turns_are_jitter() -> None:
 @pytest.mark.parametrize("turns", [1, RANKS], ids=["one rank", "in turns"])
 def test_waits_in_few_steps_are_none(often: int, turns: int) -> None:
     """Whoever is late in them: by chance, that rank would be late by as much as it is."""
-    rare = {(place % turns, 20 * place): 500.0 for place in range(often)}
+    rare = {(number % turns, 20 * number): 500.0 for number in range(often)}
     found = jitter(waits(IN_TURNS | rare))
     usual, extra = 2.0 * STEPS, 500.0 * often
     assert found == pytest.approx(usual / (usual + extra), rel=0.05)

@@ -57,8 +57,8 @@ class Recorder:
             self.number, self.used = self.number + 1, 0
         return slot_address
 
-    def write(self, place: tuple[Path, int], content: bytes) -> None:
-        path, offset = place
+    def write(self, slot_address: tuple[Path, int], content: bytes) -> None:
+        path, offset = slot_address
         if path.exists():  # else it was removed, which a mapping does not notice
             with path.open("r+b") as file:
                 file.seek(offset)
@@ -75,8 +75,8 @@ class Recorder:
         if chance < 0.15:
             self.open.append(self.put(Slot(start_ns=start, definition=2, thread=thread)))
         elif chance < 0.3 and self.open:
-            place = self.open.pop(self.draw.randrange(len(self.open)))
-            self.write((place[0], place[1] + END_OFFSET), END.pack(self.tick()))
+            slot_address = self.open.pop(self.draw.randrange(len(self.open)))
+            self.write((slot_address[0], slot_address[1] + END_OFFSET), END.pack(self.tick()))
         elif chance < 0.4:
             self.put(Slot(start_ns=start, definition=3, thread=thread))
         elif chance < 0.45:

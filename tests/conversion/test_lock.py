@@ -15,9 +15,9 @@ from tracelens.errors import TraceNotFound
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A file to lock."""
-    place = tmp_path / "side.jsonl"
-    place.write_bytes(b"")
-    return place
+    path = tmp_path / "side.jsonl"
+    path.write_bytes(b"")
+    return path
 
 
 def test_one_at_a_time(file: Path) -> None:

@@ -73,9 +73,13 @@ def test_both_recordings_say_the_same(slow_ms: int, tmp_path: Path) -> None:
     assert stragglers[0] == stragglers[1] == ([((1,), "forward")] if slow_ms else [])
     # Issuing a call takes longer the busier the machine is: one point where it is idle (docs/kineto.md).
     for phase in ("forward", "backprop", "update"):
-        here, there = shares(recorded, phase), shares(profiles, phase)
-        allowed = np.maximum(CLOSE * here, 3 * POINT)
-        assert np.all(np.abs(there - here) <= allowed), (phase, here, there)
+        recorded_shares, profiled_shares = shares(recorded, phase), shares(profiles, phase)
+        allowed = np.maximum(CLOSE * recorded_shares, 3 * POINT)
+        assert np.all(np.abs(profiled_shares - recorded_shares) <= allowed), (
+            phase,
+            recorded_shares,
+            profiled_shares,
+        )
     hidden = [shares(trace) for trace in (recorded, profiles)]
     assert hidden[0] == pytest.approx(hidden[1], abs=3 * POINT)
     exposed = [shares(trace, "wait", "transfer") for trace in (recorded, profiles)]

@@ -75,12 +75,12 @@ def launches(frame: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([named_spans, queued]).rename({"lane": "tid"})
 
 
-def explained(place: Path) -> dict[str, Any]:
+def explained(path: Path) -> dict[str, Any]:
     tracelens = str(Path(sys.executable).with_name("tracelens"))
     command = [
         tracelens,
         "analyze",
-        str(place),
+        str(path),
         "--map",
         "kind:synchronize=wait",
         "--format",

@@ -78,9 +78,9 @@ def named_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def _bytes_of(place: Path) -> Iterator[bytes]:
+def _bytes_of(folder: Path) -> Iterator[bytes]:
     """Yield every file as it is, and every Arrow and Parquet file once more without compression."""
-    for file in [place] if place.is_file() else sorted(place.rglob("*")):
+    for file in [folder] if folder.is_file() else sorted(folder.rglob("*")):
         if file.is_file():
             yield file.name.encode()
             yield file.read_bytes()

@@ -20,11 +20,11 @@ from tracelens.model.trace import Trace
 IDS = ("traceId", "spanId", "parentSpanId")
 
 
-def parsed(trace: Trace, place: Path) -> list[tuple[int, Span]]:
+def parsed(trace: Trace, file: Path) -> list[tuple[int, Span]]:
     """Return the spans, each with the rank of its resource; unknown fields are errors."""
-    otlp.save(of_trace(trace), place)
+    otlp.save(of_trace(trace), file)
     spans = []
-    for line in place.read_text().splitlines():
+    for line in file.read_text().splitlines():
         message = json_format.Parse(json.dumps(_based(json.loads(line))), TracesData())
         for resource in message.resource_spans:
             known = {entry.key: entry.value for entry in resource.resource.attributes}

@@ -22,9 +22,9 @@ BASES_NS: Final = (1_795_000_000_000_000_000, 1_795_000_003_000_000_000)
 
 def entries(trace: tl.Trace, folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return the manifest, and its files by path."""
-    place = folder / "perfetto_manifest.json"
-    perfetto_manifest.save(of_trace(trace), place)
-    text = place.read_text()
+    file = folder / "perfetto_manifest.json"
+    perfetto_manifest.save(of_trace(trace), file)
+    text = file.read_text()
     assert text.replace(" ", "").replace("\n", "").startswith('{"perfetto_manifest"')
     manifest = json.loads(text)["perfetto_manifest"]
     assert manifest["version"] == 1

@@ -72,9 +72,9 @@ def test_documents_are_sound_before_they_are_changed(
     monkeypatch.setattr(changes, "damage", lambda content, _random: content)
     codes = set()
     for seed in range(4):
-        place = tmp_path / str(seed)
-        place.mkdir()
-        made = FORMATS[name](place, Random(seed))
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        made = FORMATS[name](folder, Random(seed))
         codes.add(main(["info", str(made.path), *made.options]))
         capsys.readouterr()
     assert 0 in codes

@@ -65,9 +65,13 @@ def test_each_variable_is_moved_whole_to_the_server_that_it_is_on(
 def test_both_ends_know_a_request(requests: pl.DataFrame) -> None:
     """But for those at the edges of the profiled window, which one side alone saw."""
     for asked, served in (("pull", "reply"), ("push", "receive"), ("push", "aggregate")):
-        here = requests.filter(op=asked).select("request", "shard", "bytes")
-        there = requests.filter(op=served).select("request", "shard", "bytes")
-        assert here.join(there, on=["request", "shard", "bytes"]).height > 0.9 * here.height > 50
+        asked_requests = requests.filter(op=asked).select("request", "shard", "bytes")
+        served_requests = requests.filter(op=served).select("request", "shard", "bytes")
+        assert (
+            asked_requests.join(served_requests, on=["request", "shard", "bytes"]).height
+            > 0.9 * asked_requests.height
+            > 50
+        )
 
 
 def test_gradients_are_added_up_and_applied_once(requests: pl.DataFrame) -> None:

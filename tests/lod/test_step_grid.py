@@ -12,9 +12,14 @@ def times(ranks: int = RANKS, steps: int = STEPS) -> Times:
     """Return times of about 1000 ns, half of it waiting; rank 7 enters at step 1000 + 13."""
     ns = np.full((2, steps, ranks), 500, np.uint32)
     ns[0] += np.random.default_rng(3).integers(0, 100, (ranks, steps), np.uint32).T
-    there = np.ones((steps, ranks), np.bool_)
+    is_present = np.ones((steps, ranks), np.bool_)
     return Times(
-        tuple(range(ranks)), tuple(range(1000, 1000 + steps)), ("backprop", "wait"), ns, there, 1e3
+        tuple(range(ranks)),
+        tuple(range(1000, 1000 + steps)),
+        ("backprop", "wait"),
+        ns,
+        is_present,
+        1e3,
     )
 
 

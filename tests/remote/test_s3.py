@@ -112,8 +112,8 @@ def test_a_file_without_a_summary(
     victim.write_bytes(victim.read_bytes()[:-100])
     assert read_end(victim) is None
     remote, local = (
-        json.loads(printed(capsys, "info", place, "--format", "json"))["processes"]
-        for place in (bucket.put(run, "cut"), run)
+        json.loads(printed(capsys, "info", address, "--format", "json"))["processes"]
+        for address in (bucket.put(run, "cut"), run)
     )
     assert remote == local
 

@@ -24,9 +24,9 @@ def test_the_end_of_the_name_is_the_format(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(to_otlp, "time_ns", lambda: 5)
-    place = tmp_path / f"report{suffix}"
-    report(SLOW).save(place)
-    text = place.read_text(encoding="utf-8")
+    file = tmp_path / f"report{suffix}"
+    report(SLOW).save(file)
+    text = file.read_text(encoding="utf-8")
     assert "Rank 2 is a straggler" in " ".join(text.split())
     if suffix != ".txt":  # which is as wide as the terminal otherwise
         assert text.rstrip() == report_format(FORMATS[suffix]).render(report(SLOW)).rstrip()

@@ -18,7 +18,9 @@ def test_the_verdict_comes_first() -> None:
     assert lines[0] == "Verdict  STRAGGLER rank 2, forward \N{MIDDLE DOT} moderate"
     names = [line.split("  ")[0] for line in lines if line and line[0].isalpha()]
     assert names[:5] == ["Verdict", "Why", "Next", "Scope", "Time"]
-    first = next(place for place, line in enumerate(lines) if line.startswith("1. Straggler: 5."))
+    first = next(
+        line_index for line_index, line in enumerate(lines) if line.startswith("1. Straggler: 5.")
+    )
     assert lines[first].endswith("%)")
     assert lines[first + 1].startswith(
         "   Rank 2 is a straggler in forward, steps 20\N{EN DASH}49: +3.01 ms per step (16 % of"

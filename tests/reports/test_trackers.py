@@ -54,8 +54,8 @@ def test_mlflow_stores_metrics_and_verdict(tmp_path: Path) -> None:
     """Metrics, the verdict and both files, in a store of files."""
     mlflow = pytest.importorskip("mlflow", reason="make test-trackers installs it")
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
-    place = (tmp_path / "artefacts").as_uri()
-    experiment = client.create_experiment("runs", artifact_location=place)
+    artefact_address = (tmp_path / "artefacts").as_uri()
+    experiment = client.create_experiment("runs", artifact_location=artefact_address)
     run = client.create_run(experiment)
     trackers.log_to_mlflow(report(SLOW), client, run.info.run_id, step=3)
     run_data = client.get_run(run.info.run_id).data

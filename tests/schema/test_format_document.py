@@ -87,8 +87,10 @@ def test_the_page_places_every_field_of_a_record() -> None:
     ]
     assert SLOT.names is not None
     assert SLOT.fields is not None
-    places = {name: SLOT.fields[name][:2] for name in SLOT.names}
-    assert documented == [(offset, kind.str[1:], name) for name, (kind, offset) in places.items()]
+    type_and_offset = {name: SLOT.fields[name][:2] for name in SLOT.names}
+    assert documented == [
+        (offset, kind.str[1:], name) for name, (kind, offset) in type_and_offset.items()
+    ]
 
 
 def test_the_page_places_every_field_of_a_header() -> None:

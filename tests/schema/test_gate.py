@@ -103,9 +103,9 @@ def test_what_is_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     descriptors_before = descriptors()
-    for place, kind in {tmp_path: "a folder", tmp_path / "pipe": "a named pipe"}.items():
+    for path, kind in {tmp_path: "a folder", tmp_path / "pipe": "a named pipe"}.items():
         with pytest.raises(NotATrace, match=rf"^it is {kind}, expected a regular file$"):
-            gate.open_regular(place)
+            gate.open_regular(path)
     with pytest.raises(NotATrace, match="it is a device, expected"):
         gate.contents(Path("/dev/zero"))
     with socket.socket(socket.AF_UNIX) as server:

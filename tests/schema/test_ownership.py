@@ -12,9 +12,9 @@ from tracelens.schema.ownership import MARKER_FILE, belongs_to, is_ours, mark
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder that was made just now."""
-    place = tmp_path / "folder"
-    place.mkdir()
-    return place
+    path = tmp_path / "folder"
+    path.mkdir()
+    return path
 
 
 def test_a_marked_folder_is_ours(folder: Path, tmp_path: Path) -> None:

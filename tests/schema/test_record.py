@@ -11,9 +11,18 @@ def test_a_record_is_64_bytes_at_known_offsets() -> None:
     fields = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
     packed = record.RECORD.pack(*fields)
     assert len(packed) == 64 == record.RECORD_BYTES
-    places = [(0, "q"), (8, "q"), (16, "q"), (24, "Q"), (32, "I"), (36, "i"), (40, "i"), (44, "i")]
-    places += [(48, "i"), (52, "H"), (54, "H"), (56, "H"), (58, "H"), (60, "I")]
-    read = tuple(struct.unpack_from(f"={kind}", packed, at)[0] for at, kind in places)
+    offsets_and_formats = [
+        (0, "q"),
+        (8, "q"),
+        (16, "q"),
+        (24, "Q"),
+        (32, "I"),
+        (36, "i"),
+        (40, "i"),
+        (44, "i"),
+    ]
+    offsets_and_formats += [(48, "i"), (52, "H"), (54, "H"), (56, "H"), (58, "H"), (60, "I")]
+    read = tuple(struct.unpack_from(f"={kind}", packed, at)[0] for at, kind in offsets_and_formats)
     assert read == fields
     assert record.END.unpack_from(packed, record.END_OFFSET) == (2,)
     assert record.VALUE_OFFSET == 24

@@ -38,8 +38,8 @@ def allreduce(ranks: Sequence[int], ready: int, number: int) -> list[dict[str, A
     shared = {"kind": "reduction", "op": "allreduce", "seq": number}
     name, end = f"group {ranks}", ready + len(ranks) * MS + WAY
     return [
-        span(rank, ready + place * MS, end, communicator=name, **shared)
-        for place, rank in enumerate(ranks)
+        span(rank, ready + index * MS, end, communicator=name, **shared)
+        for index, rank in enumerate(ranks)
     ]
 
 

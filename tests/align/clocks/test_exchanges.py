@@ -22,10 +22,15 @@ LEAD = 123 * MS  # of the clock that is to be tied
 MAPPED = ClockMap(uncertainty_ns=10)
 
 
-def exchange(true: int, there: int = 100, back: int = 100, **more: Any) -> dict[str, Any]:
+def exchange(sent_ns: int, there_ns: int = 100, back_ns: int = 100, **more: Any) -> dict[str, Any]:
     """Worker 1 asks server 0, in common time."""
-    arrived, returned = true + there, true + there + 50
-    found = {"sent": true, "arrived": arrived, "returned": returned, "answered": returned + back}
+    arrived, returned = sent_ns + there_ns, sent_ns + there_ns + 50
+    found = {
+        "sent": sent_ns,
+        "arrived": arrived,
+        "returned": returned,
+        "answered": returned + back_ns,
+    }
     return {"clock": 1, "peer": 0, "replied": True} | found | more
 
 

@@ -79,9 +79,9 @@ def test_sharp_ping_pong_removes_a_lasting_lag() -> None:
     unhelped = common.align(
         trace.with_(events=trace.events.with_columns(end_ns=lagging), clocks=trace.clocks.clear())
     )
-    here = trace.events.collect()["process"].is_in([2, 3]).to_numpy()
-    assert np.median(errors_ns(unhelped, noisy)[here]) > 0.7 * lag
-    assert np.median(errors_ns(aligned, noisy)[here]) < 0.25 * lag
+    is_lagging = trace.events.collect()["process"].is_in([2, 3]).to_numpy()
+    assert np.median(errors_ns(unhelped, noisy)[is_lagging]) > 0.7 * lag
+    assert np.median(errors_ns(aligned, noisy)[is_lagging]) < 0.25 * lag
 
 
 def test_clocks_without_any_tie_are_reported_as_unaligned() -> None:

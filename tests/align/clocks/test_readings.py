@@ -82,8 +82,8 @@ def test_uncertainty_covers_the_error(
 ) -> None:
     """Whatever the clocks do within the stated bound, and however wide some windows are."""
     truth = Truth(drift, wander, period, ahead)
-    moments, windows, places = (list(part) for part in zip(*readings, strict=True))
-    found_in = read_clock(truth, moments, windows, places)
+    moments, windows, shares = (list(part) for part in zip(*readings, strict=True))
+    found_in = read_clock(truth, moments, windows, shares)
     mapped = map_through(found_in)
     rounding = 300 * len(readings)
     # The last moment is the middle of a window, up to half of which the clock went on by itself.
@@ -108,16 +108,16 @@ def test_all_windows_together_are_sharper_than_each() -> None:
     """Many wide windows together bound the clock tightly, since it keeps its pace."""
     truth = Truth(drift_ppm=-8.0, wander_ppm=0.0, period_s=600, ahead_ns=0)
     draw = np.random.default_rng(5)
-    places = draw.uniform(0, 1, 300)
-    found_in = read_clock(truth, [1.0] * 300, [200_000] * 300, places.tolist())
+    shares = draw.uniform(0, 1, 300)
+    found_in = read_clock(truth, [1.0] * 300, [200_000] * 300, shares.tolist())
     assert error(truth, map_through(found_in), START, START + 300 * SECOND) < 40_000
 
 
-@pytest.mark.parametrize("places", [[0.0], [1.0], [0.3]])
-def test_a_single_reading_gives_an_offset(places: list[float]) -> None:
+@pytest.mark.parametrize("shares", [[0.0], [1.0], [0.3]])
+def test_a_single_reading_gives_an_offset(shares: list[float]) -> None:
     """One reading is an offset; the device's time is right to half of the window there."""
     truth = Truth(drift_ppm=0.0, wander_ppm=0.0, period_s=60, ahead_ns=123_456_789)
-    found_in = read_clock(truth, [0.0], [10_000], places)
+    found_in = read_clock(truth, [0.0], [10_000], shares)
     found = map_through(found_in)
     assert found.uncertainty_ns == 5_000
     assert error(truth, found, START, START + SECOND) <= 5_000

@@ -62,9 +62,9 @@ def wrong_by(found: ClockMap | None, drift_ppm: int = 0, times: list[int] = TRUE
 @pytest.mark.parametrize("ways", ["there", "back", "both"])
 def test_ping_pong_readings_of_either_side_tie_a_clock(ways: str, drift_ppm: int) -> None:
     """Whoever read it; with its drift, also beyond the readings."""
-    there = [forward(true, drift_ppm=drift_ppm) for true in TRUE[:9] if ways != "back"]
-    back = [backward(true, drift_ppm=drift_ppm) for true in TRUE[4:] if ways != "there"]
-    mapped = map_by_ping_pong(table(there), table(back), OTHER)
+    our_readings = [forward(true, drift_ppm=drift_ppm) for true in TRUE[:9] if ways != "back"]
+    other_readings = [backward(true, drift_ppm=drift_ppm) for true in TRUE[4:] if ways != "there"]
+    mapped = map_by_ping_pong(table(our_readings), table(other_readings), OTHER)
     assert wrong_by(mapped, drift_ppm) <= 2
     assert mapped is not None
     assert mapped.uncertainty_ns == 500 + 40

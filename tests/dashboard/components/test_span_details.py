@@ -127,8 +127,8 @@ def spans_led_to(page: Component) -> list[dict[str, int]]:
 def test_the_step_stands_beside_the_median() -> None:
     """Its length on this rank, on the median rank, and that of the median step of the run."""
     store = slow_rank()
-    place, _ = reduction(store, 0, 25)
-    page = described(store, *place)
+    position, _ = reduction(store, 0, 25)
+    page = described(store, *position)
     lengths = store.times.lengths_in(25)
     usual = [f"median {what}" for what in ("rank", "step")]
     assert all(word in page for word in ("Step 25", *usual))
@@ -165,9 +165,9 @@ def test_members_of_a_collective_are_listed_by_arrival() -> None:
     for one in led:
         hit = finding.hit_of(store, one, inside=True)
         assert hit is not None
-        there = store.event_at(*hit.position[:1], hit.position.track or 0, hit.position.at_ns)
-        assert there is not None
-        assert (there["kind"], there["seq"]) == ("reduction", event["seq"])
+        event_there = store.event_at(*hit.position[:1], hit.position.track or 0, hit.position.at_ns)
+        assert event_there is not None
+        assert (event_there["kind"], event_there["seq"]) == ("reduction", event["seq"])
 
 
 def test_of_many_members_the_last_the_first_and_the_own_one_are_listed() -> None:

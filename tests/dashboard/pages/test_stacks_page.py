@@ -75,7 +75,7 @@ def test_when_a_frame_ran_leads_to_its_spans() -> None:
     (heat,) = drawing.figure.data
     row = list(heat.y).index("rank 2 ")
     assert heat.z[row].max() > 0
-    assert sum(other.max() for place, other in enumerate(heat.z) if place != row) == 0
+    assert sum(other.max() for other_row, other in enumerate(heat.z) if other_row != row) == 0
     best = int(heat.z[row].argmax())
     point = axes.read_cell({"customdata": heat.customdata[row][best]})
     view = view_of(page._link_to_moment(sampled(), point))

@@ -46,8 +46,8 @@ def test_it_cannot_be_built(
 
 @pytest.mark.skipif(not NATIVE, reason="nothing compiled is looked for")
 def test_a_damaged_library_is_left_alone() -> None:
-    place = compiled._library_path()
-    place.parent.mkdir(parents=True)
-    place.write_bytes(b"\x7fELF, but no more")
+    path = compiled._library_path()
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\x7fELF, but no more")
     with pytest.warns(RuntimeWarning, match="compiled for this PyTorch cannot be used"):
         assert compiled.buckets() is None

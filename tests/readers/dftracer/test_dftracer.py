@@ -23,8 +23,8 @@ BEGIN_US: Final = 1_795_000_000_000_000
 
 def event(name: str = "read", cat: str = "POSIX", at: Any = 0, **facts: Any) -> dict[str, Any]:
     ts = BEGIN_US + at if isinstance(at, int) else at
-    place = {"id": 1, "name": name, "cat": cat, "pid": 7, "tid": 7, "ts": ts, "dur": 5, "ph": "X"}
-    return place | {"args": {"hhash": "f9ff", "ret": 4096}} | facts
+    fields = {"id": 1, "name": name, "cat": cat, "pid": 7, "tid": 7, "ts": ts, "dur": 5, "ph": "X"}
+    return fields | {"args": {"hhash": "f9ff", "ret": 4096}} | facts
 
 
 HOST: Final = {

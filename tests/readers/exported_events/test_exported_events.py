@@ -21,9 +21,9 @@ HEAD = '{"displayTimeUnit":"ns","otherData":{"written by": "TraceLens"'
 
 
 def exported(folder: Path, name: str = "jax") -> Path:
-    place = folder / "run.json"
-    perfetto.save(of_trace(sample_trace(name)), place)
-    return place
+    file = folder / "run.json"
+    perfetto.save(of_trace(sample_trace(name)), file)
+    return file
 
 
 def change_events(file: Path, change: dict[str, Any], events: int = 3) -> Path:
@@ -100,8 +100,8 @@ def test_events_that_cannot_be_are_counted(change: dict[str, Any], tmp_path: Pat
     ids=str,
 )
 def test_numbers_that_cannot_be_cost_themselves(own: dict[str, Any], tmp_path: Path) -> None:
-    place = change_events(exported(tmp_path), {"tracelens": own})
-    assert tl.open(place).workers.height == sample_trace("jax").workers.height
+    file = change_events(exported(tmp_path), {"tracelens": own})
+    assert tl.open(file).workers.height == sample_trace("jax").workers.height
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,9 @@ def test_what_cannot_be_is_left_out(case: str, tmp_path: Path, healthy: Report) 
 def test_kernels_of_several_branches_may_outlast_others(tmp_path: Path) -> None:
     """Where many do, as in graphs that run side by side on a stream, none is left out."""
     graph = [
-        event("kernel", "branch", BEGIN_US + 100 * n + 5 * place, lasts, 9, device=0, stream=9)
+        event("kernel", "branch", BEGIN_US + 100 * n + 5 * index, lasts, 9, device=0, stream=9)
         for n in range(20)
-        for place, lasts in enumerate((40.0, 5.0, 5.0, 5.0, 5.0))
+        for index, lasts in enumerate((40.0, 5.0, 5.0, 5.0, 5.0))
     ]
 
     def make(rank: int) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_kernels_of_several_branches_may_outlast_others(tmp_path: Path) -> None:
 def lose_kernels(profile: dict[str, Any], rank: int, first: int = 12) -> None:
     """Leave out the kernels of rank 0 from a step on, as a full buffer does."""
     lost = (
-        {10 * step + place + 1 for step in range(first, 20) for place in range(4)}
+        {10 * step + kernel_index + 1 for step in range(first, 20) for kernel_index in range(4)}
         if rank == 0
         else ()
     )

@@ -28,9 +28,9 @@ def mutated(content: bytes, seed: int) -> bytes:
     luck = random.Random(seed)
     changed = bytearray(content)
     for _ in range(luck.choice((1, 2, 8, 64))):
-        place = luck.randrange(16 if luck.random() < 0.98 else 0, len(changed))
-        flipped = changed[place] ^ (1 << luck.randrange(8))
-        changed[place] = luck.choice((0, 255, luck.randrange(256), flipped))
+        offset = luck.randrange(16 if luck.random() < 0.98 else 0, len(changed))
+        flipped = changed[offset] ^ (1 << luck.randrange(8))
+        changed[offset] = luck.choice((0, 255, luck.randrange(256), flipped))
     if luck.random() < 0.1:
         del changed[luck.randrange(len(changed)) :]
     if luck.random() < 0.1:

@@ -193,18 +193,18 @@ def test_several_archives_in_a_folder_are_a_question(tmp_path: Path) -> None:
 
 def test_a_pipe_in_the_archive_is_not_waited_for(tmp_path: Path) -> None:
     anchor = write(tmp_path / "run", training(2, 2))
-    place = anchor.parent / "traces/1.evt"
-    place.unlink()
-    os.mkfifo(place)
+    event_file = anchor.parent / "traces/1.evt"
+    event_file.unlink()
+    os.mkfifo(event_file)
     with pytest.raises(NotATrace, match="named pipe"):
         Otf2Reader().read(anchor)
 
 
 def test_a_link_out_of_the_archive_is_not_followed(tmp_path: Path) -> None:
     anchor = write(tmp_path / "run", training(2, 2))
-    place = anchor.parent / "traces/1.evt"
-    place.rename(tmp_path / "1.evt")
-    place.symlink_to(tmp_path / "1.evt")
+    event_file = anchor.parent / "traces/1.evt"
+    event_file.rename(tmp_path / "1.evt")
+    event_file.symlink_to(tmp_path / "1.evt")
     with pytest.raises(NotATrace, match="link out of the trace"):
         Otf2Reader().read(anchor)
 

@@ -197,9 +197,9 @@ def test_readers_agree_on_whose_a_file_is(tmp_path: Path) -> None:
     write(Scenario(ranks=1, steps=3), tmp_path / "native")
     (tmp_path / "events.csv").write_text(SMALL)
     table_of(simulated(SLOW)).write_ipc(tmp_path / "events.arrow")
-    places = [tmp_path / "native", *(tmp_path / "native").iterdir(), tmp_path / "events.csv"]
-    for place in places:
-        assert [reader.sniff(place) for reader in READERS].count(True) == 1
+    paths = [tmp_path / "native", *(tmp_path / "native").iterdir(), tmp_path / "events.csv"]
+    for path in paths:
+        assert [reader.sniff(path) for reader in READERS].count(True) == 1
     first = next(reader for reader in READERS if reader.sniff(tmp_path / "events.arrow"))
     assert first.name == "table of spans"
 

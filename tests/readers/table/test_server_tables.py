@@ -41,8 +41,8 @@ def worker_step(rank: int, step: int, begin: int) -> list[Row]:
 
 
 def service(rank: int, shard: int, step: int, begin: int, length: int) -> Row:
-    place = {"rank": rank, "shard": shard, "step": step}
-    return {"kind": "ps_service", "start_us": begin, "dur_us": length, **place}
+    fields = {"rank": rank, "shard": shard, "step": step}
+    return {"kind": "ps_service", "start_us": begin, "dur_us": length, **fields}
 
 
 def columns(rows: list[Row]) -> dict[str, list[Any]]:

@@ -86,8 +86,8 @@ def run_script(smoke: Smoke, trace: Path) -> subprocess.CompletedProcess[str]:
     words = [str(trace) if word == TRACE else word for word in smoke.arguments.split()]
     return run_command(
         [sys.executable, str(BENCHMARKS / f"{smoke.script}.py"), "--quick", *words],
+        {"PYTHONPATH": IMPORT_PATH},
         exit_code=None,
-        PYTHONPATH=IMPORT_PATH,
     )
 
 

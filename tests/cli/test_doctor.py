@@ -33,7 +33,8 @@ def test_a_machine_that_can_record(tmp_path: Path, capsys: Output) -> None:
 def test_the_recorder_in_python_is_noted(tmp_path: Path) -> None:
     """It works, at a higher cost, so it is no problem."""
     done = run_command(
-        [sys.executable, "-m", "tracelens", "doctor", "--out", str(tmp_path)], TRACELENS_NATIVE="0"
+        [sys.executable, "-m", "tracelens", "doctor", "--out", str(tmp_path)],
+        {"TRACELENS_NATIVE": "0"},
     )
     (line,) = (line for line in done.stdout.splitlines() if " recorder " in line)
     assert line.startswith("note")

@@ -28,7 +28,8 @@ def explained(folder: Path, command: Sequence[str], *options: str) -> tuple[tl.R
     """Record a run, and return its report and what `record` printed."""
     tracelens = str(Path(sys.executable).with_name("tracelens"))
     done = run_command(
-        [tracelens, "record", *options, "--out", str(folder), "--", *command], OMP_NUM_THREADS="1"
+        [tracelens, "record", *options, "--out", str(folder), "--", *command],
+        {"OMP_NUM_THREADS": "1"},
     )
     return tl.analyze(tl.open(folder)), done.stderr
 

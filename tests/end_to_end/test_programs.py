@@ -29,7 +29,7 @@ DDP_STEPS, DDP_BUCKETS = 4, 1
 def run(command: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a user does, and wait for it."""
     return run_command(
-        command, exit_code=None, OMP_NUM_THREADS="1", MASTER_PORT=free_port(), **variables
+        command, {"OMP_NUM_THREADS": "1", "MASTER_PORT": free_port(), **variables}, exit_code=None
     )
 
 

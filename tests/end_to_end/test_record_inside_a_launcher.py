@@ -21,7 +21,7 @@ TORCHRUN = Path(sys.executable).with_name("torchrun")
 def _run(launcher: Sequence[object], folder: Path, *training: object) -> str:
     """Start ranks that are each recorded by a recorder of their own; return the recorders' output."""
     command = [*launcher, *record_command("--out", folder, "--", *training, f"--steps={STEPS}")]
-    done = run_command(list(map(str, command)), OMP_NUM_THREADS="1")
+    done = run_command(list(map(str, command)), {"OMP_NUM_THREADS": "1"})
     return done.stderr
 
 

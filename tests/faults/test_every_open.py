@@ -66,7 +66,8 @@ def test_every_format_is_opened_by_the_gate(verbs: tuple[str, ...], tmp_path: Pa
         asked = [*verbs, *(["index"] if subject.is_ours and verbs == VERBS else [])]
         runs.append(((str(run), str(place)), str(tmp_path / f"{name}.parquet"), asked))
     done = run_command(
-        [sys.executable, "-c", WATCHED, json.dumps(runs)], XDG_CACHE_HOME=str(tmp_path / "cache")
+        [sys.executable, "-c", WATCHED, json.dumps(runs)],
+        {"XDG_CACHE_HOME": str(tmp_path / "cache")},
     )
     seen = json.loads(done.stdout)
     by_gate = {file for module, file, _, _ in seen if module == "schema/gate.py"}

@@ -22,8 +22,8 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     rooms = [str(ROOT / room) for room in (".", "instrument", "dashboard", "tests")]
     return run_command(
         [sys.executable, "-m", "support.hostile", *words],
+        {"PYTHONPATH": ":".join(rooms)},
         exit_code=None,
-        PYTHONPATH=":".join(rooms),
     )
 
 

@@ -33,7 +33,7 @@ def _python(
     path = os.pathsep.join(map(str, (AUTOLOAD, *behind) if ours else behind))
     recording = {"TRACELENS_DIR": "unused", "TRACELENS_HOOKS": "1", "PYTHONPATH": path}
     return run_command(
-        [python, "-c", code], exit_code=None, cwd=AUTOLOAD.root, **recording | dict(variables)
+        [python, "-c", code], recording | dict(variables), exit_code=None, cwd=AUTOLOAD.root
     )
 
 

@@ -125,5 +125,5 @@ def _script(code: str, trace: Path) -> Path:
 
 
 def _run(command: list[str], trace: Path) -> str:
-    done = run_command(command, cwd=trace.parent, TRACELENS_DIR=str(trace))
+    done = run_command(command, {"TRACELENS_DIR": str(trace)}, cwd=trace.parent)
     return done.stdout

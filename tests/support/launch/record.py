@@ -23,7 +23,7 @@ def run_record(
 ) -> subprocess.CompletedProcess[str]:
     """Run `tracelens record` with these arguments and wait for it."""
     return run_command(
-        record_command(*arguments), exit_code=None, cwd=cwd, OMP_NUM_THREADS="1", **variables
+        record_command(*arguments), {"OMP_NUM_THREADS": "1", **variables}, exit_code=None, cwd=cwd
     )
 
 

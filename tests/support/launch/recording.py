@@ -20,7 +20,7 @@ from tracelens.conversion.segments import decode
 from tracelens.schema.side import SideTables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
             str(Path(sys.executable).with_name("tracelens")),
             *("record", "--no-verdict", "--out", str(folder), "--", *command),
         ],
-        OMP_NUM_THREADS="1",
+        {"OMP_NUM_THREADS": "1"},
     )
     return tl.open(folder)
 
@@ -97,18 +97,18 @@ def clean_environment(**variables: str) -> dict[str, str]:
 
 def run_command(
     command: Sequence[object],
+    variables: Mapping[str, str] | None = None,
     *,
     exit_code: int | None = 0,
-    cwd: Path | None = None,
-    **variables: str,
+    cwd: Path | str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a clean environment; fail with its errors on any other exit code.
+    """Run a command in a clean environment plus `variables`; fail on any other exit code.
 
     `exit_code` None accepts every exit code.
     """
     done = subprocess.run(
         [*map(str, command)],
-        env=clean_environment(**variables),
+        env=clean_environment(**variables or {}),
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -122,5 +122,5 @@ def run_command(
 def run_child(code: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process of its own, in a clean environment, and wait for it."""
     return run_command(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], **variables
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], variables
     )

@@ -28,4 +28,4 @@ def run_ranks(
     Warnings are errors in the ranks, too: nothing that we do may make a user's program warn.
     """
     where = {} if trace is None else {"TRACELENS_DIR": str(trace)}
-    return run_command(command, OMP_NUM_THREADS="1", **where, **variables)
+    return run_command(command, {"OMP_NUM_THREADS": "1", **where, **variables})

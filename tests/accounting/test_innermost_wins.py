@@ -16,7 +16,9 @@ LENGTH = 60
 
 
 @st.composite
-def nested(draw: st.DrawFn, first: int = 0, last: int = LENGTH, depth: int = 0) -> list[Any]:
+def draw_nested_spans(
+    draw: st.DrawFn, first: int = 0, last: int = LENGTH, depth: int = 0
+) -> list[Any]:
     """Draw spans side by side within bounds, each with spans inside."""
     rows = []
     next_start = first
@@ -26,7 +28,7 @@ def nested(draw: st.DrawFn, first: int = 0, last: int = LENGTH, depth: int = 0) 
         kind = draw(st.sampled_from(OWN_KINDS))
         rows.append(span(0, kind, start, end, name=f"{kind}@{depth}", depth=depth))
         if depth < 3:
-            rows += draw(nested(first=start, last=end, depth=depth + 1))
+            rows += draw(draw_nested_spans(first=start, last=end, depth=depth + 1))
         next_start = end + 1
     return rows
 
@@ -52,4 +54,4 @@ def test_each_nanosecond_belongs_to_the_innermost_span(examples: int) -> None:
         labels = cut.explode("at").sort("at").select(pl.col("category", "name").cast(pl.String))
         assert labels.rows() == [by_hand(rows, at) for at in range(LENGTH)]
 
-    check_examples(check, examples, nested())
+    check_examples(check, examples, draw_nested_spans())

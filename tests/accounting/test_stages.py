@@ -22,7 +22,7 @@ RANKS, STAGES = 64, pipeline.STAGES[64]
 
 
 @cache
-def recording(*, by_stage: bool = True) -> Recording:
+def record_pipeline(*, by_stage: bool = True) -> Recording:
     setting = Setting(RANKS, 8, 8, "mild", "lognormal", 0)
     case = kinds_of_pipelines.staged(kinds_of_ranks.nothing, by_stage=by_stage)(setting)
     return case.recording
@@ -35,7 +35,7 @@ def stages_of(trace: Trace) -> Stages | None:
 @pytest.mark.parametrize("by_stage", mark_slow([True, False], quick=[True]))
 def test_stages_of_a_pipeline_are_found(*, by_stage: bool) -> None:
     """Found by the communicators of replicas, or by the order of messages."""
-    stages = stages_of(recording(by_stage=by_stage).trace())
+    stages = stages_of(record_pipeline(by_stage=by_stage).trace())
     assert stages is not None
     assert stages.stage.tolist() == [rank * STAGES // RANKS for rank in range(RANKS)]
     assert len(set(stages.chain.tolist())) == RANKS // STAGES
@@ -43,7 +43,7 @@ def test_stages_of_a_pipeline_are_found(*, by_stage: bool) -> None:
 
 def test_a_communicator_of_first_and_last_stage_joins_none() -> None:
     """As of embeddings that both share: its ranks are in one chain."""
-    run = recording()
+    run = record_pipeline()
     replica_events = run.events.filter(pl.col("communicator") == pipeline.replicas(0)).head(0)
     ends = [rank for rank in range(RANKS) if rank % 16 == 0 and rank // 16 in {0, STAGES - 1}]
     rows = run.events.filter(
@@ -92,7 +92,7 @@ def test_work_that_is_handed_on_makes_stages() -> None:
 
 
 def test_ranks_that_send_nothing_are_all_peers() -> None:
-    trace = recording().trace()
+    trace = record_pipeline().trace()
     events = trace.events.filter(pl.col("op").is_in(["send", "recv"]).not_().fill_null(value=True))
     assert stages_of(trace.with_(events=events)) is None
 

@@ -15,7 +15,7 @@ from tracelens.verdicts.report import analyze
 STEPS = 40
 
 
-def broken_off(rank: int, step: int) -> Trace:
+def break_off_rank(rank: int, step: int) -> Trace:
     """A run in which one rank dies in backprop; the others end waiting for it in the reduction."""
     trace = generate(Scenario(ranks=4, steps=STEPS, overlap=False, seed=3))
     events = trace.events.collect()
@@ -35,7 +35,7 @@ def broken_off(rank: int, step: int) -> Trace:
 
 def test_the_rank_that_died_is_named_with_what_it_was_in() -> None:
     """Of four ranks that broke off, the first finding is the one that died, its phase and step."""
-    finding = analyze(broken_off(rank=2, step=33)).findings[0]
+    finding = analyze(break_off_rank(rank=2, step=33)).findings[0]
     assert (finding.kind, finding.category) == ("truncated_trace", "fault")
     assert (finding.ranks, finding.phase, finding.steps) == ((2,), "backprop", (33, 33))
     assert finding.saving is None

@@ -22,14 +22,17 @@ def on_device(scenario: Scenario) -> Scenario:
     return replace(scenario, on_device=True)
 
 
-def interleaving(scenario: Scenario) -> Interleaving:
+def measure_interleaving(scenario: Scenario) -> Interleaving:
     return cast("Interleaving", report(scenario).results["interleaving"])
 
 
 @pytest.mark.parametrize("scenario", [OVERLAPPED, BLOCKING, TWO_HOSTS])
 def test_overlap_is_that_of_the_streams(scenario: Scenario) -> None:
     """What is hidden, waited for and transferred; the hosts, which only queue, look different."""
-    threads, devices = interleaving(scenario).overlap, interleaving(on_device(scenario)).overlap
+    threads, devices = (
+        measure_interleaving(scenario).overlap,
+        measure_interleaving(on_device(scenario)).overlap,
+    )
     for name in ("hidden_ns", "wait_ns", "transfer_ns", "backprop_ns"):
         assert devices[name].to_list() == pytest.approx(threads[name].to_list(), abs=NOISE_NS), name
     assert devices["overlap"].to_list() == pytest.approx(threads["overlap"].to_list(), abs=0.01)

@@ -14,7 +14,7 @@ STALLED = np.arange(14, STEPS, 10)  # ten of a hundred steps after the warm-up
 NOISE = np.resize([-0.10, -0.07, -0.03, 0.0, 0.03, 0.07, 0.10], STEPS)  # of a step
 
 
-def loading(deviations: float) -> ComputeTime:
+def load_data_noisily(deviations: float) -> ComputeTime:
     """Let all ranks load data in half of a step; some steps stand out by these deviations."""
     data = (0.5 + NOISE) * STEP_NS
     data[STALLED] = np.inf
@@ -38,7 +38,7 @@ def loading(deviations: float) -> ComputeTime:
 @pytest.mark.parametrize(("deviations", "found"), [(5.9, False), (6.1, True)])
 def test_steps_slow_on_all_ranks(deviations: float, found: bool) -> None:  # noqa: FBT001
     """Where loading varies a lot, that is far more than a fifth of a step, and noise all the same."""
-    own = loading(deviations)
+    own = load_data_noisily(deviations)
     job = int(STEPS * STEP_NS)
     said = stalls.find_slow_steps(own, 0, np.zeros(STEPS, np.bool_), job, None)
     assert bool(said) == found

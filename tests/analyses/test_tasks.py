@@ -16,7 +16,7 @@ MS = 10**6
 MESSAGE = MS // 10
 
 
-def handed_out(
+def hand_out_tasks(
     lengths: list[int], count: int, *, last: int = 0, unasked: bool = False
 ) -> list[dict[str, Any]]:
     """Let rank 0 hand out tasks, which take worker r `lengths[r - 1]` ms, the last one `last` more.
@@ -62,7 +62,7 @@ def handed_out(
 
 def pool(lengths: list[int], count: int, *more: dict[str, Any], **how: Any) -> Trace:
     """Return a run of it, with some spans more."""
-    rows = [*handed_out(lengths, count, **how), *more]
+    rows = [*hand_out_tasks(lengths, count, **how), *more]
     ordered = sorted(rows, key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
     return prepare(trace_of(ordered, ranks=len(lengths) + 1))
 

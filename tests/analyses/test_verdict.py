@@ -18,7 +18,9 @@ from tracelens.verdicts.report import analyze
 MS = 10**6
 
 
-def concluded(*losses: Loss, useful: float = 0.5, findings: tuple[Finding, ...] = ()) -> Verdict:
+def conclude_losses(
+    *losses: Loss, useful: float = 0.5, findings: tuple[Finding, ...] = ()
+) -> Verdict:
     """Return the verdict on a healthy run with these losses."""
     run = trace(RUNS["healthy"][0])
     summary = report(RUNS["healthy"][0]).summary
@@ -53,7 +55,7 @@ def test_a_run_that_loses_a_tenth_to_one_cause_is_bound_by_it(
     category: str, bound: str, share: float
 ) -> None:
     """It has no fault, but is not called healthy; the line below says what to do."""
-    verdict = concluded(
+    verdict = conclude_losses(
         Loss("data", 0.02, "known"), Loss(category, share, "known"), useful=0.98 - share
     )
     in_all = share + 0.02 * (category == "data")
@@ -66,7 +68,7 @@ def test_a_run_that_loses_a_tenth_to_one_cause_is_bound_by_it(
 def test_a_run_that_loses_little_to_several_causes_is_bound_by_the_largest() -> None:
     """Of a healthy run nearly all of the time is useful."""
     little = [Loss(name, 0.06, "known") for name in ("data", "gc", "checkpoint")]
-    found = concluded(*little, Loss("transfer", 0.07, "known"), useful=0.75)
+    found = conclude_losses(*little, Loss("transfer", 0.07, "known"), useful=0.75)
     assert found.headline == (
         "BOUND BY several causes, most of it communication (7.0 %): 25 % of the time"
     )
@@ -74,7 +76,9 @@ def test_a_run_that_loses_little_to_several_causes_is_bound_by_the_largest() -> 
 
 def test_a_healthy_run_says_how_much_is_useful() -> None:
     """The lines below name its losses."""
-    verdict = concluded(Loss("transfer", 0.08, "known"), Loss("idle", 0.001, "known"), useful=0.919)
+    verdict = conclude_losses(
+        Loss("transfer", 0.08, "known"), Loss("idle", 0.001, "known"), useful=0.919
+    )
     assert (verdict.state, verdict.headline) == ("healthy", "HEALTHY: 92 % of the time is useful")
     assert verdict.why.endswith("the largest: 8.0 % exposed communication.")
     assert "Nothing to fix" in verdict.action
@@ -104,7 +108,7 @@ def test_nothing_to_fix_is_only_said_where_nothing_is_to_be_gained(
     """A healthy run with a small opportunity has that opportunity's advice as its next step."""
     small = Finding(kind=kind, category="opportunity", sentence="Gaps.", saving=saving)
     less = Finding(kind="small_messages", category="opportunity", sentence="Many.", saving=0.0)
-    found = concluded(Loss("transfer", 0.05, "known"), useful=0.95, findings=(less, small))
+    found = conclude_losses(Loss("transfer", 0.05, "known"), useful=0.95, findings=(less, small))
     assert found.state == "healthy"
     assert found.action.startswith(action)
 
@@ -112,7 +116,7 @@ def test_nothing_to_fix_is_only_said_where_nothing_is_to_be_gained(
 def test_a_bottleneck_names_what_would_help() -> None:
     """The finding that explains most of it, with what it saves."""
     small = Finding(kind="small_messages", category="opportunity", sentence="Many.", saving=0.2)
-    verdict = concluded(Loss("transfer", 0.6, "finding", 0), useful=0.4, findings=(small,))
+    verdict = conclude_losses(Loss("transfer", 0.6, "finding", 0), useful=0.4, findings=(small,))
     assert verdict.headline == (
         "BOUND BY communication: 60 % of the time \N{MIDDLE DOT} small messages, up to 20 % to gain"
     )
@@ -122,7 +126,9 @@ def test_a_bottleneck_names_what_would_help() -> None:
 @pytest.mark.parametrize(("saving", "state"), [(0.099, "healthy"), (0.1, "bottleneck")])
 def test_no_run_that_could_be_a_tenth_shorter_is_healthy(saving: float, state: str) -> None:
     gaps = Finding(kind="load_imbalance", category="opportunity", sentence="Uneven.", saving=saving)
-    assert concluded(Loss("wait", 0.01, "jitter"), useful=0.99, findings=(gaps,)).state == state
+    assert (
+        conclude_losses(Loss("wait", 0.01, "jitter"), useful=0.99, findings=(gaps,)).state == state
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +139,7 @@ def test_a_fault_without_effect_is_no_headline(saving: float | None, state: str)
     late = Finding(
         kind="straggler", category="fault", sentence="Rank 1.", saving=saving, ranks=(1,)
     )
-    assert concluded(useful=1.0, findings=(late,)).state == state
+    assert conclude_losses(useful=1.0, findings=(late,)).state == state
 
 
 @pytest.mark.parametrize(("gain", "is_named"), [(0.27, True), (0.09, False), (0.05, False)])
@@ -145,7 +151,7 @@ def test_a_small_fault_does_not_hide_a_larger_gain(gain: float, *, is_named: boo
     opportunity = Finding(
         kind="repeated_reductions", category="opportunity", sentence="8 times.", saving=gain
     )
-    verdict = concluded(Loss("transfer", 0.3, "known"), findings=(fault, opportunity))
+    verdict = conclude_losses(Loss("transfer", 0.3, "known"), findings=(fault, opportunity))
     assert verdict.state == "fault"
     named = "More can be gained elsewhere: repeated reductions, up to 27 % of the job."
     assert verdict.why.endswith(named) == is_named
@@ -154,13 +160,13 @@ def test_a_small_fault_does_not_hide_a_larger_gain(gain: float, *, is_named: boo
 @pytest.mark.parametrize(("share", "state"), [(0.099, "healthy"), (0.1, "inconclusive")])
 def test_code_that_no_span_covers_is_not_useful(share: float, state: str) -> None:
     """Where phases are known, a tenth of it keeps a run from being judged."""
-    found = concluded(Loss("uninstrumented", share, "uncovered"), useful=1 - share)
+    found = conclude_losses(Loss("uninstrumented", share, "uncovered"), useful=1 - share)
     assert found.state == state
     assert ("is uninstrumented" in found.headline) == (state == "inconclusive")
 
 
 def test_a_larger_known_cause_comes_before_what_is_not_known() -> None:
-    verdict = concluded(
+    verdict = conclude_losses(
         Loss("transfer", 0.6, "known"), Loss("wait", 0.06, "unexplained"), useful=0.34
     )
     assert verdict.state == "bottleneck"
@@ -169,13 +175,13 @@ def test_a_larger_known_cause_comes_before_what_is_not_known() -> None:
 @pytest.mark.parametrize(("share", "state"), [(0.049, "healthy"), (0.05, "inconclusive")])
 def test_what_nothing_explains_is_at_most_a_twentieth(share: float, state: str) -> None:
     """In a healthy run."""
-    assert concluded(Loss("wait", share, "unexplained"), useful=1 - share).state == state
+    assert conclude_losses(Loss("wait", share, "unexplained"), useful=1 - share).state == state
 
 
 def test_what_is_missing_depends_on_what_is_lost() -> None:
     """Spans do not show which server keeps requests waiting."""
-    assert "PS shard" in concluded(Loss("ps_queue", 0.3, "unexplained")).action
-    assert "tl.span" in concluded(Loss("wait", 0.3, "unexplained")).action
+    assert "PS shard" in conclude_losses(Loss("ps_queue", 0.3, "unexplained")).action
+    assert "tl.span" in conclude_losses(Loss("wait", 0.3, "unexplained")).action
 
 
 def test_ranks_that_share_no_call_are_not_judged() -> None:

@@ -103,24 +103,26 @@ def test_each_serves_one_decision() -> None:
     ] == []
 
 
-def calibrated() -> list[Constant]:
+def calibrated_constants() -> list[Constant]:
     """Return the constants that the bench tunes."""
     return [constant for constant in all_constants() if constant.source == "calibrate"]
 
 
 def test_no_module_imports_what_is_calibrated() -> None:
-    assert {one.label: importers(one) for one in calibrated() if importers(one)} == {}
+    assert {one.label: importers(one) for one in calibrated_constants() if importers(one)} == {}
 
 
 def test_what_is_calibrated_is_read_when_a_function_runs() -> None:
     """The bench changes an attribute of the module, which default values would not see."""
     assert [
-        one.label for one in calibrated() if not one.readers or WHEN_IMPORTED in one.readers
+        one.label
+        for one in calibrated_constants()
+        if not one.readers or WHEN_IMPORTED in one.readers
     ] == []
 
 
 def test_runs_judge_what_is_calibrated() -> None:
-    assert [one.label for one in calibrated() if not calibrate.is_judged(one)] == []
+    assert [one.label for one in calibrated_constants() if not calibrate.is_judged(one)] == []
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -20,13 +20,13 @@ def project() -> dict[str, Any]:
     return loaded
 
 
-def required(extra: str) -> Iterator[Requirement]:
+def requirements_of(extra: str) -> Iterator[Requirement]:
     """Yield what an extra asks for, with what it takes from other extras."""
     for requirement in map(Requirement, project()["optional-dependencies"][extra]):
         if requirement.name != NAME:
             yield requirement
         for extra_name in requirement.extras if requirement.name == NAME else ():
-            yield from required(extra_name)
+            yield from requirements_of(extra_name)
 
 
 def test_each_library_has_its_reason() -> None:
@@ -50,7 +50,7 @@ def test_the_lock_is_of_this_project() -> None:
     for name, version, hashed in PINNED.findall(lock):
         assert hashed, f"{name} has no hash"
         pinned.setdefault(name, []).append(version)
-    for requirement in required("test"):
+    for requirement in requirements_of("test"):
         name = requirement.name.lower().replace("_", "-")
         if name != "torch":
             assert [v for v in pinned.get(name, []) if v in requirement.specifier], requirement

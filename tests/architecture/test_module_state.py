@@ -38,7 +38,7 @@ def last_name(node: ast.expr) -> str:
     return getattr(node, "attr", getattr(node, "id", ""))
 
 
-def assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+def find_assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Yield the names at module level with what they are assigned."""
     blocks = [tree.body]
     for body in blocks:
@@ -79,7 +79,7 @@ def names_changed(tree: ast.AST, owner: str | None = None) -> Iterator[str]:
             yield from names_in(node)
 
 
-def changing_classes(core: dict[str, Module]) -> set[str]:
+def find_changing_classes(core: dict[str, Module]) -> set[str]:
     """Return the classes whose objects change after they were made."""
     return {
         node.name
@@ -96,7 +96,7 @@ def changing_classes(core: dict[str, Module]) -> set[str]:
 def state(core: dict[str, Module]) -> set[tuple[str, str]]:
     """Return the mutable state of modules as pairs of module and name."""
     changed_names = set()
-    classes = changing_classes(core)
+    classes = find_changing_classes(core)
     everywhere = {
         (alias.asname or alias.name)
         for module in core.values()
@@ -107,7 +107,7 @@ def state(core: dict[str, Module]) -> set[tuple[str, str]]:
     changes = {name: {*names_changed(module.tree)} for name, module in core.items()}
     imported = set().union(*changes.values()) & everywhere
     for where, module in core.items():
-        for name, value in assigned(module.tree):
+        for name, value in find_assignments(module.tree):
             made = last_name(value.func) if isinstance(value, ast.Call) else ""
             container = isinstance(value, DISPLAYS) or made in CONTAINERS
             if made in classes or (container and name in changes[where] | imported):

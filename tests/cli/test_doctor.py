@@ -14,7 +14,7 @@ Output = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.end_to_end
 
 
-def examined(folder: Path, capsys: Output) -> tuple[int, dict[str, Any]]:
+def run_doctor(folder: Path, capsys: Output) -> tuple[int, dict[str, Any]]:
     code = main(["doctor", "--out", str(folder), "--format", "json"])
     found = json.loads(capsys.readouterr().out)
     return code, {check["name"]: check for check in found}
@@ -22,7 +22,7 @@ def examined(folder: Path, capsys: Output) -> tuple[int, dict[str, Any]]:
 
 def test_a_machine_that_can_record(tmp_path: Path, capsys: Output) -> None:
     """All is tried for real, below the folder that was named, and nothing is left there."""
-    code, checks = examined(tmp_path / "traces" / "today", capsys)
+    code, checks = run_doctor(tmp_path / "traces" / "today", capsys)
     assert code == 0
     assert checks["trial"]["state"] == "ok"
     assert "1000 spans" in checks["trial"]["found"]
@@ -44,7 +44,7 @@ def test_the_recorder_in_python_is_noted(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(capsys: Output) -> None:
     """Nobody can make a folder there, not even the administrator."""
-    code, checks = examined(Path("/proc/nowhere"), capsys)
+    code, checks = run_doctor(Path("/proc/nowhere"), capsys)
     assert code == 1
     assert checks["trial"]["state"] == "problem"
     assert "/proc" in checks["trial"]["found"]

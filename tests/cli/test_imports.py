@@ -26,7 +26,7 @@ PAGES: Final = {"tracelens_dashboard", "dash", "plotly"}
 COMPUTING: Final = {"polars", "numpy", "pyarrow", "rich", "scipy", "torch"}
 
 
-def imported(*commands: list[str]) -> set[str]:
+def modules_imported_by(*commands: list[str]) -> set[str]:
     """Return the modules that a process has imported when it has run some verbs."""
     command = [sys.executable, "-c", RUN, json.dumps(commands)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -35,19 +35,21 @@ def imported(*commands: list[str]) -> set[str]:
 
 def test_info_imports_no_library_of_tables() -> None:
     """The files' own summaries suffice."""
-    names = imported(["info", str(SAMPLES / "mpi-late-rank")])
+    names = modules_imported_by(["info", str(SAMPLES / "mpi-late-rank")])
     assert not names & (PAGES | {"polars", "scipy", "torch"})
 
 
 def test_analyze_imports_no_pages() -> None:
     """Nor SciPy, which takes as long as all of a small run."""
-    names = imported(["analyze", str(SAMPLES / "ddp-slow-backprop"), "--again", "--format", "json"])
+    names = modules_imported_by(
+        ["analyze", str(SAMPLES / "ddp-slow-backprop"), "--again", "--format", "json"]
+    )
     assert not names & (PAGES | {"scipy", "torch"})
 
 
 def test_help_imports_no_library_that_computes() -> None:
     """Each is imported in `run`, after what says how many threads it starts (`import_libraries`)."""
-    assert not imported(*([verb, "--help"] for verb in COMMANDS)) & (PAGES | COMPUTING)
+    assert not modules_imported_by(*([verb, "--help"] for verb in COMMANDS)) & (PAGES | COMPUTING)
 
 
 CYCLE: Final = """

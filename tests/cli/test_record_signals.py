@@ -29,7 +29,7 @@ with tl.span("work"):
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
-def _signalled(number: int, command: list[object]) -> tuple[int, str]:
+def _record_and_signal(number: int, command: list[object]) -> tuple[int, str]:
     """Start, send the signal to the recorder once the command is ready, and wait."""
     with subprocess.Popen(
         record_command(*command),
@@ -77,7 +77,7 @@ def test_the_command_gets_the_signal(heeded: int, tmp_path: Path) -> None:
         OBEDIENT,
         number,
     ]
-    code, errors = _signalled(number, command)
+    code, errors = _record_and_signal(number, command)
     assert code == 40 + number
     assert "recorded 1 process" in errors
     assert read_one(tmp_path / "t").one("work")["status"] == "exception"
@@ -87,7 +87,7 @@ def test_a_command_killed_by_a_signal_ends_as_in_a_shell(tmp_path: Path) -> None
     """Exit code 128 + the signal; its last span is recorded as open."""
     helpless = OBEDIENT.replace("signal.signal(number", "(lambda *_: None)(number")
     command = ["--no-verdict", "--out", tmp_path / "t", "--", sys.executable, "-c", helpless, 0]
-    code, errors = _signalled(signal.SIGTERM, command)
+    code, errors = _record_and_signal(signal.SIGTERM, command)
     assert code == 128 + signal.SIGTERM
     assert "1 process left behind" in errors
     recorded = read_one(tmp_path / "t")

@@ -122,8 +122,8 @@ def found_step(found: Comparison) -> Change:
 
 def test_baselines_that_differ_widen_the_interval() -> None:
     """A change that one baseline makes clear is within what three noisy ones differ by."""
-    noisy = [scaled(steps(k), factor) for k, factor in enumerate((0.8, 1.0, 1.2))]
-    new = scaled(steps(5), 1.15)
+    noisy = [scale_metrics(steps(k), factor) for k, factor in enumerate((0.8, 1.0, 1.2))]
+    new = scale_metrics(steps(5), 1.15)
     of_one_baseline, of_three_baselines = compare([steps(0)], new), compare(noisy, new)
     assert found_step(of_one_baseline).between is None
     assert (found_step(of_three_baselines).between or 0) > 0.15 * found_step(
@@ -133,7 +133,7 @@ def test_baselines_that_differ_widen_the_interval() -> None:
     assert not of_three_baselines.metrics[0].clear
 
 
-def scaled(run: Steps, factor: float) -> Steps:
+def scale_metrics(run: Steps, factor: float) -> Steps:
     return replace(run, metrics={name: series * factor for name, series in run.metrics.items()})
 
 

@@ -28,13 +28,13 @@ def run(factor: float, seed: int, findings: int = 0) -> Steps:
     return Steps(name, 4, 0, 100, metrics | lengths_by_category, (*named, HOT))
 
 
-def compared() -> Comparison:
+def compare_runs() -> Comparison:
     return compare([run(1, seed) for seed in range(1, 9)], run(1.1, 0, findings=20))
 
 
 def test_text_fits_a_terminal() -> None:
     """At most 30 lines of 80 columns; omitted rows are counted."""
-    found = compared()
+    found = compare_runs()
     lines = COMPARISONS["text"](found, judge(GATES, found)).splitlines()
     assert len(lines) <= 30
     assert max(map(len, lines)) <= 80
@@ -73,7 +73,7 @@ def test_markdown_is_whole() -> None:
 
 def test_json_says_the_same() -> None:
     """Numbers as they are; what is not known is null."""
-    found = compared()
+    found = compare_runs()
     read = json.loads(COMPARISONS["json"](found, judge(GATES, found)))
     assert read["format"] == "tracelens.comparison/1"
     assert read["verdict"] == "slower"
@@ -91,7 +91,7 @@ def metrics_of_nine_steps() -> dict[str, np.ndarray]:
 
 def test_every_field_and_metric_is_described() -> None:
     """docs/compare.md names each."""
-    found = compared()
+    found = compare_runs()
     read = json.loads(COMPARISONS["json"](found, judge(GATES, found)))
     names = set(read) | {metric["name"] for metric in read["metrics"]}
     for part in ("metrics", "findings", "gates", "baselines"):

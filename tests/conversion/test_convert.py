@@ -88,7 +88,7 @@ def test_somebody_else_was_quicker(tmp_path: Path) -> None:
         convert(tmp_path / "worker-00009-9.segments")
 
 
-def _refusing(number: int, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def _refuse_rename(number: int, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Make the rename to an Arrow file fail once; return what was renamed to one."""
     real, renamed = Path.replace, list[Path]()
 
@@ -106,7 +106,7 @@ def _refusing(number: int, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_to_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a rename is impossible the file is copied first; no temporary file is left."""
     folder = write_folder(tmp_path, [Slot(start_ns=1, end_ns=2)])
-    renamed = _refusing(errno.EXDEV, monkeypatch)
+    renamed = _refuse_rename(errno.EXDEV, monkeypatch)
     path = convert(folder)
     assert list(tmp_path.iterdir()) == [path]
     assert read(path).num_rows == 1
@@ -117,7 +117,7 @@ def test_a_rename_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The segments are left as they were, to be converted another time."""
     folder = write_folder(tmp_path, [Slot(start_ns=1, end_ns=2)])
     paths_before = sorted(folder.iterdir())
-    _refusing(errno.ENOSPC, monkeypatch)
+    _refuse_rename(errno.ENOSPC, monkeypatch)
     with pytest.raises(OSError, match="No space"):
         convert(folder)
     assert sorted(folder.iterdir()) == paths_before

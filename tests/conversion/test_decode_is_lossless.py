@@ -56,7 +56,7 @@ def status(slot: Slot, kind: str) -> str:
     return "estimated" if slot.flags & ESTIMATED else "closed"
 
 
-def expected(slot: Slot) -> dict[str, Any]:
+def expect_event(slot: Slot) -> dict[str, Any]:
     """Say by hand, field by field, what an event must hold."""
     row = BY_ID[slot.definition]
     span, counter = row.type == "span", row.type == "counter"
@@ -107,6 +107,6 @@ def test_every_field_of_every_record(segments: list[list[Slot]]) -> None:
     rows = table.drop_columns("depth").to_pylist()
     for event in rows:
         event["value"] = repr(event["value"])  # NaN is not equal to itself
-    assert rows == [expected(slot) for slot in in_order]
+    assert rows == [expect_event(slot) for slot in in_order]
     assert side.dropped == {}
     assert side.definitions == DEFINITIONS

@@ -34,7 +34,7 @@ def times(number: int, begin_ns: int, length_ns: int, stream: int = 7) -> Slot:
     )
 
 
-def decoded(folder: Path, *slots: Slot) -> list[dict[str, Any]]:
+def decode_slots(folder: Path, *slots: Slot) -> list[dict[str, Any]]:
     table, side = decode(write_folder(folder, slots, definitions=DEFINITIONS))
     assert side.dropped == {}
     return table.to_pylist()
@@ -46,7 +46,7 @@ def on_device(event: dict[str, Any]) -> tuple[Any, ...]:
 
 def test_joined_in_any_order(tmp_path: Path) -> None:
     """Whatever lies between a span and its device times, and however many of both there are."""
-    events = decoded(
+    events = decode_slots(
         tmp_path, span(1, 10), span(2, 20), times(2, 200, 20), span(3, 30), times(1, 100, 0)
     )
     assert [event["start_ns"] for event in events] == [10, 20, 30]
@@ -60,7 +60,7 @@ def test_each_span_finds_its_own(tmp_path: Path, count: int) -> None:
     numbers = list(range(1, count + 1))
     spans = [span(number, 10 * number) for number in [*numbers, count + 1]]
     known = [times(number, 1000 * number, number) for number in numbers]
-    found = decoded(tmp_path, *spans, *sorted(known, key=lambda slot: slot.nbytes % 7))
+    found = decode_slots(tmp_path, *spans, *sorted(known, key=lambda slot: slot.nbytes % 7))
     expected: list[tuple[Any, ...]] = [(1000 * number, number, 7) for number in numbers]
     assert [on_device(event) for event in found] == [*expected, (None,) * 3]
 
@@ -79,7 +79,7 @@ def test_across_segments_and_conversion(tmp_path: Path) -> None:
 def test_requests_of_parameter_servers_stay(tmp_path: Path) -> None:
     """They do not have the mark, and so never name device times."""
     slot = Slot(start_ns=1, end_ns=2, request=5)
-    (event,) = decoded(tmp_path, slot, times(5, 100, 10))
+    (event,) = decode_slots(tmp_path, slot, times(5, 100, 10))
     assert event["request"] == 5
     assert on_device(event) == (None,) * 3
 
@@ -87,7 +87,7 @@ def test_requests_of_parameter_servers_stay(tmp_path: Path) -> None:
 def test_a_counter_has_none(tmp_path: Path) -> None:
     """A value of a counter may look like a name of device times."""
     negative = TIMED_ON_DEVICE | 1  # the bits of -5e-324
-    (event,) = decoded(
+    (event,) = decode_slots(
         tmp_path, Slot(start_ns=1, request=negative, definition=3), times(1, 100, 10)
     )
     assert event["value"] == -5e-324
@@ -105,5 +105,5 @@ def test_a_counter_has_none(tmp_path: Path) -> None:
 )
 def test_senseless_times_are_none(tmp_path: Path, torn: Slot) -> None:
     """What was cut off by a kill leaves the span as it is."""
-    (event,) = decoded(tmp_path, span(1), torn)
+    (event,) = decode_slots(tmp_path, span(1), torn)
     assert on_device(event) == (None,) * 3

@@ -19,7 +19,7 @@ PHASES = {
 }
 
 
-def _killed(script: str, folder: Path) -> Recorded:
+def _kill_rank(script: str, folder: Path) -> Recorded:
     kill = [f"--kill-rank={KILLED_RANK}", f"--kill-step={KILL_STEP}"]
     done = run_example(script, RANKS[script], folder, f"--steps={STEPS}", *kill)
     assert done.returncode != 0
@@ -40,7 +40,7 @@ def _killed(script: str, folder: Path) -> Recorded:
 def test_the_killed_rank_is_named(script: str, tmp_path: Path) -> None:
     if script == "ddp_cnn.py":
         pytest.importorskip("torch")
-    killed = _killed(script, tmp_path / "t")
+    killed = _kill_rank(script, tmp_path / "t")
     assert not killed.side.complete
     spans = [event for event in killed.events if event["type"] == "span"]
     unfinished = [event for event in spans if event["status"] == "open"]

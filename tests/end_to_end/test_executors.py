@@ -36,7 +36,7 @@ def run_of_six(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def analyzed(folder: Path, *executor: str, launcher: tuple[str, ...] = ()) -> bytes:
+def analyze_in_program(folder: Path, *executor: str, launcher: tuple[str, ...] = ()) -> bytes:
     """Analyze in a program of its own; its kept report, if any, is not what is looked at."""
     command = [*launcher, "-m", "tracelens", "analyze", str(folder), "--format", "json", *executor]
     done = subprocess.run(
@@ -51,20 +51,22 @@ def analyzed(folder: Path, *executor: str, launcher: tuple[str, ...] = ()) -> by
 
 @pytest.fixture(scope="module")
 def in_threads(run_of_six: Path) -> bytes:
-    report = analyzed(run_of_six, "--again")
+    report = analyze_in_program(run_of_six, "--again")
     assert b'"straggler"' in report
     return report
 
 
 def test_two_processes_give_the_same_report(run_of_six: Path, in_threads: bytes) -> None:
-    assert analyzed(run_of_six, "--again", "--executor", "processes:2") == in_threads
+    assert analyze_in_program(run_of_six, "--again", "--executor", "processes:2") == in_threads
 
 
 @pytest.mark.slow
 def test_mpi_ranks_give_the_same_report(run_of_six: Path, in_threads: bytes) -> None:
     """Two ranks work, a third one merges what they found."""
     ranks = (str(MPIEXEC), "-n", "3", sys.executable, "-m", "mpi4py.futures")
-    assert analyzed(run_of_six, "--again", "--executor", "mpi", launcher=ranks) == in_threads
+    assert (
+        analyze_in_program(run_of_six, "--again", "--executor", "mpi", launcher=ranks) == in_threads
+    )
 
 
 def test_a_single_mpi_rank(run_of_six: Path) -> None:
@@ -106,7 +108,7 @@ def dask() -> Iterator[str]:
 @pytest.mark.slow
 def test_dask_workers_give_the_same_report(run_of_six: Path, in_threads: bytes, dask: str) -> None:
     """Two workers of a real Dask cluster."""
-    assert analyzed(run_of_six, "--again", "--executor", f"dask://{dask}") == in_threads
+    assert analyze_in_program(run_of_six, "--again", "--executor", f"dask://{dask}") == in_threads
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ PATTERNS = select_turn(("halo", "pipeline"))
 STEPS, WORK_NS = 60, 20_000_000  # where work overlaps with messages
 
 
-def recorded(folder: Path, pattern: str, fault: str, ranks: int = RANKS) -> tl.Trace:
+def record_run(folder: Path, pattern: str, fault: str, ranks: int = RANKS) -> tl.Trace:
     """Record a run, and open it."""
     tracelens = str(Path(sys.executable).with_name("tracelens"))
     command = [*launch(SCRIPT, ranks), pattern, fault]
@@ -32,7 +32,7 @@ def recorded(folder: Path, pattern: str, fault: str, ranks: int = RANKS) -> tl.T
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_slow_rank_is_named(pattern: str, tmp_path: Path) -> None:
     """Others wait for it down the chain; most of the loss is attributed to it."""
-    trace = recorded(tmp_path / "t", pattern, "work")
+    trace = record_run(tmp_path / "t", pattern, "work")
     report = tl.analyze(trace)
     faults = [finding for finding in report.findings if finding.category == "fault"]
     assert [(finding.kind, finding.ranks) for finding in faults] == [("straggler", (1,))]
@@ -52,7 +52,7 @@ def test_the_slow_rank_is_named(pattern: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> None:
     """The same program without a fault; its stages are distinguished."""
-    trace = recorded(tmp_path / "t", pattern, "none")
+    trace = record_run(tmp_path / "t", pattern, "none")
     report = tl.analyze(trace)
     assert [finding.sentence for finding in report.findings if finding.category == "fault"] == []
     stages = find_stages(trace)
@@ -64,7 +64,7 @@ def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("fault", [pytest.param("none", marks=pytest.mark.alone), "work"])
 def test_work_while_messages_are_in_flight_is_work(fault: str, tmp_path: Path) -> None:
     """Only the waits are communication, so who works longest is named, and nobody without a fault."""
-    trace = recorded(tmp_path / "t", "overlap", fault, ranks=3)
+    trace = record_run(tmp_path / "t", "overlap", fault, ranks=3)
     named = [f.ranks for f in tl.analyze(trace).findings if f.kind == "straggler"]
     assert named == ([(1,)] if fault == "work" else [])
     mine = (pl.col("rank") == 1) & (pl.col("category") == "uninstrumented")

@@ -24,7 +24,9 @@ STEPS_OF_STOPS = 1500  # half a minute: less is over before it was stopped often
 MARKS = select_turn(("none", "step", "phases"))
 
 
-def explained(folder: Path, command: Sequence[str], *options: str) -> tuple[tl.Report, str]:
+def record_and_analyze(
+    folder: Path, command: Sequence[str], *options: str
+) -> tuple[tl.Report, str]:
     """Record a run, and return its report and what `record` printed."""
     tracelens = str(Path(sys.executable).with_name("tracelens"))
     done = run_command(
@@ -38,7 +40,7 @@ def explained(folder: Path, command: Sequence[str], *options: str) -> tuple[tl.R
 @pytest.mark.parametrize("fault", ["work", "apart"])
 def test_the_late_rank_is_named_first(fault: str, marks: str, tmp_path: Path) -> None:
     """Without spans, with steps only, with decorators only; also where no phase has the delay."""
-    report, printed = explained(tmp_path / "t", [*launch(SCRIPT, RANKS), fault, marks])
+    report, printed = record_and_analyze(tmp_path / "t", [*launch(SCRIPT, RANKS), fault, marks])
     first_finding = report.findings[0]
     covered = fault == "work" and marks == "phases"
     assert (first_finding.kind, first_finding.ranks) == ("straggler", (1,))
@@ -55,7 +57,7 @@ def test_the_late_rank_is_named_first(fault: str, marks: str, tmp_path: Path) ->
 @pytest.mark.parametrize("marks", MARKS)
 def test_no_rank_is_accused_without_a_fault(marks: str, tmp_path: Path) -> None:
     """The same program without a fault has none."""
-    report, _ = explained(tmp_path / "t", [*launch(SCRIPT, RANKS), "none", marks])
+    report, _ = record_and_analyze(tmp_path / "t", [*launch(SCRIPT, RANKS), "none", marks])
     assert [f.sentence for f in report.findings if f.kind == "straggler"] == []
     assert report.summary.steps >= 55
 
@@ -68,7 +70,7 @@ def test_a_rank_that_is_stopped_from_outside(tmp_path: Path) -> None:
     """
     command = [*launch(SCRIPT, RANKS), "none", "none", str(STEPS_OF_STOPS)]
     with Disturber(tmp_path / "t", 1, stopped_long, 0.5, PATIENCE_S).at_work():
-        report, _ = explained(tmp_path / "t", command)
+        report, _ = record_and_analyze(tmp_path / "t", command)
     first = report.findings[0]
     assert (first.kind, first.ranks, first.phase) == ("straggler", (1,), "uninstrumented")
     assert report.verdict.headline.startswith("STRAGGLER rank 1")
@@ -78,7 +80,7 @@ def test_a_ddp_training_whose_loader_is_slow_on_a_rank(tmp_path: Path) -> None:
     """With its stacks sampled the calls are named, from where ranks differ to what holds the delay."""
     pytest.importorskip("torch")
     command = torchrun_command(DDP, RANKS, ["loader"])
-    report, printed = explained(tmp_path / "t", command, "--sample")
+    report, printed = record_and_analyze(tmp_path / "t", command, "--sample")
     finding = report.findings[0]
     assert (finding.kind, finding.ranks, finding.phase) == ("straggler", (1,), "data")
     assert report.verdict.headline.startswith("STRAGGLER rank 1, data loading")
@@ -105,7 +107,7 @@ def test_what_a_rank_does_beside_a_training_in_every_step(
 ) -> None:
     """Of processes that `torch.multiprocessing.spawn` starts: 30 ms, around which there is no span."""
     pytest.importorskip("torch")
-    report, printed = explained(tmp_path / "t", [sys.executable, str(SPAWNED), what])
+    report, printed = record_and_analyze(tmp_path / "t", [sys.executable, str(SPAWNED), what])
     first = report.findings[0]
     assert (first.kind, first.ranks, first.phase) == ("straggler", (0,), "uninstrumented")
     assert f"No span covers it, {place}" in first.sentence
@@ -115,7 +117,9 @@ def test_what_a_rank_does_beside_a_training_in_every_step(
 def test_evaluations_of_one_rank_are_no_jitter(tmp_path: Path) -> None:
     """Half a second four times: a stall of rank 0, or not explained, but never called healthy."""
     pytest.importorskip("torch")
-    report, _ = explained(tmp_path / "t", [sys.executable, str(SPAWNED), "evaluate"], "--sample")
+    report, _ = record_and_analyze(
+        tmp_path / "t", [sys.executable, str(SPAWNED), "evaluate"], "--sample"
+    )
     verdict = report.verdict
     assert verdict.state in ("fault", "inconclusive")
     assert "rank 0" in f"{verdict.headline} {verdict.why}"
@@ -128,7 +132,7 @@ def test_evaluations_of_one_rank_are_no_jitter(tmp_path: Path) -> None:
 def test_a_spawned_training_without_a_fault_accuses_nobody(tmp_path: Path) -> None:
     """The same program without the delay."""
     pytest.importorskip("torch")
-    report, _ = explained(tmp_path / "t", [sys.executable, str(SPAWNED), "nothing"])
+    report, _ = record_and_analyze(tmp_path / "t", [sys.executable, str(SPAWNED), "nothing"])
     assert [f.sentence for f in report.findings if f.kind == "straggler"] == []
 
 
@@ -138,6 +142,6 @@ def test_the_readme_program_gives_the_verdict_it_shows(tmp_path: Path) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     script = tmp_path / "train.py"
     script.write_text(readme.partition("```python\n")[2].partition("```")[0])
-    report, _ = explained(tmp_path / "t", torchrun_command(script, 2))
+    report, _ = record_and_analyze(tmp_path / "t", torchrun_command(script, 2))
     assert report.verdict.headline.startswith("STRAGGLER rank 1, uninstrumented code")
     assert "Verdict  STRAGGLER rank 1, uninstrumented code" in readme

@@ -30,7 +30,7 @@ EXPOSED_TOLERANCE: Final = 0.07
 LARGEST_DISTURBANCE: Final = 0.05  # of the job: what other processes of a machine make a rank lose
 
 
-def trained(folder: Path, slow_ms: float) -> tuple[tl.Trace, tl.Trace]:
+def train_under_both(folder: Path, slow_ms: float) -> tuple[tl.Trace, tl.Trace]:
     """Train once under both; return our recording, and the profiler's files as we read them."""
     tracelens = str(Path(sys.executable).with_name("tracelens"))
     command = torchrun_command(SCRIPT, 2, [folder / "profiles", slow_ms])
@@ -57,7 +57,7 @@ def shares(trace: tl.Trace, *names: str) -> Floats:
 @pytest.mark.parametrize("slow_ms", select_turn([0, SLOW_MS]))
 def test_both_recordings_say_the_same(slow_ms: int, tmp_path: Path) -> None:
     """The verdict, and the time of phases, of waiting and of overlap."""
-    recorded, profiles = trained(tmp_path, slow_ms)
+    recorded, profiles = train_under_both(tmp_path, slow_ms)
     reports = [tl.analyze(trace) for trace in (recorded, profiles)]
     first, second = (report.verdict for report in reports)
     if slow_ms:  # of a healthy run each may name what the machine did to a rank, or not

@@ -40,7 +40,7 @@ def free_port() -> str:
         return str(found.getsockname()[1])
 
 
-def spawning(*names: str) -> list[str]:
+def spawn_command(*names: str) -> list[str]:
     """Build the command of a program that starts its two ranks by `torch.multiprocessing.spawn`."""
     return [sys.executable, str(PROGRAMS), "--spawn=2", *names]
 
@@ -85,11 +85,11 @@ def test_ranks_that_the_program_spawns_into_one_folder_twice(tmp_path: Path) -> 
     program; the outer one says so.
     """
     outer, inner = tmp_path / "outer", tmp_path / "inner"
-    record = record_command("--out", inner, "--", *spawning("ddp"))
+    record = record_command("--out", inner, "--", *spawn_command("ddp"))
     first_run = run(record)
     check_ranks(inner)
     second_run = run(record_command("--out", outer, "--", *record))
-    assert lines(first_run) == lines(second_run) == lines(run(spawning("ddp")))
+    assert lines(first_run) == lines(second_run) == lines(run(spawn_command("ddp")))
     check_ranks(inner, (0, 0, 1, 1))
     assert not list(outer.glob("*.arrow"))
     assert "nothing was recorded here: the command's own" in second_run.stderr

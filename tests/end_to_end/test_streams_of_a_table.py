@@ -75,7 +75,7 @@ def launches(frame: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([named_spans, queued]).rename({"lane": "tid"})
 
 
-def explained(path: Path) -> dict[str, Any]:
+def report_of(path: Path) -> dict[str, Any]:
     tracelens = str(Path(sys.executable).with_name("tracelens"))
     command = [
         tracelens,
@@ -103,7 +103,7 @@ def test_work_elsewhere_counts(
             frame.write_csv(path)
         else:
             frame.write_parquet(path)
-        report = explained(path)
+        report = report_of(path)
         faults = [entry for entry in report["findings"] if entry["category"] == "fault"]
         named = [(entry["kind"], entry["ranks"], entry["phase"]) for entry in faults]
         assert named == ([("straggler", [SLOW], "backprop")] if slow else [])

@@ -33,7 +33,7 @@ def sum_up_trace(trace: Trace, flagged: Flagged) -> Trace:
     return trace.with_(events=pl.concat(frames).sort("process", "start_ns", "depth").lazy())
 
 
-def worked(trace: Trace) -> pl.DataFrame:
+def work_by_category(trace: Trace) -> pl.DataFrame:
     """Return the time of each category of a rank's own work, by process and step."""
     times = phases.run(trace).times.with_columns(pl.col("category").cast(pl.String))
     own = times.filter(pl.col("category").is_in(categories.COMPUTE_CATEGORIES))
@@ -45,7 +45,7 @@ def test_own_work_is_as_before(name: str) -> None:
     """To the nanosecond, in every step of every sample, and nothing ends later than before."""
     trace = sample_trace(name)
     summed = sum_up_trace(trace, find_flagged(trace, sample_report(name).findings))
-    assert_frame_equal(worked(summed), worked(trace))
+    assert_frame_equal(work_by_category(summed), work_by_category(trace))
     last = pl.max("end_ns").over("process", "thread", "step")
     ends = [
         t.spans.filter(pl.col("step") >= 0).select(last.max()).collect().item()
@@ -272,7 +272,7 @@ def check_sums(drawn: list[tuple[str, int, int, bool]], touched: set[int]) -> No
     """Each category keeps its time for any nesting, and nothing leaves the step."""
     rows = [span(0, "step", 0, 100, depth=0, step=0)]
     for number, (kind, start, length, numbered) in enumerate(drawn):
-        end = _nested(rows, start, min(start + length, 100))
+        end = _cut_to_nest(rows, start, min(start + length, 100))
         calls = kind == "reduction" and numbered
         further: dict[str, Any] = {"seq": number, "communicator": "c"} if calls else {}
         if end > start:
@@ -296,12 +296,14 @@ def check_sums(drawn: list[tuple[str, int, int, bool]], touched: set[int]) -> No
     events = trace.events.collect()
     seqs = pl.col("seq").is_in(sorted(touched))
     summed = sum_up(events, [1], pl.lit(value=False), seqs, (0, 100))
-    assert_frame_equal(worked(trace.with_(events=summed.events.lazy())), worked(trace))
+    assert_frame_equal(
+        work_by_category(trace.with_(events=summed.events.lazy())), work_by_category(trace)
+    )
     assert (summed.events["end_ns"] <= 100).all()
     assert summed.events.height <= events.height
 
 
-def _nested(rows: list[dict[str, object]], start: int, end: int) -> int:
+def _cut_to_nest(rows: list[dict[str, object]], start: int, end: int) -> int:
     """Cut a span so that it nests with all others, as on one thread."""
     for row in rows:
         begin_ns, until_ns = row["start_ns"], row["end_ns"]

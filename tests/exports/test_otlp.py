@@ -20,12 +20,12 @@ from tracelens.model.trace import Trace
 IDS = ("traceId", "spanId", "parentSpanId")
 
 
-def parsed(trace: Trace, file: Path) -> list[tuple[int, Span]]:
+def parse_spans(trace: Trace, file: Path) -> list[tuple[int, Span]]:
     """Return the spans, each with the rank of its resource; unknown fields are errors."""
     otlp.save(of_trace(trace), file)
     spans = []
     for line in file.read_text().splitlines():
-        message = json_format.Parse(json.dumps(_based(json.loads(line))), TracesData())
+        message = json_format.Parse(json.dumps(_ids_to_base64(json.loads(line))), TracesData())
         for resource in message.resource_spans:
             known = {entry.key: entry.value for entry in resource.resource.attributes}
             rank = known["tracelens.rank"].int_value
@@ -33,14 +33,16 @@ def parsed(trace: Trace, file: Path) -> list[tuple[int, Span]]:
     return spans
 
 
-def _based(value: Any) -> Any:
+def _ids_to_base64(value: Any) -> Any:
     """Turn hexadecimal ids, which OTLP asks for, into the base 64 that Protobuf's JSON has."""
     if isinstance(value, list):
-        return [_based(entry) for entry in value]
+        return [_ids_to_base64(entry) for entry in value]
     if not isinstance(value, dict):
         return value
     return {
-        name: base64.b64encode(bytes.fromhex(part)).decode() if name in IDS else _based(part)
+        name: base64.b64encode(bytes.fromhex(part)).decode()
+        if name in IDS
+        else _ids_to_base64(part)
         for name, part in value.items()
     }
 
@@ -52,7 +54,7 @@ def _based(value: Any) -> Any:
 def test_every_sample_is_parsed_whole(name: str, tmp_path: Path) -> None:
     """One span for each span and instant, with unique ids, and parents that contain their children."""
     trace = sample_trace(name)
-    spans = [span for _, span in parsed(trace, tmp_path / "run.jsonl")]
+    spans = [span for _, span in parse_spans(trace, tmp_path / "run.jsonl")]
     main = trace.processes.filter("main")["process"].to_list()
     events = trace.events.collect().filter(
         pl.col("process").is_in(main), pl.col("type") != "counter"
@@ -72,7 +74,7 @@ def test_every_sample_is_parsed_whole(name: str, tmp_path: Path) -> None:
 
 def test_times_are_those_of_the_day(tmp_path: Path) -> None:
     trace = sample_trace("ddp-healthy")
-    spans = [span for _, span in parsed(trace, tmp_path / "run.jsonl")]
+    spans = [span for _, span in parse_spans(trace, tmp_path / "run.jsonl")]
     first = min(span.start_time_unix_nano for span in spans)
     assert 1_767_222_000_000_000_000 < first < 1_830_000_000_000_000_000
     lasted = max(span.end_time_unix_nano for span in spans) - first
@@ -81,7 +83,7 @@ def test_times_are_those_of_the_day(tmp_path: Path) -> None:
 
 
 def test_a_server_s_span_has_the_request_as_its_parent(tmp_path: Path) -> None:
-    spans = parsed(sample_trace("grpc-round-robin"), tmp_path / "run.jsonl")
+    spans = parse_spans(sample_trace("grpc-round-robin"), tmp_path / "run.jsonl")
     asked = {span.span_id: span for _, span in spans if span.kind == Span.SPAN_KIND_CLIENT}
     served = [span for _, span in spans if span.kind == Span.SPAN_KIND_SERVER]
     known = [span for span in served if span.parent_span_id in asked]

@@ -36,7 +36,7 @@ RUNS = {"slow": SLOW_RANK, "shards": SHARDED, "devices": DEVICES}
 EVERY_RUN = pytest.mark.parametrize("run", RUNS)
 
 
-def selected(trace: Trace, choice: Choice | None = None) -> Selection:
+def select_all(trace: Trace, choice: Choice | None = None) -> Selection:
     return perfetto.selection_of(of_trace(trace, choice))
 
 
@@ -64,7 +64,7 @@ def count_events(events: list[dict[str, Any]]) -> int:
 def test_events_are_as_the_format_says(run: str) -> None:
     """Complete events have a name, numbers for time, process and thread; both are named first."""
     named_threads: dict[str, set[Any]] = defaultdict(set)
-    for event in parse_written(selected(traced(RUNS[run]))):
+    for event in parse_written(select_all(traced(RUNS[run]))):
         assert isinstance(event["name"], str)
         assert event["name"]
         assert isinstance(event["pid"], int)
@@ -95,7 +95,7 @@ def test_instants_are_points_on_their_thread() -> None:
         span(0, "marker", 3_000, None, name, type="instant", thread=thread)
         for name, thread in (("loss", 0), ("saved", 2))
     ]
-    events = parse_written(selected(trace_of([span(0, "step", 1_000, 9_000), *marks])))
+    events = parse_written(select_all(trace_of([span(0, "step", 1_000, 9_000), *marks])))
     threads = {
         event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
     }
@@ -114,17 +114,17 @@ def test_every_span_is_there_once(run: str) -> None:
     trace = traced(RUNS[run])
     spans = trace.spans.collect()
     on_devices = spans["stream"].count()
-    events = parse_written(selected(trace))
-    announced = perfetto.size(selected(trace))
+    events = parse_written(select_all(trace))
+    announced = perfetto.size(select_all(trace))
     assert len(spans_among(events)) == spans.height + on_devices
     assert count_events(events) == announced.events
-    real = len("".join(perfetto.write(selected(trace))))
+    real = len("".join(perfetto.write(select_all(trace))))
     assert announced.nbytes == pytest.approx(real, rel=0.15)
 
 
 def test_what_overlaps_goes_onto_threads_of_its_own() -> None:
     """On each thread, of any two events one lies within the other or after it; times are exact."""
-    events = spans_among(parse_written(selected(OVERLAPPING)))
+    events = spans_among(parse_written(select_all(OVERLAPPING)))
     tracks: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for event in events:
         tracks[event["tid"]].append((event["ts"], event["ts"] + event.get("dur", math.inf)))
@@ -139,7 +139,7 @@ def test_what_overlaps_goes_onto_threads_of_its_own() -> None:
 
 def test_what_was_open_begins_and_does_not_end() -> None:
     """A span without an end is a begin only, as the format has it for what never ended."""
-    events = spans_among(parse_written(selected(OVERLAPPING)))
+    events = spans_among(parse_written(select_all(OVERLAPPING)))
     opened = [event for event in events if event["ph"] == "B"]
     assert [event["name"] for event in opened] == ["step", "backprop"]
     assert {event["args"]["status"] for event in opened} == {"open"}
@@ -152,7 +152,7 @@ def test_only_what_was_chosen_is_written() -> None:
     begin_ns = find_begin(trace)
     start, end = trace.steps.filter(rank=2, step=30).select("start_ns", "end_ns").row(0)
     events = parse_written(
-        selected(trace, Choice(ranks=((2, 2),), time=(start - begin_ns, end - begin_ns)))
+        select_all(trace, Choice(ranks=((2, 2),), time=(start - begin_ns, end - begin_ns)))
     )
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert [name.split(" (")[0] for name in names] == ["rank 2"]
@@ -165,7 +165,7 @@ def test_names_cannot_leave_their_strings() -> None:
     """Quotes, markup, control characters and lone surrogates' neighbours stay inside of strings."""
     hostile = trace_of([span(0, "forward", 0, 5, HOSTILE)])
     hosts = hostile.processes.with_columns(host=pl.lit(HOSTILE))
-    events = parse_written(selected(replace(hostile, processes=hosts)))
+    events = parse_written(select_all(replace(hostile, processes=hosts)))
     assert spans_among(events)[0]["name"] == HOSTILE
     assert HOSTILE in events[0]["args"]["name"]
 
@@ -173,14 +173,14 @@ def test_names_cannot_leave_their_strings() -> None:
 def test_an_empty_selection_is_still_valid() -> None:
     """No rank, or a window without spans: a trace without events."""
     trace = traced(SLOW_RANK)
-    assert spans_among(parse_written(replace(selected(trace), owners=()))) == []
-    assert spans_among(parse_written(selected(trace, Choice(time=(-10, -5))))) == []
+    assert spans_among(parse_written(replace(select_all(trace), owners=()))) == []
+    assert spans_among(parse_written(select_all(trace, Choice(time=(-10, -5))))) == []
 
 
 def test_recorded_runs_are_written() -> None:
     """A real recording, with collectives in flight and a killed rank, is valid too."""
     trace: Trace = sample_trace("mpi-killed-rank")
-    chosen = selected(trace)
+    chosen = select_all(trace)
     assert count_events(parse_written(chosen)) == perfetto.size(chosen).events
 
 
@@ -196,7 +196,7 @@ def test_more_than_a_viewer_opens_well_is_written_and_said(tmp_path: Path) -> No
 @EVERY_RUN
 def test_arrows_begin_before_they_end(run: str) -> None:
     """Each begins once, ends once, in order of time, and every point lies within a span of its track."""
-    events = parse_written(selected(traced(RUNS[run])))
+    events = parse_written(select_all(traced(RUNS[run])))
     arrows: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if event["ph"] in {"s", "t", "f"}:

@@ -95,7 +95,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def acting(text: str) -> set[str]:
+def control_characters(text: str) -> set[str]:
     """Return the control characters of a text."""
     return {c for c in text if unicodedata.category(c) in {"Cc", "Cf"}} - {"\n"}
 
@@ -105,7 +105,7 @@ def test_text_for_people(verb: tuple[str, ...], trace: Path, capsys: Output) -> 
     code = main([verb[0], str(trace), *verb[1:]])
     out, err = capsys.readouterr()
     assert code in {0, 1}
-    assert acting(out) | acting(err) == set()
+    assert control_characters(out) | control_characters(err) == set()
     if "markdown" in verb:
         assert not re.search(r"(?<!\\)(<script|<img|\]\(javascript)", out)
     if "html" in verb:
@@ -117,7 +117,7 @@ def test_json_escapes_hostile_names(verb: tuple[str, ...], trace: Path, capsys: 
     main([verb[0], str(trace), *verb[1:]])
     out = capsys.readouterr().out
     assert json.loads(out)
-    assert acting(out) == set()
+    assert control_characters(out) == set()
 
 
 @pytest.mark.parametrize("form", FILES)
@@ -127,7 +127,7 @@ def test_files_for_viewers(form: str, trace: Path, tmp_path: Path) -> None:
     assert main(["convert", str(trace), "--to", form, "--out", str(out)]) == 0
     text = out.read_text("utf-8")
     assert all(map(json.loads, text.splitlines() if form == "otlp" else [text]))
-    assert acting(text) == set()
+    assert control_characters(text) == set()
 
 
 def test_a_table_for_a_spreadsheet(trace: Path, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_table_for_a_spreadsheet(trace: Path, tmp_path: Path) -> None:
     assert len(files) > 5
     for file in files:
         text = file.read_text("utf-8")
-        assert acting(text) == set(), file.name
+        assert control_characters(text) == set(), file.name
         for row in csv.DictReader(text.splitlines()):
             assert not [cell for cell in row.values() if is_formula(cell)], file.name
 
@@ -160,7 +160,9 @@ def test_the_page_with_charts(trace: Path, tmp_path: Path) -> None:
 
 
 def test_a_repaired_copy_keeps_hostile_names(trace: Path, tmp_path: Path) -> None:
-    assert acting("".join(map(clean, repair(trace, tmp_path / "copy").sentences))) == set()
+    assert (
+        control_characters("".join(map(clean, repair(trace, tmp_path / "copy").sentences))) == set()
+    )
 
 
 def test_names_that_do_nothing_stay_as_they_are() -> None:

@@ -50,18 +50,18 @@ VERBS: Final = (
 )
 
 
-def watched(*arguments: str) -> subprocess.CompletedProcess[str]:
+def watch_connections(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", WATCHED, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_a_connection_would_be_seen() -> None:
-    done = watched("connect")
+    done = watch_connections("connect")
     assert (done.returncode, done.stderr) == (99, "looked up 192.0.2.1\n")
 
 
 def test_recording_opens_no_connection(tmp_path: Path) -> None:
-    done = watched("record", str(tmp_path / "run"))
+    done = watch_connections("record", str(tmp_path / "run"))
     assert (done.returncode, done.stderr) == (0, "")
     assert list((tmp_path / "run").glob("*.arrow"))
 
@@ -75,5 +75,5 @@ def test_verbs_open_no_connection(
     shutil.copytree(SAMPLES / "ddp-slow-backprop", tmp_path / "run")
     commands = json.dumps(VERBS[:count]).replace("RUN", str(tmp_path / "run"))
     commands = commands.replace("OUT", str(tmp_path))
-    done = watched(*map(json.dumps, json.loads(commands)))
+    done = watch_connections(*map(json.dumps, json.loads(commands)))
     assert done.returncode == 0, done.stderr

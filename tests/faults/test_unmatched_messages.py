@@ -22,7 +22,7 @@ STEPS = 12
 MS = 1_000_000
 
 
-def copied(name: str, folder: Path) -> Path:
+def copy_sample(name: str, folder: Path) -> Path:
     """Copy a sample; return the file of its rank 0."""
     for file in sorted((ROOT / "sample_traces" / name).glob("*.arrow")):
         (folder / file.name).write_bytes(file.read_bytes())
@@ -36,7 +36,7 @@ def cut_file(file: Path) -> None:
 @pytest.mark.parametrize("damage", [cut_file, Path.unlink], ids=["cut off", "missing"])
 def test_a_tree_without_its_root(damage: Callable[[Path], Any], tmp_path: Path) -> None:
     """All messages of this run are with rank 0, so without it none has both ends."""
-    damage(copied("mpi-tree", tmp_path))
+    damage(copy_sample("mpi-tree", tmp_path))
     trace = load.open(tmp_path)
     report = analyze(trace)
     assert report.summary.ranks_seen >= 2

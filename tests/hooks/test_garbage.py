@@ -48,11 +48,11 @@ for number in range(4):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of a recording with the usual recorder; tests only read it."""
     folder = tmp_path_factory.mktemp("garbage")
-    recorded(folder, TRACELENS_NATIVE=USUAL)
+    record_training(folder, TRACELENS_NATIVE=USUAL)
     return folder
 
 
-def recorded(folder: Path, **variables: str) -> list[dict[str, Any]]:
+def record_training(folder: Path, **variables: str) -> list[dict[str, Any]]:
     script = folder / "train.py"
     script.write_text(PROGRAM)
     command = ("--no-verdict", "--out", folder / "trace", "--", sys.executable, script)
@@ -67,7 +67,7 @@ def test_a_long_collection_is_a_span(recorder: str, folder: Path, tmp_path: Path
     if recorder == USUAL:
         events = read_one(folder / "trace").events
     else:
-        events = recorded(tmp_path, TRACELENS_NATIVE=recorder)
+        events = record_training(tmp_path, TRACELENS_NATIVE=recorder)
     collections = [event for event in events if event["kind"] == "gc"]
     assert 2 <= len(collections) < SHORT
     assert all(event["duration_ns"] >= LEAST_NS for event in collections)
@@ -89,5 +89,5 @@ def test_it_is_time_of_its_own(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_it_is_no_part_of_steps_alone(tmp_path: Path) -> None:
-    kinds = {event["kind"] for event in recorded(tmp_path, TRACELENS_DETAIL="step")}
+    kinds = {event["kind"] for event in record_training(tmp_path, TRACELENS_DETAIL="step")}
     assert kinds == {"step", "forward"}

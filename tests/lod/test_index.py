@@ -154,12 +154,12 @@ def test_a_killed_build_leaves_nothing_that_is_found(
     trace = long_trace
     monkeypatch.setattr(index, "COARSE_BINS", 300)
     with monkeypatch.context() as dying:
-        dying.setattr(files, "_save_calls", _killed)
+        dying.setattr(files, "_save_calls", _kill_build)
         with pytest.raises(KeyboardInterrupt):
             opening.explained(load.open(trace))
     assert index.find(trace) is None
     with monkeypatch.context() as dying:
-        dying.setattr(index, "_add_levels", _killed)
+        dying.setattr(index, "_add_levels", _kill_build)
         with pytest.raises(KeyboardInterrupt):
             opening.explained(load.open(trace))
     assert levels_of(trace) == []
@@ -168,7 +168,7 @@ def test_a_killed_build_leaves_nothing_that_is_found(
     assert indexed_run
     assert indexed_run.scene.pyramid
     with monkeypatch.context() as dying:
-        dying.setattr(np.memmap, "flush", _killed)
+        dying.setattr(np.memmap, "flush", _kill_build)
         with pytest.raises(KeyboardInterrupt):
             opening.refined(indexed_run)
     assert levels_of(trace) == [275]
@@ -189,7 +189,7 @@ def levels_of(trace: Path) -> list[int]:
     return sorted(int(np.load(file).shape[1]) for file in found.glob("level-*.npy"))
 
 
-def _killed(*_arguments: object) -> None:
+def _kill_build(*_arguments: object) -> None:
     raise KeyboardInterrupt
 
 

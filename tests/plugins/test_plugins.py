@@ -47,7 +47,7 @@ def run(site: Path, *arguments: str, code: int = 0) -> str:
     return done.stdout if code == 0 else done.stderr
 
 
-def explained(site: Path, path: Path, *options: str) -> dict[str, Any]:
+def analyze_with_plugins(site: Path, path: Path, *options: str) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(
         run(site, "analyze", str(path), "--format", "json", "--again", *options)
     )
@@ -76,7 +76,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(installed: Path, toy_run: Path, tables: Path) -> dict[str, Any]:
-    return explained(installed, toy_run, "--tables", str(tables))
+    return analyze_with_plugins(installed, toy_run, "--tables", str(tables))
 
 
 def test_its_reader_reads(report: dict[str, Any], toy_run: Path, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def _python(site: Path, code: str) -> str:
     ).stdout
 
 
-def planted(site: Path, code: str | None, group: str = "analyses") -> None:
+def plant_distribution(site: Path, code: str | None, group: str = "analyses") -> None:
     """Put a distribution with one entry point into a folder; without code its module is missing."""
     info = site / "broken-2.0.dist-info"
     info.mkdir()
@@ -147,8 +147,8 @@ def planted(site: Path, code: str | None, group: str = "analyses") -> None:
 )
 def test_a_failing_analysis_is_a_note(code: str | None, reason: str, tmp_path: Path) -> None:
     """The report stands, and says whose analysis is missing."""
-    planted(tmp_path, code)
-    found = explained(tmp_path, SAMPLE)
+    plant_distribution(tmp_path, code)
+    found = analyze_with_plugins(tmp_path, SAMPLE)
     assert found["verdict"] == "fault"
     (note,) = [note for note in found["notes"] if note["kind"] == "plugin"]
     assert "The analysis 'worse' of broken 2.0 failed" in note["sentence"]
@@ -157,7 +157,7 @@ def test_a_failing_analysis_is_a_note(code: str | None, reason: str, tmp_path: P
 
 @pytest.mark.parametrize("code", [BROKEN, pytest.param(None, marks=pytest.mark.slow)])
 def test_a_failing_reader_is_a_sentence(code: str | None, tmp_path: Path) -> None:
-    planted(tmp_path, code, "readers")
+    plant_distribution(tmp_path, code, "readers")
     (tmp_path / "file.odd").write_text("odd")
     sentence = run(tmp_path, "analyze", str(tmp_path / "file.odd"), code=3)
     assert "'worse' of broken 2.0" in sentence

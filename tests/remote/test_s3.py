@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.end_to_end
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main([*map(str, arguments)]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    return json.loads(printed(capsys, "analyze", *arguments, "--format", "json"))
+    return json.loads(output_of(capsys, "analyze", *arguments, "--format", "json"))
 
 
 def copies(cache: Path) -> dict[str, int]:
@@ -75,11 +75,11 @@ def test_the_report_of_a_bucket_is_kept_in_the_cache(
 ) -> None:
     """In the user's cache, and only as long as the run in the bucket is as it was."""
     address = bucket.put(slow_run, "run")
-    first_report = printed(capsys, "analyze", address)
+    first_report = output_of(capsys, "analyze", address)
     assert kept_report.find(mirror.fetched(address)) is not None
     fetched = copies(cache)
-    assert printed(capsys, "analyze", address) == first_report
-    printed(capsys, "analyze", address, "--again")
+    assert output_of(capsys, "analyze", address) == first_report
+    output_of(capsys, "analyze", address, "--again")
     assert copies(cache) == fetched
     bucket.remove(f"run/{sorted(slow_run.glob('*.arrow'))[3].name}")
     assert kept_report.find(mirror.fetched(address)) is None
@@ -92,8 +92,8 @@ def test_info_reads_the_ends_of_files(
     run = tmp_path / "long"
     write(Scenario(ranks=2, steps=3000), run)
     address = bucket.put(run, "long")
-    remote = json.loads(printed(capsys, "info", address, "--format", "json"))
-    local = json.loads(printed(capsys, "info", run, "--format", "json"))
+    remote = json.loads(output_of(capsys, "info", address, "--format", "json"))
+    local = json.loads(output_of(capsys, "info", run, "--format", "json"))
     assert remote.pop("trace") == address
     local.pop("trace")
     assert remote == local
@@ -112,7 +112,7 @@ def test_a_file_without_a_summary(
     victim.write_bytes(victim.read_bytes()[:-100])
     assert read_end(victim) is None
     remote, local = (
-        json.loads(printed(capsys, "info", address, "--format", "json"))["processes"]
+        json.loads(output_of(capsys, "info", address, "--format", "json"))["processes"]
         for address in (bucket.put(run, "cut"), run)
     )
     assert remote == local
@@ -146,7 +146,7 @@ def test_a_table_in_a_bucket_is_read_as_a_local_one(
     table.write_parquet(file) if form == "parquet" else table.write_csv(file)
     address = bucket.put(file, file.name)
     assert report(capsys, address) == report(capsys, file)
-    assert f"{address}: 4 processes" in printed(capsys, "info", address)
+    assert f"{address}: 4 processes" in output_of(capsys, "info", address)
 
 
 def test_segments_in_a_bucket_are_read_and_never_converted(
@@ -159,7 +159,7 @@ def test_segments_in_a_bucket_are_read_and_never_converted(
     (folder / "index-v3" / "report.json").write_text("{}")
     address = bucket.put(folder, "killed")
     objects_before = bucket.client.find(bucket.name)
-    (found,) = json.loads(printed(capsys, "info", address, "--format", "json"))["processes"]
+    (found,) = json.loads(output_of(capsys, "info", address, "--format", "json"))["processes"]
     assert (found["events"], found["complete"]) == (1, False)
     assert bucket.client.find(bucket.name) == objects_before
     assert [*cache.rglob("side.jsonl")]
@@ -172,10 +172,10 @@ def test_other_verbs_work_on_a_bucket(
 ) -> None:
     """A run is converted, checked and given an index as if it were here."""
     address = bucket.put(slow_run, "run")
-    printed(capsys, "convert", address, "--to", "native", "--out", tmp_path / "whole")
+    output_of(capsys, "convert", address, "--to", "native", "--out", tmp_path / "whole")
     assert len(list((tmp_path / "whole").glob("*.arrow"))) == 4
-    assert printed(capsys, "validate", address).startswith(address)
-    assert "levels of detail" in printed(capsys, "index", address)
+    assert output_of(capsys, "validate", address).startswith(address)
+    assert "levels of detail" in output_of(capsys, "index", address)
 
 
 @pytest.mark.slow

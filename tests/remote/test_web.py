@@ -17,12 +17,12 @@ from tracelens.simulator.synthetic import Scenario, write
 Web = tuple[str, "Path", "Behaviour"]
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main([*map(str, arguments)]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def refusal_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Return the one sentence with which a command ends."""
     assert main([*arguments]) == 3
     (said,) = capsys.readouterr().err.splitlines()
@@ -36,12 +36,12 @@ def test_a_folder_that_the_server_lists(
     """With and without a slash, and by a pattern; asked again, no file is sent."""
     address, folder, behaviour = web
     shutil.copytree(slow_run, folder / "run")
-    local = printed(capsys, "analyze", slow_run, "--format", "json")
-    assert printed(capsys, "analyze", f"{address}/run", "--format", "json") == local
+    local = output_of(capsys, "analyze", slow_run, "--format", "json")
+    assert output_of(capsys, "analyze", f"{address}/run", "--format", "json") == local
     behaviour.bodies.clear()
-    assert printed(capsys, "analyze", f"{address}/run", "--again", "--format", "json") == local
+    assert output_of(capsys, "analyze", f"{address}/run", "--again", "--format", "json") == local
     assert behaviour.sent() == 0
-    assert printed(capsys, "analyze", f"{address}/ru*/", "--format", "json") == local
+    assert output_of(capsys, "analyze", f"{address}/ru*/", "--format", "json") == local
 
 
 def test_a_signed_address_is_read_and_its_signature_never_printed(
@@ -52,9 +52,9 @@ def test_a_signed_address_is_read_and_its_signature_never_printed(
     table_of(tracelens.open(slow_run)).write_parquet(tmp_path / "events.parquet")
     shutil.copy(tmp_path / "events.parquet", folder)
     signed = f"{address}/events.parquet?signature=hidden-words"
-    assert printed(capsys, "info", signed).startswith(f"{address}/events.parquet: 4 processes")
-    local = printed(capsys, "analyze", tmp_path / "events.parquet", "--format", "json")
-    assert printed(capsys, "analyze", signed, "--format", "json") == local
+    assert output_of(capsys, "info", signed).startswith(f"{address}/events.parquet: 4 processes")
+    local = output_of(capsys, "analyze", tmp_path / "events.parquet", "--format", "json")
+    assert output_of(capsys, "analyze", signed, "--format", "json") == local
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -66,8 +66,8 @@ def test_info_reads_the_ends_of_files(
     behaviour.ranges = ranges
     write(Scenario(ranks=2, steps=3000), tmp_path / "long")
     shutil.copytree(tmp_path / "long", folder / "long")
-    remote = json.loads(printed(capsys, "info", f"{address}/long", "--format", "json"))
-    local = json.loads(printed(capsys, "info", tmp_path / "long", "--format", "json"))
+    remote = json.loads(output_of(capsys, "info", f"{address}/long", "--format", "json"))
+    local = json.loads(output_of(capsys, "info", tmp_path / "long", "--format", "json"))
     assert remote["processes"] == local["processes"]
     size = sum(file.stat().st_size for file in (folder / "long").glob("*.arrow"))
     assert (behaviour.sent() < size / 2) is ranges
@@ -80,12 +80,12 @@ def test_a_server_that_goes_away_in_the_middle(
     address, folder, behaviour = web
     shutil.copytree(slow_run, folder / "run")
     behaviour.cuts = "worker-00003"
-    assert "went away" in refused(capsys, "analyze", f"{address}/run")
+    assert "went away" in refusal_of(capsys, "analyze", f"{address}/run")
     assert not [*cache.rglob("worker-00003*"), *cache.rglob(".part-*")]
     behaviour.cuts = None
     cached_names = {file.name for file in cache.rglob("worker-*")}
     behaviour.bodies.clear()
-    printed(capsys, "analyze", f"{address}/run")
+    output_of(capsys, "analyze", f"{address}/run")
     assert not [name for name in cached_names if behaviour.sent(name)]
     assert len([*cache.rglob("worker-*")]) == 4
 
@@ -123,7 +123,7 @@ def test_a_server_that_refuses(web: Web, capsys: pytest.CaptureFixture[str]) -> 
     address, _, behaviour = web
     behaviour.refuses = True
     with_password = address.replace("://", "://me:hidden-words@")
-    said = refused(capsys, "analyze", f"{with_password}/run?token=hidden-words")
+    said = refusal_of(capsys, "analyze", f"{with_password}/run?token=hidden-words")
     assert f"refuses access to '{address}/run'" in said
     assert "hidden" not in said
 
@@ -131,7 +131,7 @@ def test_a_server_that_refuses(web: Web, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_server_that_does_not_answer_is_reported(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refused(capsys, "info", "http://me:hidden-words@127.0.0.1:1/run?token=hidden-words")
+    said = refusal_of(capsys, "info", "http://me:hidden-words@127.0.0.1:1/run?token=hidden-words")
     assert "'http://127.0.0.1:1/run' cannot be reached" in said
     assert "hidden" not in said
     assert not cache.exists()
@@ -139,9 +139,9 @@ def test_a_server_that_does_not_answer_is_reported(
 
 def test_a_missing_page_is_reported(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
     address, folder, _ = web
-    assert f"There is no '{address}/run'" in refused(capsys, "info", f"{address}/run")
+    assert f"There is no '{address}/run'" in refusal_of(capsys, "info", f"{address}/run")
     (folder / "empty").mkdir()
-    assert "expected files such as worker-" in refused(capsys, "info", f"{address}/empty/")
+    assert "expected files such as worker-" in refusal_of(capsys, "info", f"{address}/empty/")
 
 
 def test_a_disk_that_is_too_small(

@@ -23,7 +23,7 @@ MS = 10**6
 SETTING = Setting(8, 80, 2, "harsh", "lognormal", 5)
 
 
-def played(trace: Trace) -> tuple[EventGraph, Floats]:
+def replay_run(trace: Trace) -> tuple[EventGraph, Floats]:
     """Return the replay, and compute time [step, rank]."""
     spent = phases.run(trace)
     compute_time = measure_compute_time(trace, spent)
@@ -58,7 +58,7 @@ def test_moments_that_follow_nothing_any_more_come_as_they_did() -> None:
 def test_the_unchanged_replay_is_the_run() -> None:
     """To the nanosecond, clocks that were aligned included."""
     trace = prepare(kinds_of_pipelines.staged(kinds_of_ranks.nothing)(SETTING).recording.trace())
-    graph, total = played(trace)
+    graph, total = replay_run(trace)
     assert graph.layered_graph.replay(graph.layered_graph.lag_ns) == pytest.approx(
         graph.layered_graph.recorded_ns, abs=1
     )
@@ -78,7 +78,7 @@ def test_a_straggler_of_a_pipeline_costs_what_removing_it_saves(
     assert finding.saving == pytest.approx(case.label.saving, rel=0.03)
 
 
-def handed_on(*, at_once: bool = False) -> Trace:
+def hand_on_messages(*, at_once: bool = False) -> Trace:
     """Two steps of 100 ms: rank 0 works 60 ms and sends, rank 1 receives after 20 ms and works 30.
 
     `at_once` says that it posts the receive before, in flight, and waits for it.
@@ -111,7 +111,7 @@ def handed_on(*, at_once: bool = False) -> Trace:
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_receive_waits_for_its_message_and_no_longer(*, at_once: bool) -> None:
     """Rank 1 gains what rank 0 does not work, until it has itself to do; in flight as well."""
-    graph, total = played(handed_on(at_once=at_once))
+    graph, total = replay_run(hand_on_messages(at_once=at_once))
     for less_ms, gained_ms in ((10.0, 10.0), (50.0, 45.0)):
         effect = np.zeros_like(total)
         effect[0, 0] = less_ms * MS
@@ -128,7 +128,7 @@ def _lags_without(graph: EventGraph, effect: Floats) -> Floats:
     return lag_ns
 
 
-def exchanged_at_once() -> Trace:
+def exchange_together() -> Trace:
     """Two steps: rank 1 works 50 ms, the others 10; all send to all and wait for all in one call."""
     rows = []
     for step in range(2):
@@ -152,7 +152,7 @@ def exchanged_at_once() -> Trace:
 
 def test_a_call_that_waits_for_several_is_held_by_the_last() -> None:
     """The others' messages, noted with it, were there before: no call waits for them."""
-    graph, total = played(exchanged_at_once())
+    graph, total = replay_run(exchange_together())
     assert graph.layered_graph.replay(graph.layered_graph.lag_ns) == pytest.approx(
         graph.layered_graph.recorded_ns, abs=1
     )
@@ -163,7 +163,7 @@ def test_a_call_that_waits_for_several_is_held_by_the_last() -> None:
     assert variant.measure_savings_ns() == pytest.approx(30 * MS, abs=0.1 * MS)
 
 
-def noted_late() -> Trace:
+def note_receives_late() -> Trace:
     """Two steps of 100 ms: rank 0 sends to rank 1, receives from rank 2 until 60 ms, and waits then."""
     rows = []
     for step in range(2):
@@ -200,7 +200,7 @@ def noted_late() -> Trace:
 
 
 def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> None:
-    graph, total = played(noted_late())
+    graph, total = replay_run(note_receives_late())
     effect = np.zeros_like(total)
     effect[0, 2] = 20 * MS
     variant = Variant(graph)

@@ -13,7 +13,7 @@ from tracelens.model.trace import Alignment, HostClock
 from tracelens.reports import to_json
 
 
-def loaded(run: str) -> dict[str, Any]:
+def load_rendered(run: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(to_json.render(report(RUNS[run][0])))
     return found
 
@@ -21,7 +21,7 @@ def loaded(run: str) -> dict[str, Any]:
 @pytest.mark.parametrize("run", RUNS)
 def test_fields_are_always_there(run: str) -> None:
     """Top level and findings have the same fields in every run."""
-    content = loaded(run)
+    content = load_rendered(run)
     assert content["format"] == "tracelens.report/3"
     assert set(content) == {
         "format",
@@ -43,14 +43,14 @@ def test_fields_are_always_there(run: str) -> None:
 @pytest.mark.parametrize("run", RUNS)
 def test_shares_sum_to_one(run: str) -> None:
     """Also as written: useful work and all bars are the whole."""
-    efficiency = loaded(run)["efficiency"]
+    efficiency = load_rendered(run)["efficiency"]
     bars = [bar["share"] for bar in efficiency["waterfall"]]
     assert efficiency["achieved"] + sum(bars) == pytest.approx(1, abs=1e-12)
 
 
 def test_what_is_absent_is_null() -> None:
     """A straggler has steps and a price; it has no tensor, and the list of shards is empty."""
-    (finding,) = loaded("slow rank")["findings"]
+    (finding,) = load_rendered("slow rank")["findings"]
     assert finding["steps"] == [20, 49]
     assert finding["ranks"] == [2]
     assert finding["shards"] == []

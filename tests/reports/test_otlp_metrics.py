@@ -21,7 +21,7 @@ def fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(to_otlp, "time_ns", lambda: NOW_NS)
 
 
-def parsed(found: Report) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def parse_points(found: Report) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Return all points by Prometheus' name and labels; unknown fields are errors."""
     data = json_format.Parse(to_otlp.render(found), MetricsData())
     values = {}
@@ -43,13 +43,13 @@ def test_numbers_and_names_are_those_of_prometheus(run: str) -> None:
         (f"tracelens_{gauge.name}", frozenset(gauge.labels)): gauge.value
         for gauge in to_prometheus.gauges(run_report)
     }
-    assert parsed(run_report) == expected
+    assert parse_points(run_report) == expected
 
 
 def test_what_was_not_measured_has_no_point() -> None:
     found = report(SLOW)
     first = replace(found.findings[0], saving=None, cost=None, slowdown=None)
-    names = {name for name, _ in parsed(replace(found, findings=(first,), efficiency=None))}
+    names = {name for name, _ in parse_points(replace(found, findings=(first,), efficiency=None))}
     assert not {"tracelens_finding_saving_ratio", "tracelens_efficiency_ratio"} & names
 
 
@@ -60,5 +60,7 @@ def test_names_of_strangers_do_nothing() -> None:
     assert "\x1b" not in text
     assert "\n" not in text
     assert ("hosts", 'a"b\\x1b[2J\\x0ad') in {
-        pair for _, labels in parsed(replace(slow_report, findings=(finding,))) for pair in labels
+        pair
+        for _, labels in parse_points(replace(slow_report, findings=(finding,)))
+        for pair in labels
     }

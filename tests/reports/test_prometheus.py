@@ -14,7 +14,7 @@ SLOW = RUNS["slow rank"][0]
 Labels = frozenset[tuple[str, str]]
 
 
-def parsed(found: Report) -> dict[tuple[str, Labels], float]:
+def parse_samples(found: Report) -> dict[tuple[str, Labels], float]:
     """Parse all samples by name and labels; each occurs once."""
     families = list(text_string_to_metric_families(to_prometheus.render(found)))
     assert all(family.type == "gauge" and family.documentation for family in families)
@@ -27,7 +27,7 @@ def parsed(found: Report) -> dict[tuple[str, Labels], float]:
 @pytest.mark.parametrize("run", RUNS)
 def test_the_client_reads_every_run(run: str) -> None:
     run_report = report(RUNS[run][0])
-    values = parsed(run_report)
+    values = parse_samples(run_report)
     assert len(values) == len(list(to_prometheus.gauges(run_report)))
     states = {dict(k)["state"]: v for (n, k), v in values.items() if n == "tracelens_verdict"}
     assert [state for state, value in states.items() if value] == [run_report.verdict.state]
@@ -35,7 +35,7 @@ def test_the_client_reads_every_run(run: str) -> None:
 
 
 def test_shares_sum_to_one() -> None:
-    values = parsed(report(SLOW))
+    values = parse_samples(report(SLOW))
     lost = [value for (name, _), value in values.items() if name == "tracelens_lost_ratio"]
     assert values["tracelens_efficiency_ratio", frozenset()] + sum(lost) == pytest.approx(1)
 
@@ -44,7 +44,7 @@ def test_a_finding_is_named_by_its_labels() -> None:
     finding = report(SLOW).findings[0]
     ((labels, value),) = [
         (dict(labels), value)
-        for (name, labels), value in parsed(report(SLOW)).items()
+        for (name, labels), value in parse_samples(report(SLOW)).items()
         if name == "tracelens_finding_saving_ratio" and ("place", "0") in labels
     ]
     assert value == finding.saving
@@ -56,7 +56,7 @@ def test_labels_are_escaped() -> None:
     """Quotes, backslashes and line ends of a recorded name come back as they were shown."""
     found = report(SLOW)
     first = replace(found.findings[0], hosts=('a"b\\c\nd',))
-    for _, labels in parsed(replace(found, findings=(first,))):
+    for _, labels in parse_samples(replace(found, findings=(first,))):
         if ("place", "0") in labels:
             assert dict(labels)["hosts"] == 'a"b\\c\\x0ad'
 
@@ -64,5 +64,5 @@ def test_labels_are_escaped() -> None:
 def test_what_was_not_measured_has_no_line() -> None:
     found = report(SLOW)
     first = replace(found.findings[0], saving=None, cost=None, slowdown=None)
-    names = {name for name, _ in parsed(replace(found, findings=(first,), efficiency=None))}
+    names = {name for name, _ in parse_samples(replace(found, findings=(first,), efficiency=None))}
     assert not {"tracelens_finding_saving_ratio", "tracelens_efficiency_ratio"} & names

@@ -68,7 +68,7 @@ def test_mlflow_stores_metrics_and_verdict(tmp_path: Path) -> None:
     assert json.loads(Path(copied).read_text())["verdict"] == "fault"
 
 
-def logged(log: bytes) -> Iterator[bytes]:
+def read_log_records(log: bytes) -> Iterator[bytes]:
     """Yield the records of a log in LevelDB's format, whose first block is 7 bytes shorter."""
     block, offset, record = (1 << 15) - 7, 0, b""
     while offset + 7 <= len(log):
@@ -91,7 +91,9 @@ def logged(log: bytes) -> Iterator[bytes]:
 def read_records(file: Path, messages: Any) -> list[Any]:
     """Return all records, once the process that writes them has written its last one."""
     for _ in range(300):
-        records = [messages.Record.FromString(data) for data in logged(file.read_bytes()[7:])]
+        records = [
+            messages.Record.FromString(data) for data in read_log_records(file.read_bytes()[7:])
+        ]
         if any(record.HasField("exit") for record in records):
             return records
         time.sleep(0.1)

@@ -36,7 +36,7 @@ def point(
     )
 
 
-def only(points: list[Point], **options: object) -> Curve:
+def single_curve(points: list[Point], **options: object) -> Curve:
     """The one curve of some runs."""
     (curve,) = curves(points, **options).curves  # type: ignore[arg-type]
     return curve
@@ -44,7 +44,7 @@ def only(points: list[Point], **options: object) -> Curve:
 
 def test_efficiency_of_weak_scaling() -> None:
     """Ranks keep their work: a step twice as long is half as efficient, and transfer took it."""
-    curve = only([point(8, 20, 9), point(2, 10, 9)])
+    curve = single_curve([point(8, 20, 9), point(2, 10, 9)])
     assert curve.kind == "weak"
     assert curve.clear
     assert [row.size for row in curve.rows] == [2, 8]
@@ -55,7 +55,7 @@ def test_efficiency_of_weak_scaling() -> None:
 
 def test_efficiency_of_strong_scaling() -> None:
     """Four times the ranks with a quarter of the work each, in half the time."""
-    curve = only([point(2, 12, 12), point(8, 6, 3)])
+    curve = single_curve([point(2, 12, 12), point(8, 6, 3)])
     assert curve.kind == "strong"
     assert curve.rows[-1].efficiency == pytest.approx(0.5)
     assert curve.rows[-1].ratios["computation"] == pytest.approx(1)
@@ -64,8 +64,8 @@ def test_efficiency_of_strong_scaling() -> None:
 def test_what_is_between_is_not_clear() -> None:
     """Work that halves over four times the ranks is neither; who says which is believed."""
     points = [point(2, 10, 8), point(8, 10, 4)]
-    assert not only(points).clear
-    assert only(points, kind="strong").clear
+    assert not single_curve(points).clear
+    assert single_curve(points, kind="strong").clear
     text = SCALINGS["text"](curves(points))
     assert "say --weak or --strong" in " ".join(text.split())
 
@@ -91,14 +91,14 @@ def test_ratios_multiply_up(sizes: list[tuple[int, float, float, float, float]])
         for workers, step, share, balance, serial in sizes
     ]
     for kind in ("weak", "strong"):
-        for row in only(points, kind=kind).rows:
+        for row in single_curve(points, kind=kind).rows:
             assert prod(row.ratios.values()) == pytest.approx(row.efficiency)
 
 
 def test_several_runs_of_a_size() -> None:
     """The median one is shown, and how far they are apart."""
     runs = [point(2, 10, 9), point(4, 14, 9), point(4, 12, 9), point(4, 13, 9)]
-    row = only(runs).rows[-1]
+    row = single_curve(runs).rows[-1]
     assert row.point.step_ns == 13 * MS
     assert row.runs == 3
     assert row.spread == pytest.approx(2 / 13)
@@ -120,7 +120,7 @@ def test_each_number_of_servers_has_a_curve() -> None:
     sizes = {(2, 2): 10, (4, 2): 12, (4, 4): 8, (8, 4): 9}
     points = [point(w, step, 5, shards=s) for (w, s), step in sizes.items()]
     assert [curve.shards for curve in curves(points).curves] == [2, 4]
-    by_shards = only([point(4, 12, 5, shards=2), point(4, 8, 5, shards=4)])
+    by_shards = single_curve([point(4, 12, 5, shards=2), point(4, 8, 5, shards=4)])
     assert by_shards.by == "shards"
     assert by_shards.rows[-1].efficiency == pytest.approx(1.5)
 

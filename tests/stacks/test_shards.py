@@ -21,7 +21,7 @@ FRAMES = {
 }
 
 
-def sampled(scenario: Scenario, shards: tuple[int, ...] = (0, 1, 2)) -> Trace:
+def add_samples(scenario: Scenario, shards: tuple[int, ...] = (0, 1, 2)) -> Trace:
     """Return the run with samples of all that its shards' threads did, and of their waiting."""
     run = trace(scenario)
     held = run.shards.select("process", held="shard")
@@ -42,7 +42,7 @@ def test_the_code_of_a_slow_shard_is_in_its_finding() -> None:
     """All shards add up gradients, below calls that hold all that they do."""
     (finding,) = (
         candidate
-        for candidate in tl.analyze(sampled(SLOW)).findings
+        for candidate in tl.analyze(add_samples(SLOW)).findings
         if candidate.kind == "ps_cpu_bound"
     )
     assert finding.shards == (1,)
@@ -55,15 +55,15 @@ def test_the_code_of_a_slow_shard_is_in_its_finding() -> None:
 
 def test_a_shard_that_does_no_more_than_others_has_none() -> None:
     """Nor has a shard without samples, or one without other shards."""
-    run = sampled(SLOW)
+    run = add_samples(SLOW)
     assert sampled_code.find_in_shards(run, (0,)) is None
-    assert sampled_code.find_in_shards(sampled(SLOW, (0, 2)), (1,)) is None
-    assert sampled_code.find_in_shards(sampled(SLOW, (1,)), (1, 2)) is not None
+    assert sampled_code.find_in_shards(add_samples(SLOW, (0, 2)), (1,)) is None
+    assert sampled_code.find_in_shards(add_samples(SLOW, (1,)), (1, 2)) is not None
     assert sampled_code.find_in_shards(trace(SLOW), (1,)) is None
 
 
 def test_of_all_shards_it_is_what_serving_takes() -> None:
     """All shards are affected, so none can be compared with another."""
-    found = sampled_code.find_in_shards(sampled(SERVERS), (0, 1, 2))
+    found = sampled_code.find_in_shards(add_samples(SERVERS), (0, 1, 2))
     assert found
     assert found.path == (SERVE, FRAMES["reply"][-1])

@@ -39,7 +39,9 @@ TRUTHS = {
 }
 
 
-def fitted(truth: Truth, count: int, loose: float = 0.0) -> tuple[Floats, Floats, list[Correction]]:
+def fit_simulated_exits(
+    truth: Truth, count: int, loose: float = 0.0
+) -> tuple[Floats, Floats, list[Correction]]:
     """Fit exits of four clocks, the third of which follows `truth`; a share `loose` leaves early."""
     draw = np.random.default_rng(count)
     t = np.arange(count, dtype=np.float64) * SPACING
@@ -58,7 +60,7 @@ def fitted(truth: Truth, count: int, loose: float = 0.0) -> tuple[Floats, Floats
 def test_corrections_are_the_truth(name: str, count: int, loose: float) -> None:
     """However many collectives there were, and though some let ranks leave early."""
     truth = TRUTHS[name]
-    t, exits, corrections = fitted(truth, count, loose)
+    t, exits, corrections = fit_simulated_exits(truth, count, loose)
     ahead_ns = truth.ahead(t)
     distance_ns = np.abs(t[:, None] - [at_ns for at_ns, _ in truth.jumps or ((-1e12, 0.0),)]).min(
         axis=1
@@ -81,7 +83,7 @@ def test_corrections_are_the_truth(name: str, count: int, loose: float) -> None:
 @pytest.mark.parametrize("name", TRUTHS)
 def test_scatter_and_uncertainty_of_a_fit_are_true(name: str, count: int) -> None:
     """Exits scatter by what was drawn; of a block's level less is unsure, the less the more it holds."""
-    _, _, found = fitted(TRUTHS[name], count)
+    _, _, found = fit_simulated_exits(TRUTHS[name], count)
     for correction in found:
         assert 0.4 * NOISE < correction.scatter_ns < 2.5 * NOISE
         doubt = correction.scatter_ns / np.sqrt(count / min(64, count))
@@ -147,7 +149,7 @@ def test_three_collectives_tie_clocks(count: int, *, enough: bool) -> None:
 
 def test_a_clock_that_runs_wild_is_no_clock() -> None:
     """What drifts by a thousandth and more is no drift; the other clocks are right all the same."""
-    t, exits, found = fitted(Truth(lambda t: 1e-2 * t), 400)
+    t, exits, found = fit_simulated_exits(Truth(lambda t: 1e-2 * t), 400)
     assert np.quantile(np.abs(found[1].evaluate(exits[:, 1])), 0.9) < 1.25 * NOISE
     assert np.isfinite(found[2].evaluate(t)).all()
 

@@ -40,10 +40,10 @@ def read_clock(
     window = np.array(windows)
     begin_ns = host_ns - np.rint(window * np.array(shares)).astype(np.int64)
     middle = begin_ns + window // 2
-    return Readings(middle, window, middle - rounded(truth.show_time(host_ns)))
+    return Readings(middle, window, middle - round_as_float32(truth.show_time(host_ns)))
 
 
-def rounded(shown: np.ndarray) -> np.ndarray:
+def round_as_float32(shown: np.ndarray) -> np.ndarray:
     """Round times as a profiler stores them: each step since the last one is a 32-bit float of ms."""
     rounded_ns = [int(shown[0])]
     for one, two in pairwise(shown.tolist()):

@@ -28,7 +28,7 @@ def worst_ns(aligned: Trace) -> int:
     return off
 
 
-def exchanged(
+def write_requests(
     delays: list[tuple[int, int]],
     ahead: int,
     drift_ppm: float,
@@ -70,7 +70,7 @@ def served_wrongly_ns(aligned: Trace, delays: list[tuple[int, int]]) -> int:
     of_servers = pl.col("role") == "ps"
     shown_ns, true_ns = (
         trace.events.filter(of_servers).sort("request").collect()["start_ns"]
-        for trace in (aligned, exchanged(delays, 0, 0.0))
+        for trace in (aligned, write_requests(delays, 0, 0.0))
     )
     error_ns = (shown_ns - true_ns).abs().max()
     assert isinstance(error_ns, int)
@@ -116,7 +116,7 @@ def test_uncertainty_covers_the_error(examples: int) -> None:
     delay_ns = st.integers(5_000, 30 * MS)
 
     def check(delays: list[tuple[int, int]], ahead: int, drift_ppm: float) -> None:
-        aligned = common.align(exchanged(delays, ahead, drift_ppm))
+        aligned = common.align(write_requests(delays, ahead, drift_ppm))
         assert aligned.alignment.method == "requests"
         assert served_wrongly_ns(aligned, delays) <= aligned.alignment.uncertainty_ns + 3
 
@@ -134,13 +134,13 @@ def test_pushes_that_nobody_waits_for(*, waits: bool) -> None:
     """A push may end for the worker before it arrives; then only pulls count."""
     draw = np.random.default_rng(3)
     ways = draw.integers(20_000, 400_000, (200, 2)).tolist()
-    aligned = common.align(exchanged(ways, -7 * MS, 12.0, waits=waits))
+    aligned = common.align(write_requests(ways, -7 * MS, 12.0, waits=waits))
     assert served_wrongly_ns(aligned, ways) <= aligned.alignment.uncertainty_ns < 300_000
 
 
 def test_clocks_that_contradict_requests_are_said() -> None:
     """Somebody measured the clocks, wrongly by 20 ms; requests came before they were sent."""
-    trace = exchanged([(30_000, 30_000)] * 50, 0, 0.0)
+    trace = write_requests([(30_000, 30_000)] * 50, 0, 0.0)
     wrong = {
         "process": 1,
         "method": "ping_pong",
@@ -169,7 +169,7 @@ def test_collectives_tie_workers_and_requests_tie_servers() -> None:
         for rank in (0, 1)
     ]
     ways = [(40_000, 40_000)] * 60
-    aligned = common.align(exchanged(ways, -9 * MS, 0.0, more=reduced, hosts=3))
+    aligned = common.align(write_requests(ways, -9 * MS, 0.0, more=reduced, hosts=3))
     assert aligned.alignment.method == "collective_exits"
     assert aligned.alignment.hosts[1].offset_ns == apart
     assert served_wrongly_ns(aligned, ways) <= aligned.alignment.uncertainty_ns <= 42_000

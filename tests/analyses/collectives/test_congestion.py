@@ -86,13 +86,13 @@ def windows(*edges: tuple[int, int], factor: float = 8.0) -> tuple[float, ...]:
     return tuple(factor if step in inside else 1.0 for step in range(STEPS))
 
 
-def varied(spread: float) -> tuple[float, ...]:
+def varying_factors(spread: float) -> tuple[float, ...]:
     """Return factors that vary from step to step in one window."""
     noise = random.Random(7)
     return tuple(8 * noise.lognormvariate(0, spread) if 40 <= s < 80 else 1.0 for s in range(STEPS))
 
 
-def growing() -> tuple[float, ...]:
+def growing_factors() -> tuple[float, ...]:
     """Return factors that grow to the window's end."""
     return tuple(1 + 10 * (s - 39) / 40 if 40 <= s < 80 else 1.0 for s in range(STEPS))
 
@@ -103,8 +103,8 @@ NETWORKS: Final = {
     "half of the ranks": Network(HALVES, ("first",), windows((40, 79))),
     "both halves": Network(HALVES, ("first", "second"), windows((40, 79))),
     "two episodes": Network(factors=windows((20, 39), (70, 95))),
-    "varying strength": Network(factors=varied(0.6)),
-    "growing strength": Network(factors=growing()),
+    "varying strength": Network(factors=varying_factors(0.6)),
+    "growing strength": Network(factors=growing_factors()),
     "mostly congested": Network(factors=windows((25, STEPS - 1))),
     "sizes of every step": Network(
         factors=windows((40, 79)),

@@ -24,7 +24,7 @@ BRIEF = Fault("link", (2,), steps=(20, 44), factor=5.0)
 CROWDED = Fault("reduction", (), steps=(20, 44), factor=6.0)
 
 
-def only(scenario: Scenario) -> Finding:
+def single_fault(scenario: Scenario) -> Finding:
     """Return the one fault that is found."""
     (found,) = faults(report(scenario))
     return found
@@ -50,7 +50,7 @@ def measure_saving(scenario: Scenario) -> float:
 def test_a_slow_link_is_named(scenario: Scenario) -> None:
     """From whom to whom, how slow, and what it costs, although every rank's reductions are slow."""
     slow = replace(scenario, faults=(SLOW,))
-    finding = only(slow)
+    finding = single_fault(slow)
     assert (finding.kind, finding.ranks, finding.phase) == ("slow_link", (1, 2), "reduction")
     assert finding.slowdown == pytest.approx(4.0, rel=0.15)
     assert finding.saving == pytest.approx(measure_saving(slow), rel=0.1, abs=0.005)
@@ -59,7 +59,7 @@ def test_a_slow_link_is_named(scenario: Scenario) -> None:
 
 def test_a_link_slow_for_a_while_has_its_steps() -> None:
     """Edges are found to within a block of steps."""
-    finding = only(replace(RING, faults=(BRIEF,)))
+    finding = single_fault(replace(RING, faults=(BRIEF,)))
     assert (finding.kind, finding.ranks, finding.pattern) == ("slow_link", (2, 3), "transient")
     assert finding.steps is not None
     first, last = finding.steps
@@ -71,7 +71,7 @@ def test_a_link_slow_for_a_while_has_its_steps() -> None:
 def test_a_late_rank_is_no_slow_link(ranks: int) -> None:
     """Its partners wait in their messages, but the messages do not take long."""
     late = Fault("backprop", (2,), factor=1.5)
-    found = only(replace(RING, ranks=ranks, faults=(late,)))
+    found = single_fault(replace(RING, ranks=ranks, faults=(late,)))
     assert (found.kind, found.ranks) == ("straggler", (2,))
 
 
@@ -90,7 +90,7 @@ def test_a_link_inside_a_host_is_named(ranks_per_host: int) -> None:
     """It is compared with other links inside hosts, and no late rank at its ends explains it."""
     inside = Fault("link", (4,), factor=4.0)
     scenario = replace(RING, ranks=8, ranks_per_host=ranks_per_host, faults=(inside,))
-    finding = only(scenario)
+    finding = single_fault(scenario)
     assert (finding.kind, finding.ranks) == ("slow_link", (4, 5))
     assert finding.slowdown == pytest.approx(4.0, rel=0.15)
     assert finding.saving == pytest.approx(measure_saving(scenario), rel=0.1, abs=0.005)
@@ -100,7 +100,7 @@ def test_a_link_inside_a_host_is_named(ranks_per_host: int) -> None:
 def test_all_links_of_a_rank_inside_a_host_are_named() -> None:
     """The rank computes as fast as others, so that it is no rank that shares its cores."""
     both = Fault("link", (2, 3), factor=4.0)
-    found = only(replace(RING, ranks=8, ranks_per_host=8, faults=(both,)))
+    found = single_fault(replace(RING, ranks=8, ranks_per_host=8, faults=(both,)))
     assert (found.kind, found.ranks) == ("slow_link", (3,))
 
 
@@ -194,7 +194,7 @@ def test_two_links_are_left_alone(runs: int) -> None:
 def test_both_links_of_a_rank_are_one_finding() -> None:
     """All links of a rank are slow: its network interface."""
     both = Fault("link", (2, 3), factor=4.0)
-    found = only(replace(RING, ranks=8, faults=(both,)))
+    found = single_fault(replace(RING, ranks=8, faults=(both,)))
     assert (found.kind, found.ranks) == ("slow_link", (3,))
     assert found.sentence.startswith("All links of rank 3 are slow,")
 
@@ -213,7 +213,7 @@ def test_collectives_alone_do_not_tell_a_link() -> None:
 def test_congestion_has_its_steps_and_price(*, hops: bool, overlap: bool) -> None:
     """Transfers that are slow for all in a part of the run are nobody's fault."""
     scenario = replace(RING, hops=hops, overlap=overlap, faults=(CROWDED,))
-    finding = only(scenario)
+    finding = single_fault(scenario)
     assert (finding.kind, finding.ranks, finding.steps) == ("congestion", (), (20, 44))
     assert finding.slowdown == pytest.approx(6.0, rel=0.1)
     assert finding.saving == pytest.approx(measure_saving(scenario), rel=0.1)
@@ -224,7 +224,7 @@ def test_congestion_has_its_steps_and_price(*, hops: bool, overlap: bool) -> Non
 
 def test_congestion_is_told_from_a_hundredth_of_the_job_on() -> None:
     """Where transfers are short, slow ones cost little, and are told all the same."""
-    finding = only(replace(RING, transfer_ms=0.1, overlap=False, faults=(CROWDED,)))
+    finding = single_fault(replace(RING, transfer_ms=0.1, overlap=False, faults=(CROWDED,)))
     assert (finding.kind, finding.steps) == ("congestion", (20, 44))
     assert finding.saving is not None
     assert 0.01 < finding.saving < 0.03

@@ -74,7 +74,7 @@ def test_a_run_without_updates_has_no_chains() -> None:
 WORKER, SHARD = 0, 2  # processes of a run of two workers and one shard
 
 
-def exchanged(worker: int, step: int, start_ns: int, pull_end: int, apply: Any) -> list[Any]:
+def request_rows(worker: int, step: int, start_ns: int, pull_end: int, apply: Any) -> list[Any]:
     """Return a worker's push of 10 ms, its aggregation after 2 ms, an apply, and a pull; at in ms."""
     number = (worker << 40) + 2 * step + 1
     fields: dict[str, Any] = {"thread": 1, "shard": 0, "step": step, "key": 0}
@@ -124,8 +124,8 @@ def test_updates_of_asynchronous_servers_are_those_of_the_request() -> None:
     spans = [
         *steps_of(0, [0, 50]),
         *steps_of(1, [1000, 1050]),
-        *exchanged(0, 0, 10, 30, early),
-        *exchanged(1, 0, 1010, 1030, late),
+        *request_rows(0, 0, 10, 30, early),
+        *request_rows(1, 0, 1010, 1030, late),
     ]
     (row,) = follow_spans(spans, ranks=2, shards=1).chains.to_dicts()
     assert [row[name] for name in STAGES] == [2 * MS, MS, MS, 2 * MS, 34 * MS]
@@ -135,7 +135,7 @@ def test_updates_of_asynchronous_servers_are_those_of_the_request() -> None:
 def test_weights_that_come_after_the_forward_pass_began_are_used_when_they_are_there() -> None:
     """As pipelined servers send them: a layer waits for its own weights only."""
     applied = {"start_ns": 40 * MS, "end_ns": 55 * MS}
-    spans = [*steps_of(0, [0, 50]), *exchanged(0, 0, 10, 60, applied)]
+    spans = [*steps_of(0, [0, 50]), *request_rows(0, 0, 10, 60, applied)]
     (row,) = follow_spans(spans, shards=1, process=[WORKER, SHARD]).chains.to_dicts()
     assert (row["updating_ns"], row["until_use_ns"]) == (15 * MS, 5 * MS)
 
@@ -143,7 +143,7 @@ def test_weights_that_come_after_the_forward_pass_began_are_used_when_they_are_t
 def test_an_update_before_its_gradient_is_not_that_of_it() -> None:
     """What is not known is null, and the whole with it."""
     applied = {"start_ns": 5 * MS, "end_ns": 6 * MS}
-    spans = [*steps_of(0, [0, 50]), *exchanged(0, 0, 10, 30, applied)]
+    spans = [*steps_of(0, [0, 50]), *request_rows(0, 0, 10, 30, applied)]
     (row,) = follow_spans(spans, shards=1, process=[WORKER, SHARD]).chains.to_dicts()
     assert (row["until_update_ns"], row["whole_ns"]) == (None, None)
 

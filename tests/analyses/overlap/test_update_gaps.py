@@ -61,7 +61,7 @@ def two_optimizers(late: int | None, gap_ms: float = 0.0) -> Report:
     return clock.report()
 
 
-def decorated(late: int | None) -> Report:
+def train_decorated(late: int | None) -> Report:
     """Load data once, then train with functions of which only the update has a known kind."""
     clock = Clock()
     clock.spend("data", 3)
@@ -96,6 +96,6 @@ def test_a_gap_beside_a_second_optimizer_is_told() -> None:
 @pytest.mark.parametrize("late", [None, 1], ids=["healthy", "a late rank"])
 def test_without_known_steps_no_gap_is_told(late: int | None) -> None:
     """A run that counts as one step has all of its updates in it."""
-    report = decorated(late)
+    report = train_decorated(late)
     assert report.summary.steps == 1
     assert "update_gap" not in kinds(report)

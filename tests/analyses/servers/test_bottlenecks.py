@@ -28,7 +28,7 @@ def measure(scenario: Scenario) -> Shards:
     return cast("Shards", report(scenario).results["shards"])
 
 
-def only(scenario: Scenario) -> Finding:
+def single_finding(scenario: Scenario) -> Finding:
     """Return the one finding of these kinds."""
     (found,) = (finding for finding in report(scenario).findings if finding.kind in KINDS)
     return found
@@ -54,7 +54,7 @@ def test_a_shard_with_a_slow_processor_is_a_fault(
     """Which one, how many times slower per byte, and what it costs."""
     slow = Fault("aggregate", (1,), factor=factor)
     scenario = replace(SERVERS, ranks=ranks, noise=noise, faults=(slow,))
-    found = only(scenario)
+    found = single_finding(scenario)
     assert (found.kind, found.category, found.shards) == ("ps_cpu_bound", "fault", (1,))
     assert found.saving == pytest.approx(
         measure_saving(scenario, replace(scenario, faults=())), rel=0.1
@@ -67,7 +67,7 @@ def test_a_shard_with_a_slow_link_is_a_fault(noise: float) -> None:
     """It is its network, not its processor, and not what it holds."""
     slow = Fault("wire", (2,), factor=8.0)
     scenario = replace(SHARED, noise=noise, faults=(slow,))
-    finding = only(scenario)
+    finding = single_finding(scenario)
     assert (finding.kind, finding.category, finding.shards) == ("ps_network_bound", "fault", (2,))
     assert finding.saving == pytest.approx(
         measure_saving(scenario, replace(scenario, faults=())), rel=0.1
@@ -79,7 +79,7 @@ def test_a_shard_with_a_slow_link_is_a_fault(noise: float) -> None:
 def test_slow_processors_of_all_are_an_opportunity() -> None:
     """Nothing is wrong with one of them; twice as fast ones would save what is said."""
     scenario = replace(SERVERS, aggregate_gbytes_per_s=0.2, apply_ms=0.4)
-    finding = only(scenario)
+    finding = single_finding(scenario)
     assert (finding.kind, finding.category) == ("ps_cpu_bound", "opportunity")
     twice = replace(scenario, aggregate_gbytes_per_s=0.4, apply_ms=0.2)
     assert finding.saving == pytest.approx(measure_saving(scenario, twice), rel=0.1)
@@ -88,7 +88,7 @@ def test_slow_processors_of_all_are_an_opportunity() -> None:
 
 def test_slow_links_of_all_are_an_opportunity() -> None:
     scenario = replace(SHARED, link_gbytes_per_s=0.5)
-    finding = only(scenario)
+    finding = single_finding(scenario)
     assert (finding.kind, finding.category) == ("ps_network_bound", "opportunity")
     twice = replace(scenario, link_gbytes_per_s=1.0)
     assert finding.saving == pytest.approx(measure_saving(scenario, twice), rel=0.1)
@@ -100,7 +100,7 @@ def test_slow_links_of_all_are_an_opportunity() -> None:
 def test_incast_is_a_fault(noise: float, ranks: int) -> None:
     """The link's throughput falls with the number of pushes; the run without it is as short as said."""
     scenario = replace(INCAST, noise=noise, ranks=ranks)
-    finding = only(scenario)
+    finding = single_finding(scenario)
     assert (finding.kind, finding.category, finding.shards) == ("ps_incast", "fault", (0, 1, 2))
     assert finding.evidence["best_goodput"] == pytest.approx(2.0, rel=0.1)
     assert finding.saving == pytest.approx(
@@ -202,14 +202,14 @@ def test_rounds_that_differ_are_not_played_again() -> None:
     assert np.isfinite(finding.saving or 0.0)
 
 
-def missing_pull(scenario: Scenario) -> Trace:
+def run_with_a_missing_pull(scenario: Scenario) -> Trace:
     """Return a run in which one worker misses a request, so that rounds cannot be replayed."""
     whole = trace(scenario)
     lost = (pl.col("step") == 20) & (pl.col("rank") == 2) & (pl.col("op") == "pull")
     return whole.with_(events=whole.events.filter(~lost.fill_null(value=False)))
 
 
-@pytest.mark.parametrize("made", [trace, missing_pull], ids=["replayed", "not replayed"])
+@pytest.mark.parametrize("made", [trace, run_with_a_missing_pull], ids=["replayed", "not replayed"])
 def test_servers_that_hardly_work_bind_nothing(made: Callable[[Scenario], Trace]) -> None:
     """Requests are on their way for long: neither processors nor bandwidth would help."""
     found = analyze(made(replace(SERVERS, latency_us=5_000.0))).findings
@@ -225,7 +225,7 @@ def test_no_part_saves_more_than_it_works() -> None:
         replace(SERVERS, ranks=16, noise=0.4, faults=(slow,)),
         replace(SHARED, link_gbytes_per_s=0.5),
     ):
-        for run_report in (report(scenario), analyze(missing_pull(scenario))):
+        for run_report in (report(scenario), analyze(run_with_a_missing_pull(scenario))):
             assert run_report.ledger
             lost = 1 - run_report.ledger.useful
             (one,) = (one for one in run_report.findings if one.kind in KINDS)
@@ -235,6 +235,6 @@ def test_no_part_saves_more_than_it_works() -> None:
 def test_a_processor_that_idles_is_not_called_busy() -> None:
     """Where pushes come far apart, what is waited for is said with how little it is at work."""
     slow = Fault("aggregate", (1,), factor=10.0)
-    found = only(replace(SERVERS, ranks=16, noise=0.4, faults=(slow,)))
+    found = single_finding(replace(SERVERS, ranks=16, noise=0.4, faults=(slow,)))
     assert found.evidence["share_of_window"] < 0.8
     assert found.sentence.startswith("PS shard 1 is CPU-bound at times (processor busy ")

@@ -40,7 +40,7 @@ BOUND: Final = {
 
 
 @cache
-def analysed(name: str, *, receives: bool) -> Report:
+def analyze_shards(name: str, *, receives: bool) -> Report:
     """Return the report of a run whose shards do, or do not, record what they receive."""
     simulated = trace(BOUND[name][0])
     if receives:
@@ -56,7 +56,7 @@ CASES: Final = mark_slow(BOUND, quick=("incast", "processors", "links"))
 @pytest.mark.parametrize("name", CASES)
 def test_the_bound_is_what_was_measured(name: str, *, receives: bool) -> None:
     """Also where no span says when pushes were received: then only processors can be known."""
-    report = analysed(name, receives=receives)
+    report = analyze_shards(name, receives=receives)
     right = BOUND[name][1 if receives else 2]
     loads = cast("Shards", report.results["shards"]).loads
     assert loads["bound"][0] == right
@@ -76,7 +76,7 @@ def test_the_bound_is_what_was_measured(name: str, *, receives: bool) -> None:
 def test_the_processor_is_as_busy_without_receives(name: str) -> None:
     """The window of pushes begins when the first one is sent, not when the first one is added up."""
     with_receives, without_receives = (
-        cast("Shards", analysed(name, receives=receives).results["shards"]).loads
+        cast("Shards", analyze_shards(name, receives=receives).results["shards"]).loads
         for receives in (True, False)
     )
     assert without_receives["cpu_share"][0] == pytest.approx(
@@ -86,7 +86,7 @@ def test_the_processor_is_as_busy_without_receives(name: str) -> None:
 
 def test_queues_of_busy_processors_are_no_communication() -> None:
     """Pushes that nobody saw arrive are queued while their shard is at work."""
-    report = analysed("processors", receives=False)
+    report = analyze_shards("processors", receives=False)
     assert report.verdict.headline.startswith("BOUND BY parameter servers")
     assert "CPU-bound" in report.verdict.headline
 

@@ -27,7 +27,7 @@ def queues(found: Report) -> Queues:
     return cast("Shards", found.results["shards"]).queues
 
 
-def exchanged(worker: int, push: int, pull: tuple[int, int]) -> list[dict[str, Any]]:
+def step_with_requests(worker: int, push: int, pull: tuple[int, int]) -> list[dict[str, Any]]:
     """Return a worker's step of 100 ms with a push and a pull, and what shard 0 did for it; in ms."""
     number = (worker << 40) + 1
     fields: dict[str, Any] = {"thread": 1, "shard": 0, "step": 0}
@@ -62,7 +62,7 @@ def test_a_pull_waits_for_the_last_push_and_then_for_its_shard() -> None:
     applied = span(
         0, "ps", 64 * MS, 80 * MS, op="apply", process=2, role="ps", shard=0, step=0, thread=0
     )
-    rows = [*exchanged(0, 10, (15, 90)), *exchanged(1, 60, (65, 91)), applied]
+    rows = [*step_with_requests(0, 10, (15, 90)), *step_with_requests(1, 60, (65, 91)), applied]
     measured = queues(analyze(prepare(trace_of(rows, ranks=2, shards=1))))
     assert measured.missing_ns == 45 * MS  # from 15 to 60
     # Worker 0 from 60 to 89: 61 to 80. Worker 1 from 65 to 90: to 80, and the other's reply.

@@ -22,7 +22,7 @@ def request(name: str, *, key: int | None = None, **fields: Any) -> dict[str, An
     return given | times | fields
 
 
-def labelled(*rows: dict[str, Any]) -> pl.DataFrame:
+def label_requests(*rows: dict[str, Any]) -> pl.DataFrame:
     """Return requests with their tensors."""
     return variable_placement.label_tensors(pl.DataFrame(rows, schema_overrides={"key": pl.Int32}))
 
@@ -53,18 +53,20 @@ def test_the_longest_request_is_one_that_was_recorded() -> None:
 
 def test_names_tell_where_keys_do_not() -> None:
     """The operation is no part of it; a name that says nothing else tells no tensor."""
-    table = labelled(request("push dense/kernel"), request("push"), request("push", key=3))
+    table = label_requests(request("push dense/kernel"), request("push"), request("push", key=3))
     assert table["tensor"].to_list() == ["dense/kernel", None, "variable 3"]
 
 
 def test_sizes_are_in_order_of_creation() -> None:
     """By key, not by when they were pushed; a single unknown one makes all of them unknown."""
-    known = labelled(request("push", key=10), request("push", key=9, bytes=4))
+    known = label_requests(request("push", key=10), request("push", key=9, bytes=4))
     assert list(variable_placement.measure_tensors(known, 1).items()) == [
         ("variable 9", 4),
         ("variable 10", 8),
     ]
     assert (
-        variable_placement.measure_tensors(labelled(request("push", key=1), request("push")), 1)
+        variable_placement.measure_tensors(
+            label_requests(request("push", key=1), request("push")), 1
+        )
         == {}
     )

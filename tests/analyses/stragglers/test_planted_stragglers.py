@@ -12,7 +12,7 @@ PHASES = ("data", "forward", "backprop")
 BLOCK = 4  # steps, the detector's
 
 
-def planted(
+def plant_delay(
     seed: int, ranks: int, steps: int, extra: float, *, spiky: bool = False
 ) -> tuple[list[Floats], int, int, tuple[int, int]]:
     """Make one phase of one rank longer by `extra` of a step, in 40 % of the run, at random."""
@@ -36,7 +36,9 @@ def test_delays_is_found_where_it_is(
 ) -> None:
     """One entry: the rank, the phase, the size to a third, the edges to a block (three with spikes)."""
     edge = 3 * BLOCK if spiky else BLOCK
-    matrices, phase, rank, (first_row, last_row) = planted(seed, ranks, steps, extra, spiky=spiky)
+    matrices, phase, rank, (first_row, last_row) = plant_delay(
+        seed, ranks, steps, extra, spiky=spiky
+    )
     own = own_time(matrices)
     (late,) = (late for late in detection.find_episodes(own) if late.pattern != "sparse")
     assert (late.ranks, late.phase, late.pattern) == ((rank,), PHASES[phase], "transient")
@@ -50,7 +52,7 @@ def test_ten_percent_of_a_step_is_found_among_many(runs: int) -> None:
     """Nearly every one of many runs gives its late rank away."""
     hits = 0
     for seed in range(runs):
-        matrices, phase, rank, _ = planted(seed, 8, 60, 0.1)
+        matrices, phase, rank, _ = plant_delay(seed, 8, 60, 0.1)
         found = detection.find_episodes(own_time(matrices))
         assert {late.ranks for late in found} <= {(rank,)}
         hits += any(late.phase == PHASES[phase] for late in found)

@@ -17,21 +17,21 @@ HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 LIMIT = 16
 
 
-def answered(_: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+def answer_ok(_: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     start_response("200 OK", [("Content-Length", "2")])
     return [b"ok"]
 
 
 @contextmanager
-def serving() -> Iterator[int]:
-    server = listening.listen(answered, "127.0.0.1", 0)
+def serve_page() -> Iterator[int]:
+    server = listening.listen(answer_ok, "127.0.0.1", 0)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     yield server.effective_port
     server.close()
 
 
-def connected(port: int) -> socket.socket:
+def open_connection(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
 
 
@@ -51,10 +51,10 @@ def is_closed(connection: socket.socket) -> bool:
 def test_those_that_say_half_of_it_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many more connections than are kept, each with half a request: others are answered."""
     monkeypatch.setattr(listening, "MOST_CONNECTIONS", LIMIT)
-    with serving() as port, ExitStack() as open_:
+    with serve_page() as port, ExitStack() as open_:
         connections = []
         for _ in range(4 * LIMIT):
-            connections.append(open_.enter_context(connected(port)))
+            connections.append(open_.enter_context(open_connection(port)))
             connections[-1].sendall(HALF)
         assert [status_of(port) for _ in range(8)] == [200] * 8
         assert is_closed(connections[0])
@@ -63,7 +63,7 @@ def test_those_that_say_half_of_it_give_way(monkeypatch: pytest.MonkeyPatch) -> 
 def test_who_has_most_connections_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another address keeps the one that it has, however long nothing was asked on it."""
     monkeypatch.setattr(listening, "MOST_CONNECTIONS", LIMIT)
-    with serving() as port, ExitStack() as open_:
+    with serve_page() as port, ExitStack() as open_:
         client = HTTPConnection(
             "127.0.0.1", port, timeout=PATIENCE_S, source_address=("127.0.0.2", 0)
         )
@@ -71,7 +71,7 @@ def test_who_has_most_connections_gives_way(monkeypatch: pytest.MonkeyPatch) -> 
         client.connect()
         socket_before = client.sock
         for _ in range(4 * LIMIT):
-            open_.enter_context(connected(port)).sendall(HALF)
+            open_.enter_context(open_connection(port)).sendall(HALF)
         client.request("GET", "/")
         assert client.getresponse().status == 200
         assert client.sock is socket_before
@@ -81,7 +81,7 @@ def test_a_request_has_so_long_to_arrive(monkeypatch: pytest.MonkeyPatch) -> Non
     """However it drips: each byte is no new beginning."""
     monkeypatch.setattr(listening, "ARRIVAL_S", 1)
     monkeypatch.setattr(listening, "BETWEEN_CHECKS_S", 0)
-    with serving() as port, connected(port) as slow:
+    with serve_page() as port, open_connection(port) as slow:
         deadline_s = time.monotonic() + PATIENCE_S
         slow.sendall(HALF + b"X: ")
         slow.settimeout(0.2)
@@ -102,7 +102,7 @@ def test_a_request_has_so_long_to_arrive(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_connection_is_used_again() -> None:
     """What asks, waits and asks again on one connection is answered each time."""
     with (
-        serving() as port,
+        serve_page() as port,
         closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as client,
     ):
         for _ in range(3):

@@ -56,7 +56,7 @@ def test_a_page_asks_for_it_before_dash_does(client: FlaskClient) -> None:
 def test_a_first_visit_takes_three_megabytes_at_most(client: FlaskClient) -> None:
     """All that the page itself names, and what Dash asks for before it draws."""
     page = get(client, "/", headers=GZIP)
-    named = scripts(unpacked(page).decode())
+    named = scripts(unpack_answer(page).decode())
     assert wire.LIBRARY_ADDRESS in named
     answers = [get(client, name, headers=GZIP) for name in named]
     answers += [
@@ -78,7 +78,7 @@ def test_what_is_compressed_is_what_is_sent_without(client: FlaskClient, path: s
         assert packed.headers["Content-Encoding"] == "gzip"
         assert "Accept-Encoding" in packed.headers["Vary"]
         assert int(packed.headers["Content-Length"]) == len(packed.data) < len(plain.data)
-        assert unpacked(packed) == plain.data
+        assert unpack_answer(packed) == plain.data
 
 
 def test_an_answer_is_compressed_anew() -> None:
@@ -89,7 +89,7 @@ def test_an_answer_is_compressed_anew() -> None:
         body = request(app, GRAPH, {"scheme.computedColorScheme": scheme})
         answer = app.server.test_client().post(URL, json=body, headers=GZIP)
         assert answer.headers["Content-Encoding"] == "gzip"
-        answers.append(json.loads(unpacked(answer)))
+        answers.append(json.loads(unpack_answer(answer)))
     assert answers[0] != answers[1]
 
 
@@ -107,5 +107,5 @@ def test_what_is_small_is_left_as_it_is(client: FlaskClient) -> None:
     assert len(answer.data) < wire.LEAST_BYTES
 
 
-def unpacked(answer: TestResponse) -> bytes:
+def unpack_answer(answer: TestResponse) -> bytes:
     return gzip.decompress(answer.data)

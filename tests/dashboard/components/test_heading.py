@@ -20,24 +20,26 @@ LONGEST = 200
 def test_titles_are_explained(page: Page) -> None:
     """Each card that has a table, too, has a sentence; a title is no question."""
     layout = json.loads(json.dumps(page.layout(slow_rank(), ViewState()), cls=PlotlyJSONEncoder))
-    titles = [component for component in walked(layout) if component.get("type") == "Title"]
+    titles = [
+        component for component in list_components(layout) if component.get("type") == "Title"
+    ]
     titles_shown = [str(title["props"]["children"]) for title in titles]
     assert [word for word in titles_shown if word.endswith("?")] == []
     explained_titles = {
         props["aria-label"].removeprefix("what is: ")
-        for component in walked(layout)
+        for component in list_components(layout)
         if "what is: " in str((props := component.get("props", {})).get("aria-label", ""))
     }
     assert explained_titles <= set(titles_shown)
 
 
-def walked(tree: Any) -> list[dict[str, Any]]:
+def list_components(tree: Any) -> list[dict[str, Any]]:
     """List all components of a layout."""
     if isinstance(tree, list):
-        return [component for child in tree for component in walked(child)]
+        return [component for child in tree for component in list_components(child)]
     if not isinstance(tree, dict):
         return []
-    return [tree, *(component for child in tree.values() for component in walked(child))]
+    return [tree, *(component for child in tree.values() for component in list_components(child))]
 
 
 def test_explanations_are_a_sentence_or_two() -> None:

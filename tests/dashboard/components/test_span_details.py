@@ -21,7 +21,7 @@ from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.viewport import Position
 
 
-def described(store: Store, lane: int, at_ns: int, track: int | None = None) -> str:
+def details_as_sent(store: Store, lane: int, at_ns: int, track: int | None = None) -> str:
     """Write the details as they are sent to the browser."""
     return json.dumps(
         inspector.span_details(store, Position(lane, at_ns, track)), cls=PlotlyJSONEncoder
@@ -32,7 +32,7 @@ def test_the_planted_phase_is_named_and_compared() -> None:
     """In rank 2's long backprop: its name, its time, and the shorter median of all ranks."""
     store = slow_rank()
     mine = phases.run(traced(SLOW_RANK)).segments.filter(rank=2, step=25, category="backprop")
-    page = described(store, 2, mine["start_ns"][0] + 1000)
+    page = details_as_sent(store, 2, mine["start_ns"][0] + 1000)
     assert "backprop on rank 2 in step 25" in page
     assert "peers' median: 10" in page
     assert "Recorded spans at this time" in page
@@ -44,7 +44,7 @@ def test_what_ran_beside_the_code_is_listed() -> None:
     store = slow_rank()
     spans = traced(SLOW_RANK).spans.collect()
     bucket = spans.filter(process=0, step=5, kind="reduction", bucket=0)
-    page = described(store, 0, bucket["start_ns"][0] + 1000)
+    page = details_as_sent(store, 0, bucket["start_ns"][0] + 1000)
     assert "backprop on rank 0 in step 5" in page
     assert "allreduce" in page
     assert "4.0 MiB" in page
@@ -56,7 +56,7 @@ def test_a_shard_shows_its_request() -> None:
     lanes = store.scene.lanes
     lane = next(i for i, owner in enumerate(lanes.lanes) if owner.part == "serve")
     first = int(lanes.starts[lanes.offsets[lane]])
-    page = described(store, lane, first)
+    page = details_as_sent(store, lane, first)
     assert "server: aggregate on PS shard 0 in step 0" in page
     assert "peer" in page
     assert "24.0 MiB" in page
@@ -68,7 +68,7 @@ def test_a_stream_shows_what_ran_on_it() -> None:
     lanes = store.scene.lanes
     lane = next(i for i, owner in enumerate(lanes.lanes) if owner.part.endswith("reductions"))
     first = int(lanes.starts[lanes.offsets[lane]])
-    page = described(store, lane, first)
+    page = details_as_sent(store, lane, first)
     assert "on rank 0, cuda:0 reductions in step 0" in page
     assert "allreduce" in page
     assert "4.0 MiB" in page
@@ -77,7 +77,7 @@ def test_a_stream_shows_what_ran_on_it() -> None:
 
 def test_where_nothing_was_recorded_it_says_so() -> None:
     """Before the start there is nothing, and that is what it says."""
-    assert "Nothing recorded on rank 1" in described(slow_rank(), 1, 0)
+    assert "Nothing recorded on rank 1" in details_as_sent(slow_rank(), 1, 0)
 
 
 def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
@@ -89,12 +89,12 @@ def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
     moment_ns = bucket["start_ns"][0] + 1
     tracks = range(len(lanes))
     track = next(i for i in tracks if "reductions" in lanes.lanes[i].part)
-    page = described(store, 0, moment_ns, track)
+    page = details_as_sent(store, 0, moment_ns, track)
     assert "on rank 0, reductions in step 5" in page
     assert "allreduce" in page
-    beside = described(store, 0, int(store.whole.start_ns), track)
+    beside = details_as_sent(store, 0, int(store.whole.start_ns), track)
     assert "Nothing recorded on rank 0, reductions" in beside
-    assert "Nothing recorded" in described(store, 0, moment_ns, 99)
+    assert "Nothing recorded" in details_as_sent(store, 0, moment_ns, 99)
 
 
 def reduction(store: Store, rank: int, step: int) -> tuple[Position, dict[str, Any]]:
@@ -128,7 +128,7 @@ def test_the_step_stands_beside_the_median() -> None:
     """Its length on this rank, on the median rank, and that of the median step of the run."""
     store = slow_rank()
     position, _ = reduction(store, 0, 25)
-    page = described(store, *position)
+    page = details_as_sent(store, *position)
     lengths = store.times.lengths_in(25)
     usual = [f"median {what}" for what in ("rank", "step")]
     assert all(word in page for word in ("Step 25", *usual))

@@ -12,14 +12,14 @@ ROWS = [
 ]
 
 
-def sent() -> list[dict[str, object]]:
+def rows_as_sent() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = grid("rows", ROWS).rowData
     return rows
 
 
 def test_they_sort_by_how_much_they_are() -> None:
     """Not by their first letters: 135 µs, 48.4 µs, 952 µs."""
-    ordered = sorted(sent(), key=lambda row: str(row["lasted"]).zfill(9))
+    ordered = sorted(rows_as_sent(), key=lambda row: str(row["lasted"]).zfill(9))
     assert [row["lasted" + READ] for row in ordered] == ["48.4 µs", "135 µs", "952 µs"]
     assert [row["lasted"] for row in ordered] == [48.4, 135.0, 952.0]
 
@@ -40,7 +40,7 @@ def test_a_column_says_its_unit_to_who_filters_or_saves() -> None:
 
 def test_what_was_not_measured_is_no_number() -> None:
     """It is neither zero nor a word that sorts among numbers."""
-    row = sent()[1]
+    row = rows_as_sent()[1]
     assert row["peak"] is None
     assert row["peak" + READ] == "-"
 

@@ -31,7 +31,7 @@ def spans(text: str) -> list[dict[str, Any]]:
     return [event for event in json.loads(text)["traceEvents"] if event["ph"] != "M"]
 
 
-def offered(search: str) -> str:
+def dialog_text(search: str) -> str:
     """Return the text of the dialog for an address."""
     app = create_app(slow_rank())
     return call(app, "export-offer.children", {"export-address.data": {"search": search}}).text
@@ -63,7 +63,7 @@ def test_a_selection_is_what_the_view_shows(browser: FlaskClient) -> None:
 def test_the_size_is_told_first(browser: FlaskClient) -> None:
     """The dialog names exactly as many events as the file then holds, and links to it."""
     size_line = re.search(
-        r"Rank 2, 100 ms: ([\d,]+) events, about [\d.]+ KiB", offered(f"?{WINDOW}&pin=2")
+        r"Rank 2, 100 ms: ([\d,]+) events, about [\d.]+ KiB", dialog_text(f"?{WINDOW}&pin=2")
     )
     assert size_line
     held = spans(browser.get(f"{PERFETTO}?{WINDOW}&pin=2").text)
@@ -78,10 +78,10 @@ def test_too_much_is_refused_with_a_way_out(
     answer = browser.get(PERFETTO)
     assert answer.status_code == 400
     assert "zoom in" in answer.text
-    assert "zoom in" in offered("")
+    assert "zoom in" in dialog_text("")
     monkeypatch.setattr(downloads, "MOST_RANKS", 3)
     assert "pin the ranks" in browser.get(PERFETTO).text
-    assert PERFETTO not in offered("")
+    assert PERFETTO not in dialog_text("")
 
 
 def test_nonsense_is_the_whole_run(browser: FlaskClient) -> None:

@@ -19,7 +19,7 @@ NONE = pl.DataFrame()
 
 
 @cache
-def walked_path() -> critical_path.CriticalPath:
+def walk_path() -> critical_path.CriticalPath:
     """Walk the path of a run whose rank 2 is slow in backprop of steps 20-39."""
     trace = traced(SLOW_RANK)
     return critical_path.run(Facts(trace, phases.run(trace)))
@@ -27,7 +27,7 @@ def walked_path() -> critical_path.CriticalPath:
 
 def test_the_strip_shows_the_late_rank_in_its_steps() -> None:
     """Its cells of these steps have backprop's colour at full strength; other rows are fainter."""
-    drawing = figures_critical_path.by_step(walked_path().cells, LIGHT)
+    drawing = figures_critical_path.by_step(walk_path().cells, LIGHT)
     heat, *legend = drawing.figure.data
     names = [entry.name for entry in legend]
     row = list(drawing.figure.layout.yaxis.ticktext).index("rank 2 ")
@@ -36,7 +36,7 @@ def test_the_strip_shows_the_late_rank_in_its_steps() -> None:
     assert heat.customdata[row][25] == cell_lead(2, 25)
     assert drawing.summary.startswith("Rank 2 holds")
     assert sum(line["time on the path (ms)"] for line in drawing.rows) == pytest.approx(
-        sum(walked_path().cells["ns"]) / 1e6
+        sum(walk_path().cells["ns"]) / 1e6
     )
 
 
@@ -44,7 +44,7 @@ def test_many_ranks_share_a_row() -> None:
     """Those that carry least are one row, whose cells still lead to a rank of theirs."""
     count = figures_critical_path.MOST_ROWS + 6
     rows = [(0, 1, rank, "forward", 1000 - rank) for rank in range(count)]
-    cells = pl.DataFrame(rows, schema=walked_path().cells.schema, orient="row")
+    cells = pl.DataFrame(rows, schema=walk_path().cells.schema, orient="row")
     drawn = figures_critical_path.by_step(cells, DARK).figure
     labels = drawn.layout.yaxis.ticktext
     assert len(labels) == figures_critical_path.MOST_ROWS + 1
@@ -58,14 +58,14 @@ def test_many_ranks_share_a_row() -> None:
 def test_shares_add_up_to_the_path(by: str, first: str) -> None:
     """However it is divided, the table sums to the whole, and the largest group is told."""
     hosts = dict.fromkeys(range(4), "host0")
-    drawing = figures_critical_path.composition(walked_path().shares, hosts, by, LIGHT)
+    drawing = figures_critical_path.composition(walk_path().shares, hosts, by, LIGHT)
     assert sum(row["% of the path"] for row in drawing.rows) == pytest.approx(100, abs=0.1)
     assert drawing.summary.startswith(first)
 
 
 def test_slack_names_the_rank_without_any() -> None:
     """In red, on top; the sentence says how often."""
-    table = walked_path().slack.with_columns(
+    table = walk_path().slack.with_columns(
         critical_steps=pl.when(pl.col("rank") == 2).then(0.9).otherwise(0.1),
         slack_ns=pl.when(pl.col("rank") == 2).then(0).otherwise("slack_ns"),
     )

@@ -29,12 +29,12 @@ WORKERS = pl.DataFrame(
 
 
 @cache
-def dealt() -> Store:
+def run_with_variables() -> Store:
     """Return a run whose requests name their variables; the first is larger than a shard."""
     return open_run(DEALT)
 
 
-def led(store: Store, graph: str, point: Any) -> ViewState | None:
+def view_after_click(store: Store, graph: str, point: Any) -> ViewState | None:
     """Click a mark; return the view that this leads to, None if to none or if it is no mark."""
     app = create_app(store)
     point_at_origin = {"x": 0, "y": 0}
@@ -54,8 +54,8 @@ def led(store: Store, graph: str, point: Any) -> ViewState | None:
 
 def test_the_tensor_that_bounds_is_red_and_named() -> None:
     """It alone is more than the mean shard; the others are not."""
-    mean = float(dealt().table("placements")["mean_bytes"][0])
-    drawing = shards.tensor_bars(dealt().table("tensors"), 0, mean, LIGHT)
+    mean = float(run_with_variables().table("placements")["mean_bytes"][0])
+    drawing = shards.tensor_bars(run_with_variables().table("tensors"), 0, mean, LIGHT)
     assert list(drawing.figure.data[0].marker.color) == [LIGHT.loss, LIGHT.accent]
     assert drawing.summary.startswith(
         "Shard 0 serves 2 tensors; variable 0 (9.0 MiB per step, one way) is 82 % of its bytes. Alone"
@@ -65,8 +65,8 @@ def test_the_tensor_that_bounds_is_red_and_named() -> None:
 
 def test_an_even_shard_bounds_nothing() -> None:
     """No bar is red, and nothing is said of placements."""
-    mean = float(dealt().table("placements")["mean_bytes"][0])
-    drawing = shards.tensor_bars(dealt().table("tensors"), 1, mean, LIGHT)
+    mean = float(run_with_variables().table("placements")["mean_bytes"][0])
+    drawing = shards.tensor_bars(run_with_variables().table("tensors"), 1, mean, LIGHT)
     assert set(drawing.figure.data[0].marker.color) == {LIGHT.accent}
     assert "Alone" not in drawing.summary
 
@@ -80,7 +80,7 @@ def test_unnamed_tensors_are_said_to_be_unnamed() -> None:
 
 def test_placements_are_bars_with_what_bounds_them() -> None:
     """Each bar is the max shard, each diamond its lower bound; the sentence has the best one."""
-    table = dealt().table("placements")
+    table = run_with_variables().table("placements")
     drawing = shards.placement_bars(table, LIGHT)
     bars, bounds = drawing.figure.data
     assert list(bars.x) == pytest.approx((table["most_bytes"] / MIB).to_list())
@@ -92,7 +92,7 @@ def test_placements_are_bars_with_what_bounds_them() -> None:
 
 
 def test_placements_that_save_nothing_say_so() -> None:
-    table = dealt().table("placements").with_columns(saving=pl.lit(0.0))
+    table = run_with_variables().table("placements").with_columns(saving=pl.lit(0.0))
     assert "no other placement" in shards.placement_bars(table, LIGHT).summary
 
 
@@ -109,23 +109,25 @@ def test_the_stalest_worker_is_named() -> None:
 
 def test_a_tensor_leads_to_its_longest_request() -> None:
     """Its worker is pinned, and the request is in view."""
-    view = led(dealt(), "shard-tensors", {"customdata": [0, 1]})
-    row = dealt().table("tensors").filter(shard=0).row(1, named=True)
+    view = view_after_click(run_with_variables(), "shard-tensors", {"customdata": [0, 1]})
+    row = run_with_variables().table("tensors").filter(shard=0).row(1, named=True)
     assert view is not None
     assert view.pins == (row["rank"],)
     assert view.start_ns is not None
     assert view.end_ns is not None
-    origin = dealt().whole.start_ns
+    origin = run_with_variables().whole.start_ns
     assert view.start_ns <= row["longest_start_ns"] - origin
     assert row["longest_end_ns"] - origin <= view.end_ns
 
 
 def test_shards_and_pairs_lead_to_their_longest_requests() -> None:
     """A cell names its worker; a dot leads to the worker whose request was longest."""
-    pair = led(dealt(), "shard-traffic", {"customdata": axes.cell_lead(1, 0)})
+    pair = view_after_click(
+        run_with_variables(), "shard-traffic", {"customdata": axes.cell_lead(1, 0)}
+    )
     assert pair is not None
     assert pair.pins == (1,)
-    dot = led(dealt(), "shard-dots", {"customdata": 1})
+    dot = view_after_click(run_with_variables(), "shard-dots", {"customdata": 1})
     assert dot is not None
     assert dot.start_ns is not None
 
@@ -133,10 +135,10 @@ def test_shards_and_pairs_lead_to_their_longest_requests() -> None:
 @pytest.mark.parametrize("data", [None, "x", [9, 9], ["0", 1], {"a": 1}, 10**30, [0, -1]])
 @pytest.mark.parametrize("graph", ["shard-dots", "shard-traffic", "shard-tensors"])
 def test_what_is_no_mark_leads_nowhere(graph: str, data: Any) -> None:
-    assert led(dealt(), graph, {"customdata": data}) is None
+    assert view_after_click(run_with_variables(), graph, {"customdata": data}) is None
 
 
 def test_a_worker_leads_to_its_row() -> None:
-    view = led(slow_rank(), "shard-staleness", {"customdata": 2})
+    view = view_after_click(slow_rank(), "shard-staleness", {"customdata": 2})
     assert view is not None
     assert view.pins == (2,)

@@ -92,7 +92,7 @@ def test_a_span_is_held_against_its_stage() -> None:
     assert details.endswith(f"(peers' median: {peers[1] / 1e6:.1f} ms)")
 
 
-def sampled(*ranks: int) -> Store:
+def add_samples(*ranks: int) -> Store:
     """Return the run with a sample of some ranks' stacks."""
     trace, report = read()
     seen = [(rank, 0, 100 + rank, "Main", 0, 10, ["train (a.py:1)"]) for rank in ranks]
@@ -102,11 +102,11 @@ def sampled(*ranks: int) -> Store:
 
 def test_stacks_are_held_against_those_of_the_stage() -> None:
     """Other stages run other code; they serve where no other rank of the stage was sampled."""
-    whole = sampled(*FIRST, *LAST)
+    whole = add_samples(*FIRST, *LAST)
     assert peer_stacks.read(whole, slow(), None, None).peers == tuple(
         rank for rank in FIRST if rank != slow()
     )
-    assert peer_stacks.read(sampled(slow(), *LAST), slow(), None, None).peers == tuple(LAST)
+    assert peer_stacks.read(add_samples(slow(), *LAST), slow(), None, None).peers == tuple(LAST)
 
 
 def test_an_index_knows_the_stages(tmp_path: Path) -> None:

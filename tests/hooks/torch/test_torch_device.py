@@ -42,7 +42,7 @@ class Ends:
         token.end()
 
 
-def trained(trace: Path) -> Recorded:
+def train_ddp(trace: Path) -> Recorded:
     """Train a DDP model for some steps."""
     with group_of_one():
         model = torch.nn.parallel.DistributedDataParallel(network())
@@ -101,7 +101,7 @@ def test_all_of_a_model_on_a_device(trace: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(devices, "on_device", lambda tensor: tensor is not None)
     monkeypatch.setattr(process_groups, "queues_only", lambda _group: True)
     monkeypatch.setattr(process_groups, "QueuedEnds", Ends)
-    recorded = trained(trace)
+    recorded = train_ddp(trace)
     assert not recorded.side.dropped
     for name in ("forward", "backprop", "bucket", "SGD"):
         assert timed_flags(recorded.named(name)) == [True] * STEPS, name
@@ -131,7 +131,7 @@ def test_reductions_by_the_host_are_timed_there(
     device = SimulatedDevice(clock=time.monotonic_ns)
     monkeypatch.setattr(timebase, "find", lambda: device)
     monkeypatch.setattr(devices, "on_device", lambda tensor: tensor is not None)
-    found = trained(trace)
+    found = train_ddp(trace)
     assert timed_flags(found.named("backprop")) == [True] * STEPS
     assert timed_flags(found.named("bucket")) == [False] * STEPS
 
@@ -155,7 +155,7 @@ def test_a_model_on_the_host_is_not_timed_on_a_device(
     """Also where the process uses a device for something else."""
     device = SimulatedDevice(clock=time.monotonic_ns)
     monkeypatch.setattr(timebase, "find", lambda: device)
-    found = trained(trace)
+    found = train_ddp(trace)
     assert not any(timed_flags(found.events))
     assert device.events == []
 

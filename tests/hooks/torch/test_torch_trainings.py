@@ -78,7 +78,7 @@ def _count(events: Events, kind: str) -> Counter[str]:
     return Counter(e["name"] for e in events if e["kind"] == kind and e["type"] == "span")
 
 
-def _reduced(events: Events) -> list[int]:
+def _reduced_bytes(events: Events) -> list[int]:
     """Return the bytes of the buckets of each step."""
     bytes_by_step: Counter[int] = Counter()
     for event in events:
@@ -92,7 +92,7 @@ def _check(events: Events, passes: int = STEPS) -> None:
     assert _count(events, "forward")["forward"] == passes
     assert _count(events, "backprop")["backprop"] == passes
     assert _count(events, "wait")["wait for reductions"] == STEPS
-    assert _reduced(events) == [GRADIENT] * STEPS
+    assert _reduced_bytes(events) == [GRADIENT] * STEPS
 
 
 def test_weights_are_the_same_bit_for_bit(training: Training) -> None:
@@ -148,7 +148,7 @@ def test_a_compiled_model_records_all_but_layers(fork_server: ForkServer, tmp_pa
     for rank in compiled.ranks:
         assert _count(rank.events, "update")["AdamW"] == STEPS
         assert _count(rank.events, "backprop")["backprop"] == STEPS
-        assert _reduced(rank.events) == [GRADIENT] * STEPS
+        assert _reduced_bytes(rank.events) == [GRADIENT] * STEPS
 
 
 def test_a_users_hook_is_counted_as_its_bucket(events_of: Callable[[str], list[Events]]) -> None:

@@ -87,7 +87,7 @@ PROGRAM = """
 OWN = ("start_ns", "duration_ns", "process")  # what two runs of a program differ in
 
 
-def recorded(folder: Path, native: str) -> tuple[str, list[dict[str, Any]], Any]:
+def record_with_backend(folder: Path, native: str) -> tuple[str, list[dict[str, Any]], Any]:
     used = run_child(PROGRAM, folder, TRACELENS_NATIVE=native).stdout.strip()
     found = read_one(folder)
     return used, found.events, found.side
@@ -99,9 +99,9 @@ def without_own(event: dict[str, Any]) -> dict[str, Any]:
 
 def test_they_write_the_same(tmp_path: Path) -> None:
     """Event by event and field by field, apart from times: usual values, absurd ones, many."""
-    backend, python, python_side = recorded(tmp_path / "python", "0")
+    backend, python, python_side = record_with_backend(tmp_path / "python", "0")
     assert backend == "python"
-    backend, native, native_side = recorded(tmp_path / "native", "1")
+    backend, native, native_side = record_with_backend(tmp_path / "native", "1")
     if backend == "python":
         pytest.skip("the native recorder was not built here")
     assert len(python) > 1 << 14  # more than a segment holds

@@ -72,7 +72,9 @@ def run_inside(work: Work) -> None:
         raise FailureError
 
 
-def expected(work: Work, depth: int) -> list[tuple[str, str, int, int | None, int | None]]:
+def list_expected_events(
+    work: Work, depth: int
+) -> list[tuple[str, str, int, int | None, int | None]]:
     """List the events of a piece of work in the order in which they begin."""
     own_row = (
         f"work {work.span}",
@@ -81,7 +83,10 @@ def expected(work: Work, depth: int) -> list[tuple[str, str, int, int | None, in
         work.span if work.form in {"values", "instant"} else None,
         work.span if work.form == "token" else None,
     )
-    return [own_row, *(row for inner in work.inside for row in expected(inner, depth + 1))]
+    return [
+        own_row,
+        *(row for inner in work.inside for row in list_expected_events(inner, depth + 1)),
+    ]
 
 
 @given(PROGRAMS)
@@ -95,4 +100,4 @@ def test_trace_is_the_program(program: list[Work]) -> None:
         tl.stop()
         events = read_one(Path(folder)).events
     found = [(e["name"], e["status"], e["depth"], e["bytes"], e["bucket"]) for e in events]
-    assert found == [row for work in program for row in expected(work, 0)]
+    assert found == [row for work in program for row in list_expected_events(work, 0)]

@@ -14,7 +14,9 @@ SECOND = 10**9
 ROUNDING_NS = 500
 
 
-def anchored(device: SimulatedDevice, seconds: list[float]) -> tuple[Anchors, list[ClockReading]]:
+def take_anchors(
+    device: SimulatedDevice, seconds: list[float]
+) -> tuple[Anchors, list[ClockReading]]:
     """Take anchors with these pauses between them, in seconds."""
     readings: list[ClockReading] = []
     anchors = Anchors(device, readings.append, device.now)
@@ -51,7 +53,7 @@ def test_true_offsets_lie_within_their_windows(
         drift_ppm=drift,
         apart_ns=lambda: draw.randint(0, late),
     )
-    _, readings = anchored(device, pauses)
+    _, readings = take_anchors(device, pauses)
     assert readings
     for number, reading in enumerate(readings):
         assert reading.offset_ns is not None
@@ -64,7 +66,7 @@ def test_true_offsets_lie_within_their_windows(
 def test_an_idle_stream_is_tied_sharply() -> None:
     """The window is little more than the device's latency, and the offset far better than that."""
     device = SimulatedDevice(latency_ns=5_000, ahead_ns=-(10**14), drift_ppm=20.0)
-    _, told = anchored(device, [6.0] * 10)
+    _, told = take_anchors(device, [6.0] * 10)
     assert len(told) == 11
     assert max(reading.window_ns for reading in told) < 10_000
 
@@ -72,7 +74,7 @@ def test_an_idle_stream_is_tied_sharply() -> None:
 def test_a_day_does_not_wear_it_out() -> None:
     """Measured in a chain, it stays sharp; from one origin it would be wrong by milliseconds."""
     device = SimulatedDevice(drift_ppm=-15.0)
-    _, readings = anchored(device, [ANCHOR_EVERY_NS / SECOND + 0.001] * 17_000)
+    _, readings = take_anchors(device, [ANCHOR_EVERY_NS / SECOND + 0.001] * 17_000)
     last = readings[-1]
     assert last.monotonic_ns - readings[0].monotonic_ns > 84_000 * SECOND
     assert last.offset_ns is not None

@@ -33,7 +33,7 @@ def has_device_times(event: dict[str, Any]) -> bool:
     return all(is_known)
 
 
-def recorded(trace: Path) -> Recorded:
+def stop_and_read(trace: Path) -> Recorded:
     tl.stop()
     return read_one(trace)
 
@@ -45,7 +45,7 @@ def test_without_a_device_it_is_a_span(trace: Path) -> None:
     with FORWARD(nbytes=3, bucket=1):
         pass
     FORWARD.begin(seq=2).end()
-    read = recorded(trace)
+    read = stop_and_read(trace)
     assert [event["status"] for event in read.named("forward")] == ["closed"] * 3
     assert not any(map(has_device_times, read.events))
     assert {reading.method for reading in read.side.clocks} == {"local"}
@@ -57,7 +57,7 @@ def test_with_a_device_it_is_timed_there(trace: Path, device: SimulatedDevice) -
         device.queue(30 * MS)
         with FORWARD(nbytes=3):
             device.queue(5 * MS)
-    read = recorded(trace)
+    read = stop_and_read(trace)
     event = read.one("forward")
     assert event["device_duration_ns"] == pytest.approx(5 * MS, abs=1000)
     assert event["duration_ns"] < event["device_start_ns"] - event["start_ns"]
@@ -70,7 +70,7 @@ def test_its_clock_is_tied_to_the_hosts(trace: Path, device: SimulatedDevice) ->
     """At the begin and at the end; the window holds the truth, which is that both run alike."""
     with FORWARD:
         device.queue(MS)
-    readings = [r for r in recorded(trace).side.clocks if r.method == "device"]
+    readings = [r for r in stop_and_read(trace).side.clocks if r.method == "device"]
     assert [reading.device for reading in readings] == [0, 0]
     for reading in readings:
         assert reading.offset_ns is not None
@@ -92,7 +92,7 @@ def test_nested_spans_and_threads_keep_their_own(trace: Path, device: SimulatedD
         thread.start()
     for thread in threads:
         thread.join()
-    events = recorded(trace).named("forward")
+    events = stop_and_read(trace).named("forward")
     assert len(events) == 4
     assert all(map(has_device_times, events))
     assert len({event["device_start_ns"] for event in events}) >= 2
@@ -103,7 +103,7 @@ def test_an_exception_ends_both(trace: Path) -> None:
     """The span is closed by it, and the device's part is known."""
     with pytest.raises(ValueError, match="mine"), FORWARD:
         raise ValueError("mine")
-    event = recorded(trace).one("forward")
+    event = stop_and_read(trace).one("forward")
     assert event["status"] == "exception"
     assert has_device_times(event)
 
@@ -112,14 +112,14 @@ def test_a_discarded_span_frees_its_device_event(trace: Path, device: SimulatedD
     """And its event on the device is used again."""
     FORWARD.begin().discard()
     assert device.reused == 1
-    assert recorded(trace).named("forward") == []
+    assert stop_and_read(trace).named("forward") == []
 
 
 @pytest.mark.usefixtures("device")
 def test_a_request_of_its_own_is_kept(trace: Path) -> None:
     with FORWARD(request=77):
         pass
-    event = recorded(trace).one("forward")
+    event = stop_and_read(trace).one("forward")
     assert event["request"] == 77
     assert not has_device_times(event)
 
@@ -139,7 +139,7 @@ def test_a_failing_device_is_left_alone(
         FORWARD.begin().end()
     with FORWARD:
         pass
-    assert len(recorded(trace).named("forward")) == 3
+    assert len(stop_and_read(trace).named("forward")) == 3
 
 
 def test_a_device_that_fails_between_steps_is_left_alone(
@@ -158,7 +158,7 @@ def test_a_device_that_fails_between_steps_is_left_alone(
         step.__exit__(None, None, None)
     with tl.step(1), FORWARD:
         pass
-    events = recorded(trace).named("forward")
+    events = stop_and_read(trace).named("forward")
     assert [event["status"] for event in events] == ["closed", "closed"]
 
 
@@ -173,7 +173,7 @@ def test_what_the_device_never_told_is_counted(
     for _ in range(7):
         with FORWARD:
             pass
-    found = recorded(trace)
+    found = stop_and_read(trace)
     assert found.side.dropped == {"device times that were not known in time": 7}
     assert [has_device_times(event) for event in found.named("forward")] == [True] + [False] * 7
 
@@ -192,7 +192,7 @@ def test_entered_before_recording_began(tmp_path: Path) -> None:
         tl.start(tmp_path / "trace")
     with FORWARD:
         pass
-    assert len(recorded(tmp_path / "trace").named("forward")) == 1
+    assert len(stop_and_read(tmp_path / "trace").named("forward")) == 1
 
 
 def test_a_handle_can_be_sent_elsewhere() -> None:

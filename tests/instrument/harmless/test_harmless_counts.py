@@ -21,7 +21,7 @@ SLOTS = SEGMENT_BYTES // RECORD_BYTES - 1
 LOST = 300
 
 
-def failing(error: Exception) -> Callable[..., NoReturn]:
+def function_that_raises(error: Exception) -> Callable[..., NoReturn]:
     def fail(*_args: Any, **_named: Any) -> NoReturn:
         raise error
 
@@ -64,7 +64,7 @@ def test_what_finds_no_segment_is_counted(
     """Earlier events are kept; the next segment cannot be created."""
     span = tl.span("piece")
     where, name, error = CAUSES[cause]
-    monkeypatch.setattr(where, name, failing(error))
+    monkeypatch.setattr(where, name, function_that_raises(error))
     with pytest.warns(RuntimeWarning, match="recording stopped, the training goes on") as warned:
         train(span, 2 * SLOTS + LOST)  # one segment is always ahead
     tl.stop()
@@ -79,7 +79,9 @@ def test_a_fault_of_our_own_is_counted(trace: Path, monkeypatch: pytest.MonkeyPa
     """Each event that a mistake in the recorder costs, in every form of it."""
     span = tl.span("piece")
     train(span, SLOTS)
-    monkeypatch.setattr(Recording, "rotate", failing(ZeroDivisionError("our own mistake")))
+    monkeypatch.setattr(
+        Recording, "rotate", function_that_raises(ZeroDivisionError("our own mistake"))
+    )
     with pytest.warns(RuntimeWarning, match="the recorder failed, the training goes on") as warned:
         train_in_all_ways(span)
     tl.stop()

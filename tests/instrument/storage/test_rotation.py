@@ -88,13 +88,13 @@ def test_full_segments_leave_the_memory(trace: Path) -> None:
     for _ in range(30 * SLOTS):
         with span:
             pass
-    assert mapped(trace) < 12
+    assert count_mapped_segments(trace) < 12
     with tl.step(1):
         pass
-    assert mapped(trace) == len(in_hand())
+    assert count_mapped_segments(trace) == len(in_hand())
 
 
-def mapped(trace: Path) -> int:
+def count_mapped_segments(trace: Path) -> int:
     """Count this trace's segments in memory, not those of other tests."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return sum(f"{trace}/" in line and line.endswith(".seg") for line in lines)

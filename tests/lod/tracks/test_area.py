@@ -13,13 +13,13 @@ from tracelens.lod.tracks.area import sums
 from tracelens.lod.viewport import Window
 
 
-def recorded(rows: list[dict[str, object]]) -> pl.DataFrame:
+def record_spans(rows: list[dict[str, object]]) -> pl.DataFrame:
     return trace_of(rows).events.collect()
 
 
 def test_only_what_lies_within_counts_as_time_and_whole_spans_as_durations() -> None:
     """A span that begins before, one that ends after, one that is still open."""
-    events = recorded(
+    events = record_spans(
         [
             span(0, "forward", 0, 1_000, "f", step=0),
             span(0, "forward", 1_500, 2_000, "f", step=1),
@@ -40,7 +40,7 @@ def test_only_what_lies_within_counts_as_time_and_whole_spans_as_durations() -> 
 
 
 def test_buckets_are_rows_of_their_own_and_a_span_without_a_name_has_its_kind() -> None:
-    events = recorded([span(0, "forward", 0, 9), call(0, 0, 1, 5, bucket=3)])
+    events = record_spans([span(0, "forward", 0, 9), call(0, 0, 1, 5, bucket=3)])
     names = sums(events, Window(0, 10))["name"].to_list()
     assert names[0] == "forward"
     assert "bucket 3" in names[1]
@@ -65,7 +65,7 @@ def test_it_equals_counting_span_by_span(
         if inside_ns > 0:
             lengths[name].append(length)
             within[name] += inside_ns
-    events = recorded([span(0, "data", a, a + length, name) for a, length, name in spans])
+    events = record_spans([span(0, "data", a, a + length, name) for a, length, name in spans])
     rows = {row["name"]: row for row in sums(events, window).iter_rows(named=True)}
     assert rows.keys() == lengths.keys()
     for name, row in rows.items():

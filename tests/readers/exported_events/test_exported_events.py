@@ -20,7 +20,7 @@ FORMAT = "trace events that TraceLens exported"
 HEAD = '{"displayTimeUnit":"ns","otherData":{"written by": "TraceLens"'
 
 
-def exported(folder: Path, name: str = "jax") -> Path:
+def export_sample(folder: Path, name: str = "jax") -> Path:
     file = folder / "run.json"
     perfetto.save(of_trace(sample_trace(name)), file)
     return file
@@ -37,7 +37,7 @@ def change_events(file: Path, change: dict[str, Any], events: int = 3) -> Path:
 
 
 def test_our_file_is_told_from_those_of_others(tmp_path: Path) -> None:
-    file = exported(tmp_path)
+    file = export_sample(tmp_path)
     assert next(reader.name for reader in READERS if reader.sniff(file)) == FORMAT
     packed = tmp_path / "run.json.gz"
     packed.write_bytes(gzip.compress(file.read_bytes()))
@@ -62,7 +62,7 @@ def test_a_part_that_the_dashboard_wrote(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
-    file = exported(tmp_path)
+    file = export_sample(tmp_path)
     event_count = tl.open(file).events.collect().height
     file.write_bytes(file.read_bytes()[:-3_000])
     trace = ExportedEventsReader().read(file)
@@ -85,7 +85,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     ids=str,
 )
 def test_events_that_cannot_be_are_counted(change: dict[str, Any], tmp_path: Path) -> None:
-    trace = tl.open(change_events(exported(tmp_path), change))
+    trace = tl.open(change_events(export_sample(tmp_path), change))
     assert sum(trace.dropped.values()) == 3
 
 
@@ -100,7 +100,7 @@ def test_events_that_cannot_be_are_counted(change: dict[str, Any], tmp_path: Pat
     ids=str,
 )
 def test_numbers_that_cannot_be_cost_themselves(own: dict[str, Any], tmp_path: Path) -> None:
-    file = change_events(exported(tmp_path), {"tracelens": own})
+    file = change_events(export_sample(tmp_path), {"tracelens": own})
     assert tl.open(file).workers.height == sample_trace("jax").workers.height
 
 
@@ -116,7 +116,7 @@ def test_numbers_that_cannot_be_cost_themselves(own: dict[str, Any], tmp_path: P
     ids=str,
 )
 def test_a_head_that_says_nonsense_is_passed_over(facts: dict[str, Any], tmp_path: Path) -> None:
-    file = exported(tmp_path)
+    file = export_sample(tmp_path)
     content = json.loads(file.read_text())
     further_facts = json.dumps(facts)[1:-1]
     head = HEAD + (f",{further_facts}" if further_facts else "")

@@ -49,7 +49,7 @@ def lines() -> tuple[str, ...]:
     return tuple(map(json.dumps, events))
 
 
-def saving(path: Path, written: Sequence[str]) -> float:
+def stated_saving(path: Path, written: Sequence[str]) -> float:
     """Return the stated saving of making rank 2 as fast as the others."""
     path.write_text("[\n" + ",\n".join(written))
     finding = next(one for one in tl.analyze(tl.open(path)).findings if one.kind == "straggler")
@@ -58,7 +58,7 @@ def saving(path: Path, written: Sequence[str]) -> float:
 
 
 def test_all_waits_count_where_ranks_wait_for_each_operation(tmp_path: Path) -> None:
-    assert saving(tmp_path / "t.json", lines()) == pytest.approx(
+    assert stated_saving(tmp_path / "t.json", lines()) == pytest.approx(
         TENSORS * LATE_US / STEP_US, rel=0.05
     )
 
@@ -68,6 +68,6 @@ def test_a_torn_line_costs_one_operation(tmp_path: Path, event: int) -> None:
     written = list(lines())
     at = TENSORS + 7 * (STEPS // 2 * TENSORS + 1) + event
     written[at] = written[at][:12] + '{"ph": "E", "ts"' + written[at][12:]
-    assert saving(tmp_path / "t.json", written) == pytest.approx(
+    assert stated_saving(tmp_path / "t.json", written) == pytest.approx(
         TENSORS * LATE_US / STEP_US, rel=0.05
     )

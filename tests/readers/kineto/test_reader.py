@@ -114,7 +114,7 @@ def test_a_rank_that_no_file_says_is_asked_for(
     assert main(["info", "--rank-of", "0.json=-1", str(tmp_path)]) == 2
 
 
-def spoilt(rank: int, kind: str) -> bytes:
+def spoil_profile(rank: int, kind: str) -> bytes:
     """Return a profile as editors and scripts of users leave it behind."""
     content = profile(rank)
     if kind == "rank as text":
@@ -136,7 +136,7 @@ def spoilt(rank: int, kind: str) -> bytes:
 def test_what_others_can_read_is_read(kind: str, tmp_path: Path) -> None:
     """A byte order mark, a comma too many, a number as a text: nothing of the profile is lost."""
     for rank in (0, 1):
-        (tmp_path / f"{rank}.json").write_bytes(spoilt(rank, kind))
+        (tmp_path / f"{rank}.json").write_bytes(spoil_profile(rank, kind))
     trace = tl.open(tmp_path)
     sound_trace = tl.open(TWO_RANKS)
     assert [note.kind for note in trace.notes if note.kind in {"dropped", "truncated"}] == []
@@ -147,7 +147,7 @@ def test_what_others_can_read_is_read(kind: str, tmp_path: Path) -> None:
     assert stream.facts["more"] == {"a": "},]"}
 
 
-def assumed(file: Path) -> str:
+def reason_for_rank_0(file: Path) -> str:
     """Return why a file is shown as rank 0."""
     trace = tl.open(file)
     assert trace.processes["rank"].to_list() == [0]
@@ -159,9 +159,9 @@ def test_why_a_rank_is_not_known_is_what_stands_in_the_file(tmp_path: Path) -> N
     text = json.dumps(profile())
     file = tmp_path / "a.json"
     file.write_text(text.replace('"distributedInfo": {', '"distributedInfo": {oops', 1))
-    assert "what stands beside its events is not JSON" in assumed(file)
+    assert "what stands beside its events is not JSON" in reason_for_rank_0(file)
     file.write_text(text.replace('"rank": 0', '"rank": -1', 1))
-    assert "its distributedInfo has no valid rank" in assumed(file)
+    assert "its distributedInfo has no valid rank" in reason_for_rank_0(file)
 
 
 def test_rank_1_alone_is_not_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from tracelens.model import fmt
 from tracelens.model.result import DeviceShares, Report
 
 
-def analyzed(folder: Path, change: Callable[[dict[str, Any], int], None]) -> Report:
+def analyze_changed(folder: Path, change: Callable[[dict[str, Any], int], None]) -> Report:
     """Return the report of two ranks after a change of their files."""
 
     def make(rank: int) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def devices(report: Report) -> DeviceShares:
 def healthy(tmp_path: Path) -> Report:
     folder = tmp_path / "healthy"
     folder.mkdir()
-    return analyzed(folder, lambda _profile, _rank: None)
+    return analyze_changed(folder, lambda _profile, _rank: None)
 
 
 def add(*events: dict[str, Any]) -> Callable[[dict[str, Any], int], None]:
@@ -86,7 +86,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_cannot_be_is_left_out(case: str, tmp_path: Path, healthy: Report) -> None:
     more, sentence = CASES[case]
-    report = analyzed(tmp_path, add(more))
+    report = analyze_changed(tmp_path, add(more))
     assert report.verdict.headline == healthy.verdict.headline
     assert devices(report) == devices(healthy)
     assert [sentence in note.sentence for note in report.notes if note.file == "rank0.json"] == [
@@ -126,7 +126,7 @@ def lose_kernels(profile: dict[str, Any], rank: int, first: int = 12) -> None:
 
 
 def test_steps_without_kernels_are_not_judged(tmp_path: Path, healthy: Report) -> None:
-    report = analyzed(tmp_path, lose_kernels)
+    report = analyze_changed(tmp_path, lose_kernels)
     said = [note.sentence for note in report.notes if note.kind == "dropped"]
     assert f"32 of 80 launches (40 %) have no kernel, most in {fmt.steps(12, 19)}" in said[0]
     assert f"{fmt.steps(0, 11)}, which all did, are judged" in said[1]
@@ -143,7 +143,7 @@ def test_nothing_is_judged_where_kernels_are_lost_everywhere(tmp_path: Path) -> 
             if one["cat"] != "kernel" or rank or one["name"] == "adam"
         ]
 
-    report = analyzed(tmp_path, change)
+    report = analyze_changed(tmp_path, change)
     assert report.verdict.headline == "INCONCLUSIVE: 60 of 80 launches (75 %) have no kernel"
 
 

@@ -23,7 +23,7 @@ from tracelens.readers.nsight.database import MAGIC, open_database
 MUTATIONS: Final = int(os.environ.get("TRACELENS_MUTATIONS", "300"))
 
 
-def mutated(content: bytes, seed: int) -> bytes:
+def mutate_bytes(content: bytes, seed: int) -> bytes:
     """Change some bytes, cut the end off, or repeat a part."""
     luck = random.Random(seed)
     changed = bytearray(content)
@@ -47,7 +47,7 @@ def test_changed_bytes_are_read_or_refused(mutations: int, tmp_path: Path) -> No
     outcomes: dict[str, int] = defaultdict(int)
     for seed in range(mutations):
         file = tmp_path / "changed.sqlite"
-        file.write_bytes(mutated(sound_bytes, seed))
+        file.write_bytes(mutate_bytes(sound_bytes, seed))
         try:
             trace = NsightReader().read(file)
             assert trace.events.collect().height > 0

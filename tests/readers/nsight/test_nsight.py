@@ -77,7 +77,7 @@ def test_the_device_decides_where_the_host_is_not_known() -> None:
     assert "how steps differ" in report.verdict.scope
 
 
-def unranked(rank: int) -> Export:
+def training_without_rank(rank: int) -> Export:
     """Return a training whose file does not say its rank; its process is 100 and the rank."""
     export = training(rank)
     export.rank = None
@@ -86,7 +86,7 @@ def unranked(rank: int) -> Export:
 
 def two_processes(tmp_path: Path, *, devices: tuple[int, int]) -> Path:
     """Write one file with the kernels of two processes of torchrun."""
-    first, second = (unranked(rank) for rank in (0, 1))
+    first, second = (training_without_rank(rank) for rank in (0, 1))
     file = first.write(tmp_path / "both.sqlite")
     other_file = second.write(tmp_path / "other")
     with sqlite3.connect(file) as database:
@@ -118,7 +118,7 @@ def test_processes_of_one_device_are_asked_for_one_by_one(tmp_path: Path) -> Non
 
 
 def test_a_launcher_s_variable_says_the_rank(tmp_path: Path) -> None:
-    file = unranked(0).write(tmp_path / "one.sqlite")
+    file = training_without_rank(0).write(tmp_path / "one.sqlite")
     with sqlite3.connect(file) as database:
         database.execute("insert into TARGET_INFO_SYSTEM_ENV values ('RANK', '5')")
     assert tl.open(file).processes["rank"].to_list() == [5]

@@ -11,7 +11,7 @@ import tracelens as tl
 from tracelens.model.result import Report
 
 
-def analyzed(folder: Path, *statements: str, ranks: int = 2) -> Report:
+def analyze_changed(folder: Path, *statements: str, ranks: int = 2) -> Report:
     """Return the report of some ranks after statements on the file of rank 0."""
     for rank in range(ranks):
         file = training(rank).write(folder / f"rank{rank}.sqlite")
@@ -53,8 +53,8 @@ def test_what_cannot_be_is_left_out(case: str, tmp_path: Path) -> None:
     statement, sentence = CASES[case]
     for name in ("whole", "wrong"):
         (tmp_path / name).mkdir()
-    sound_report = analyzed(tmp_path / "whole")
-    wrong = analyzed(tmp_path / "wrong", statement)
+    sound_report = analyze_changed(tmp_path / "whole")
+    wrong = analyze_changed(tmp_path / "wrong", statement)
     assert sentence in sentences(wrong)
     assert wrong.verdict.headline == sound_report.verdict.headline
     assert wrong.efficiency
@@ -69,7 +69,7 @@ def test_what_cannot_be_is_left_out(case: str, tmp_path: Path) -> None:
 def test_steps_without_kernels_are_not_judged(tmp_path: Path) -> None:
     """The longest stretch of whole steps is."""
     delete = f"delete from CUPTI_ACTIVITY_KIND_KERNEL where start between {300 * MS} and {359 * MS}"  # noqa: S608 - ours
-    report = analyzed(tmp_path, delete)
+    report = analyze_changed(tmp_path, delete)
     assert "6 of 120 launches (5.0 %) have no kernel, most in steps 10\N{EN DASH}11" in sentences(
         report
     )
@@ -78,7 +78,7 @@ def test_steps_without_kernels_are_not_judged(tmp_path: Path) -> None:
 
 def test_nothing_is_judged_where_kernels_are_lost_everywhere(tmp_path: Path) -> None:
     delete = "delete from CUPTI_ACTIVITY_KIND_KERNEL where correlationId % 4 = 0"
-    report = analyzed(tmp_path, delete)
+    report = analyze_changed(tmp_path, delete)
     assert "30 of 120 launches (25 %) have no kernel" in sentences(report)
     assert report.verdict.state == "inconclusive"
 

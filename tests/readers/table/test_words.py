@@ -15,7 +15,7 @@ def read(**columns: list[Any]) -> Trace:
     return Trace.from_table({**times, "duration_ns": [5] * count, **columns})
 
 
-def meaning(trace: Trace) -> list[tuple[str, str | None]]:
+def kinds_and_operations(trace: Trace) -> list[tuple[str, str | None]]:
     return [tuple(row) for row in trace.events.collect().select("kind", "op").iter_rows()]
 
 
@@ -55,7 +55,7 @@ USUAL_WORDS: list[tuple[str, str, str | None]] = [
 @pytest.mark.parametrize("column", ["kind", "name", "op"])
 def test_usual_words_have_their_kind_and_operation(column: str) -> None:
     """As a kind, as the only thing that a name tells, or as an operation."""
-    found = meaning(read(**{column: [usual_word for usual_word, _, _ in USUAL_WORDS]}))
+    found = kinds_and_operations(read(**{column: [usual_word for usual_word, _, _ in USUAL_WORDS]}))
     for (usual_word, kind, op), (found_kind, found_op) in zip(USUAL_WORDS, found, strict=True):
         assert found_kind == kind, usual_word
         if column != "op" or op:
@@ -67,13 +67,13 @@ def test_our_own_words(kind: str) -> None:
     """Every kind and operation of the format means itself."""
     operations = OPS.get(kind, ())
     trace = read(kind=[kind] * (1 + len(operations)), op=[None, *operations])
-    assert meaning(trace) == [(kind, None), *((kind, op) for op in operations)]
+    assert kinds_and_operations(trace) == [(kind, None), *((kind, op) for op in operations)]
 
 
 def test_unknown_words_are_kept_and_listed() -> None:
     """Rows of unknown kinds are the rank's own work under their name, and a note counts them."""
     trace = read(kind=["shuffle"] * 3 + ["tokenize", "forward"], name=["a", "b", None, None, None])
-    assert [kind for kind, _ in meaning(trace)] == ["user"] * 4 + ["forward"]
+    assert [kind for kind, _ in kinds_and_operations(trace)] == ["user"] * 4 + ["forward"]
     assert trace.events.collect()["name"].to_list() == ["a", "b", "shuffle", "tokenize", "forward"]
     (note,) = [note for note in trace.notes if "does not know" in note.sentence]
     assert note.sentence.startswith(
@@ -90,7 +90,7 @@ def test_the_kind_counts_before_the_name() -> None:
         op=[None, "allreduce", None, "allgather"],
         name=["forward", "forward", "forward", "x"],
     )
-    assert meaning(trace) == [
+    assert kinds_and_operations(trace) == [
         ("update", None),
         ("reduction", "allreduce"),
         ("forward", None),

@@ -77,7 +77,7 @@ def test_each_use_of_the_wall_time_is_that_of_the_jobs_own_diary(tmp_path: Path)
     launch = torchrun_command(EXAMPLES / "ddp_restarts.py", 2, arguments)
     launch[1:1] = ["--max-restarts", "3"]
     record = [sys.executable, "-m", "tracelens", "record", "--no-verdict", "--out", str(trace)]
-    run_command([*record, "--", *launch], OMP_NUM_THREADS="1")
+    run_command([*record, "--", *launch], {"OMP_NUM_THREADS": "1"})
     life = measure_life(tl.open(trace))
     assert life is not None
     assert life.attempts["first_step"].to_list()[0] == 0

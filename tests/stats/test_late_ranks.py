@@ -26,7 +26,7 @@ def draw_lags(seed: int, steps: int, ranks: int, noise: float) -> np.ndarray:
 
 def lag_of(times: np.ndarray) -> np.ndarray:
     others = [np.delete(times, rank, axis=1) for rank in range(times.shape[1])]
-    return times - np.stack([np.median(other, axis=1) for other in others], axis=1)
+    return np.asarray(times - np.stack([np.median(other, axis=1) for other in others], axis=1))
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 64])

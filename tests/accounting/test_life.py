@@ -1,10 +1,8 @@
 """The wall time of a job's life is divided exactly, and each use gets what it took."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,10 +10,8 @@ from support.runs.traces import span, trace_of
 
 from tracelens.accounting.life.attempts import find_attempts
 from tracelens.accounting.life.ledger import measure_life
+from tracelens.model.trace import Trace
 from tracelens.schema.life import Ended, Exited, Launched
-
-if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
 
 MS = 1_000_000
 S = 1000 * MS

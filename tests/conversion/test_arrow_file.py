@@ -1,9 +1,8 @@
 """A reader cannot tell an Arrow file that grew over a run from one written in one go."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,9 +17,6 @@ from tracelens.conversion.messages import END, LEAD, checksum_holds, footer_of
 from tracelens.readers.native.arrow_file import read_arrow, read_end
 from tracelens.schema.arrow import EVENT_SCHEMA, WRITE_OPTIONS
 from tracelens.schema.side import Definition, SideTables, Summary
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIDE = SideTables(process=PROCESS)
 FIRST = (Definition(1, "one", "user"), Definition(2, "two", "ps", op="push"))

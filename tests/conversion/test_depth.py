@@ -1,7 +1,5 @@
 """The depth of an event is the number of spans of its thread that were open when it began."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,18 +1,12 @@
 """A span is as deep as it is, also where what holds it was converted long before it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pyarrow as pa
 from support.runs.segments import Slot
 
 from tracelens.conversion.batches import ChunkMode, Conversion
 from tracelens.conversion.columns import SLOT, RecordChunk
 from tracelens.schema.side import Definition, Retention, Thread
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 OUTER, INNER = Slot(start_ns=10, end_ns=50, thread=1), Slot(start_ns=20, end_ns=40, thread=1)
 AHEAD = Slot(start_ns=60, end_ns=70, thread=0)

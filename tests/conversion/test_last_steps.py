@@ -1,7 +1,5 @@
 """Which records of a recording of the last steps are left: those that a slow look at all steps finds."""
 
-from __future__ import annotations
-
 import itertools
 from typing import NamedTuple
 

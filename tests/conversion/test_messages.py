@@ -1,13 +1,12 @@
 """Places and checksums of an Arrow file's messages: right where it is whole, refused where it lies."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +31,7 @@ from tracelens.conversion.messages import (
     END,
     LEAD,
     NO_CHECKSUM,
+    Message,
     add_blocks_to_footer,
     checksum_holds,
     fill_in_checksum,
@@ -40,11 +40,6 @@ from tracelens.conversion.messages import (
     messages,
 )
 from tracelens.errors import NotATrace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelens.conversion.messages import Message
 
 Codec = Literal["zstd", "lz4"] | None
 WORDS = pa.array(["one", "two", "one"]).dictionary_encode()

@@ -1,9 +1,5 @@
 """Records that are picked, joined, sorted and split are the records that numpy's own ways find."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +9,7 @@ from tracelens.conversion.columns import (
     SLOT,
     UNKNOWN_DEPTH,
     RecordChunk,
+    Records,
     join,
     null_column,
     pick,
@@ -22,9 +19,6 @@ from tracelens.conversion.definitions import NO_INDEX, TYPES, UNKNOWN, tabulate_
 from tracelens.conversion.folder import Segment
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.side import Definition
-
-if TYPE_CHECKING:
-    from tracelens.conversion.columns import Records
 
 
 def draw_records(count: int, seed: int = 0) -> Records:

@@ -1,31 +1,24 @@
 """Step sampling in a conversion: chunk by chunk it keeps and counts what it does in one go."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs.segments import Slot, write_folder
 
 from tracelens.conversion.batches import ChunkMode, Conversion
-from tracelens.conversion.columns import SLOT, RecordChunk
+from tracelens.conversion.columns import SLOT, RecordChunk, Records
 from tracelens.conversion.segments import decode
 from tracelens.schema.record import TIMED_ON_DEVICE
 from tracelens.schema.side import Definition, Kept, Retention, Thread, to_line
 from tracelens.schema.vocabulary import OUTDATED
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from tracelens.conversion.columns import Records
 
 STEP, FORWARD, PIECE, SUM, OTHER, MOMENT, DEVICE = range(1, 8)
 DEFINITIONS = (

@@ -1,11 +1,10 @@
 """The summary of a file counts what a slow look at all its rows counts, however they come in parts."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from support.runs.segments import PROCESS, Slot
@@ -15,11 +14,6 @@ from tracelens.conversion.definitions import tabulate_definitions
 from tracelens.conversion.tally import Tally
 from tracelens.schema.side import Definition, SideTables, Summary, Thread
 from tracelens.schema.vocabulary import OUTDATED
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
 
 FLYING = 2  # a thread of what is in flight, never the training thread
 DEFINITIONS = (

@@ -1,8 +1,7 @@
 """What step sampling keeps of a step without detail is what its rules say, span by span."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -20,9 +19,6 @@ from tracelens.conversion.retention import (
     thin,
 )
 from tracelens.schema.side import Definition
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 KINDS = tabulate_definitions(
     [

@@ -1,14 +1,12 @@
 """A real training that is killed and started again: its time is used as it says itself."""
 
-from __future__ import annotations
-
 import json
 import random
 import statistics
 import sys
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -18,9 +16,6 @@ from support.samples import EXAMPLES
 
 import tracelens as tl
 from tracelens.accounting.life.ledger import measure_life
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]

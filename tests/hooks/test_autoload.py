@@ -1,21 +1,16 @@
 """What `tracelens record` puts in front of every Python installs the hooks and is gone."""
 
-from __future__ import annotations
-
 import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import pytest
 from support.launch.recording import run_command
 
 import tracelens_instrument
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Mapping
 
 NONE: Mapping[str, str] = MappingProxyType({})
 AUTOLOAD = Path(tracelens_instrument.__file__).parent / "autoload"

@@ -1,13 +1,12 @@
 """How closely hooks look is a choice: in a call, on the command line, by environment, for one model."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from support.launch.forked import ForkServer
 from support.launch.record import run_record
 from support.launch.recording import read_all, read_one
 from support.launch.torch_training import Training
@@ -17,11 +16,6 @@ from tracelens.cli import main
 from tracelens.errors import InvalidArgument
 from tracelens.schema.vocabulary import DETAILS
 from tracelens_instrument import recorder
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.launch.forked import ForkServer
 
 # What each detail adds for a model of two layers, of which the first is called "0".
 SEEN = {

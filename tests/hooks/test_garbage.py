@@ -1,9 +1,8 @@
 """Long garbage collections are spans of kind `gc`, on the thread and in the step that they stop."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.harmless import RECORDERS
@@ -13,9 +12,6 @@ from support.launch.recording import read_one
 from tracelens import load
 from tracelens.accounting import phases
 from tracelens_instrument.hooks.garbage import LEAST_NS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

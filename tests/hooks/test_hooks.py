@@ -1,18 +1,12 @@
 """Every hook in the list keeps the protocol, and costs nothing where its framework is not used."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from support.launch.recording import run_child
 
 import tracelens as tl
 from tracelens.errors import InvalidArgument
 from tracelens_instrument.hooks import HOOKS
-
-if TYPE_CHECKING:
-    from tracelens_instrument.hooks.base import Hook
+from tracelens_instrument.hooks.base import Hook
 
 
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.name)

@@ -1,22 +1,16 @@
 """How a process ends is noted, whatever ends it, and what the program has put there still works."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment, read
 
 from tracelens.readers.native.recordings import recordings
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tracelens.schema.endings import Ending
-    from tracelens.schema.side import SideTables
+from tracelens.schema.endings import Ending
+from tracelens.schema.side import SideTables
 
 pytestmark = pytest.mark.end_to_end
 

@@ -1,7 +1,5 @@
 """Sweeps: combinations, what each means, maps of them, and what is refused before anything runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,13 +1,8 @@
 """The journal of a job's life: what is written is read, and nothing else is believed."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracelens.schema.life import Exited, Journal, Launched, Resumed, Stalled, read_journals
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_entries_are_read_by_time(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The sequential test of late ranks: few false alarms however often it looks, and quick true ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """How a process ended is known although its parent has collected it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

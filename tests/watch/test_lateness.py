@@ -1,7 +1,5 @@
 """Late ranks are named while the job runs, and once."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,15 +1,10 @@
 """A recording is followed while it grows: each record counts once, and open spans until they close."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from support.watch.commanded import commanded
 
 from tracelens.watch.job import LiveJob
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_steps_and_work_are_counted_once(tmp_path: Path) -> None:

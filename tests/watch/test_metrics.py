@@ -1,7 +1,5 @@
 """Metrics of a watch: what Prometheus fetches, and the dashboard file that shows it."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,10 +1,10 @@
 """What a watch writes: lines, JSON, or a table on a terminal; and when it ends."""
 
-from __future__ import annotations
-
 import io
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 from rich.console import Console
@@ -15,10 +15,6 @@ from tracelens.schema.life import Ended, Journal
 from tracelens.watch.output import Lines, write_json
 from tracelens.watch.screen import draw
 from tracelens.watch.watcher import Watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 STEPS: Final = "for i in range(9): tl.step(i, 4).__enter__().__exit__(None, None, None)"
 CALLS: Final = "reduce.begin(seq=0).end(); gather.begin(seq=1)"

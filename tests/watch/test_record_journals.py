@@ -1,18 +1,14 @@
 """`tracelens record` writes down the life of its command: start, end, and ends of its processes."""
 
-from __future__ import annotations
-
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 from support.launch.record import run_record
 
 from tracelens.schema.life import Ended, Exited, Launched, read_journals
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

@@ -1,8 +1,6 @@
 """A marked area has a table of its spans, of the rows and the time that are marked and no others."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
@@ -10,13 +8,10 @@ from support.web.stores import devices, open_run, sharded, slow_rank
 
 from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.components.timeline import area, finding
-from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.figures.timeline.frame import SECOND, Frame
+from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.viewport import Controls
-
-if TYPE_CHECKING:
-    from tracelens_dashboard.figures.timeline.frame import Frame
-    from tracelens_dashboard.runs.store import Store
 
 
 def frame_of(store: Store, *opened: str) -> Frame:

@@ -1,9 +1,6 @@
 """From one span that is called as asked to the next, over all processes of a run, and back again."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 from plotly.utils import PlotlyJSONEncoder
@@ -15,12 +12,10 @@ from tracelens.load import prepare
 from tracelens.simulator.synthetic import Scenario, generate
 from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.components.timeline import finding
+from tracelens_dashboard.components.timeline.finding import Hit
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view.state import LONGEST_SEARCH, ViewState
 from tracelens_dashboard.view.viewport import Position
-
-if TYPE_CHECKING:
-    from tracelens_dashboard.components.timeline.finding import Hit
 
 
 def walked(store: Store, asked: str, way: int, steps: int) -> list[Hit]:

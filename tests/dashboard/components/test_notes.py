@@ -1,9 +1,7 @@
 """Notes are put where one means, written, deleted and drawn; their text is only ever text."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from plotly.utils import PlotlyJSONEncoder
@@ -14,15 +12,12 @@ from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.components.timeline import notes
 from tracelens_dashboard.components.timeline.notes import Notes
 from tracelens_dashboard.figures.timeline import overlays, plot
-from tracelens_dashboard.figures.timeline.frame import SECOND, Note
+from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, Note
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import notes as noted
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.state import parse
 from tracelens_dashboard.view.viewport import Controls
-
-if TYPE_CHECKING:
-    from tracelens_dashboard.figures.timeline.frame import Frame
 
 HOSTILE = "<img src=x onerror=alert(1)> &lt;b&gt;; 50 %"
 AT = 200_000_000

@@ -1,20 +1,16 @@
 """Keys lead somewhere sensible from wherever one is, and nowhere rather than astray."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.web.stores import LATE, SLOW_RANK, open_run, sharded, slow_rank
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard.components.timeline import keys
+from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.state import MOST_PINS
-
-if TYPE_CHECKING:
-    from tracelens_dashboard.runs.store import Store
 
 EARLY = replace(LATE, steps=(3, 9), ranks=(1,))
 

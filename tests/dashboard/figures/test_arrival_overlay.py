@@ -1,7 +1,5 @@
 """The selected collective shows when every rank entered it, and points at the last one."""
 
-from __future__ import annotations
-
 import pytest
 from support.web.callbacks import call
 from support.web.stores import SLOW_RANK, slow_rank, traced

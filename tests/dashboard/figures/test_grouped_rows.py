@@ -1,11 +1,9 @@
 """Rows of ranks gathered by host: a group has one row, and its ranks' below it when it is opened."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.runs.frames import scene_of
@@ -14,14 +12,11 @@ from support.web.stores import LATE, SLOW_RANK, open_run, slow_rank
 from tracelens.lod import viewport as rows_of
 from tracelens_dashboard.components.timeline import area, controls, gutter
 from tracelens_dashboard.figures.timeline import overlays, plot
-from tracelens_dashboard.figures.timeline.frame import CLOSED, OPEN
+from tracelens_dashboard.figures.timeline.frame import CLOSED, OPEN, Frame
+from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import LIGHT
 from tracelens_dashboard.view import state, viewport
 from tracelens_dashboard.view.viewport import Controls
-
-if TYPE_CHECKING:
-    from tracelens_dashboard.figures.timeline.frame import Frame
-    from tracelens_dashboard.runs.store import Store
 
 
 @cache

@@ -1,7 +1,5 @@
 """The bars of attempts: one after the other, as long as the uses say."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from tracelens.accounting.life.ledger import LIFE_COLUMNS

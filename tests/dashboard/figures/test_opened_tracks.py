@@ -1,21 +1,15 @@
 """Opened processes show their tracks below their row: drawn, labelled, counted, clicked, selected."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from support.web.stores import devices, sharded, slow_rank
 
 from tracelens_dashboard.components.timeline import gutter, inspector
 from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.figures.timeline.frame import CLOSED, OPEN, Frame
+from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.viewport import Controls, Position
-
-if TYPE_CHECKING:
-    from tracelens_dashboard.runs.store import Store
 
 
 def step_view(store: Store, step: int) -> dict[str, int]:

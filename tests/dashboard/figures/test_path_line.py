@@ -1,32 +1,27 @@
 """The critical path over the timeline: along the row that carries it, at every level, in few strokes."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
+from dash.development.base_component import Component
 from plotly.utils import PlotlyJSONEncoder
 from support.web.stores import report_of, slow_rank, traced
 
 from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.components.timeline import controls
 from tracelens_dashboard.figures.timeline import overlays, plot
+from tracelens_dashboard.figures.timeline.frame import Frame
 from tracelens_dashboard.pages import critical_path as page
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import links, viewport
 from tracelens_dashboard.view.state import ViewState
 from tracelens_dashboard.view.viewport import Controls
-
-if TYPE_CHECKING:
-    from dash.development.base_component import Component
-
-    from tracelens_dashboard.figures.timeline.frame import Frame
 
 WHOLE = {"t0": 0, "t1": 10**18}
 STROKE = re.compile(r"M([\d.]+),([\d.]+)H([\d.]+)")

@@ -1,7 +1,5 @@
 """Shards are measured from what they recorded, and the hot one stands out."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from support.web.stores import SHARDED, sharded

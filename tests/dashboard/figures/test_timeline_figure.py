@@ -1,7 +1,5 @@
 """The timeline lays its image exactly under the axes and names its rows, steps and spans."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import replace
 

@@ -1,12 +1,11 @@
 """The page that compares two runs: its sentence, its figures, and how to come to a second run."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from dash import Dash
 from plotly.utils import PlotlyJSONEncoder
 from support.runs.indexes import explained, recorded
 from support.web.callbacks import URL, body_of, call
@@ -23,15 +22,10 @@ from tracelens_dashboard.components.timeline import side_by_side
 from tracelens_dashboard.figures import compare
 from tracelens_dashboard.figures.axes import MOST_ROWS
 from tracelens_dashboard.pages import compare as pages_compare
-from tracelens_dashboard.runs.catalog import Runs
+from tracelens_dashboard.runs.catalog import Entry, Runs
+from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view import state
 from tracelens_dashboard.view.state import ViewState
-
-if TYPE_CHECKING:
-    from dash import Dash
-
-    from tracelens_dashboard.runs.catalog import Entry
-    from tracelens_dashboard.runs.store import Store
 
 LATE = Fault("data", (1,), steps=(10, 49), extra_ms=9)
 

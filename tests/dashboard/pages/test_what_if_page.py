@@ -1,13 +1,12 @@
 """The page "What if": controls are edits, answers are the terminal's, and a step is drawn twice."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from dash import Dash
 from plotly.utils import PlotlyJSONEncoder
 from support.web.callbacks import call
 from support.web.stores import LATE, SLOW_RANK, open_run, sharded, slow_rank, traced
@@ -21,9 +20,6 @@ from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import LIGHT
 from tracelens_dashboard.view import links
 from tracelens_dashboard.view.state import ViewState
-
-if TYPE_CHECKING:
-    from dash import Dash
 
 FIXED = "fix:1"
 

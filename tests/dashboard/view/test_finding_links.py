@@ -1,9 +1,6 @@
 """A finding leads to the rows and the window in which it can be seen."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -20,9 +17,7 @@ from tracelens_dashboard.figures import axes, stragglers
 from tracelens_dashboard.pages import PAGES, overview
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view import finding_pages, links
-
-if TYPE_CHECKING:
-    from tracelens_dashboard.view.state import ViewState
+from tracelens_dashboard.view.state import ViewState
 
 
 def steps_in(store: Store, view: ViewState) -> list[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from array import array
+from collections.abc import Sequence
 from queue import Queue
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,9 +16,6 @@ from tracelens_instrument.core import clock
 from tracelens_instrument.hooks.mpi import clock_offsets
 
 if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Sequence
-
     from tracelens.schema.side import ClockReading
 
 AHEAD_NS = {"a": 0, "b": 5_000_000_000, "c": -7_000_000_000}

@@ -1,16 +1,12 @@
 """Every collective of the table does what MPI does, and is recorded with operation, bytes and number."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.launch.mpi import in_all_ways, run_calls
+from support.launch.recording import Recorded
 
 from tracelens_instrument.hooks.mpi.table import COLLECTIVES
-
-if TYPE_CHECKING:
-    from support.launch.recording import Recorded
 
 ARRAY = 4 * 8
 # How to call each blocking method that takes buffers, and the bytes of this rank in it.

@@ -1,14 +1,9 @@
 """Communicators made from a recording one record themselves, under numbers of their own."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from support.launch.mpi import run_alone
 from support.launch.recording import read_one
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_each_way_of_making_one(tmp_path: Path) -> None:

@@ -1,15 +1,10 @@
 """A failure of ours never reaches the training, which makes each call of MPI's exactly once."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.mpi import run_alone
 from support.launch.recording import read_one
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BREAKAGES = {
     "numbers": "log.Log.span = broken",

@@ -1,15 +1,10 @@
 """Communicators between two groups, and one-sided communication, under a recording of everything."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.mpi import run_alone, run_ranks, run_recorded
 from support.launch.recording import Recorded, read_all
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

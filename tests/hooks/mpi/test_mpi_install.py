@@ -1,10 +1,8 @@
 """Installed, the hook records COMM_WORLD as soon as the program has begun MPI, be it by itself."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.mpi import MPIEXEC, run_forked
@@ -12,9 +10,6 @@ from support.launch.patience import PATIENCE_S
 from support.launch.record import record_command
 from support.launch.recording import clean_environment, read_one, run_child
 from support.tiers import mark_slow
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

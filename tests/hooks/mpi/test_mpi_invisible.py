@@ -1,16 +1,12 @@
 """What a program sees of mpi4py while it is recorded is what it sees without."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.mpi import run_forked
 from support.launch.recording import read_one
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROGRAM = """
 import copy, inspect, json, pickle

@@ -1,16 +1,12 @@
 """Collectives in which ranks wait for some others only: recorded, but not counted nor matched."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.launch.mpi import in_all_ways, run_calls
+from support.launch.recording import Recorded
 
 from tracelens_instrument.hooks.mpi.table import COLLECTIVES
-
-if TYPE_CHECKING:
-    from support.launch.recording import Recorded
 
 ARRAY = 4 * 8
 WHOLE = "[{0}, ([2, 2], [0, 2]), MPI.DOUBLE]"

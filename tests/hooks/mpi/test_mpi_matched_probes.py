@@ -1,15 +1,11 @@
 """A message that a probe takes out of the queue is numbered there: later receives are of others."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.mpi import run_alone
 from support.launch.recording import read_one
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WAYS = {  # how to send, to probe, and to receive
     "Mprobe": ("comm.Isend(a, 0, 3)", "comm.Mprobe()", "Recv(b)"),

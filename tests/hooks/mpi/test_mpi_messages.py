@@ -1,17 +1,13 @@
 """Every point-to-point call of the table moves its message once, and is recorded with peer and tag."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.mpi import run_alone
 from support.launch.recording import Recorded, read_one
 
 from tracelens_instrument.hooks.mpi.table import POINT_TO_POINT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BYTES = 4 * 8
 TAGS = {name: tag for tag, name in enumerate(POINT_TO_POINT)}

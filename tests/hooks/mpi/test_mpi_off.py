@@ -1,14 +1,9 @@
 """While nothing records, attach changes nothing."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from support.launch.mpi import run_forked
 from support.launch.recording import read_one
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_communicator_is_returned_as_it_is() -> None:

@@ -1,15 +1,10 @@
 """Persistent requests: each start is a message or a collective of its own, until it completes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.launch.mpi import run_alone, run_ranks
 from support.launch.recording import read_all, read_one
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROUNDS = 3
 MESSAGES = f"""

@@ -1,9 +1,8 @@
 """Real ranks write traces that fit together: same collectives everywhere, and messages in pairs."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.mpi import run_ranks
@@ -11,9 +10,6 @@ from support.launch.recording import Recorded, read_all
 
 import tracelens as tl
 from tracelens.schema.vocabulary import COLLECTIVES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 

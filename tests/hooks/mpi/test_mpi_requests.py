@@ -1,15 +1,11 @@
 """A non-blocking operation ends in the trace when any of MPI's ways shows the program that it ended."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.mpi import run_alone
 from support.launch.recording import Recorded, read_one
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SINGLE = ("Wait", "wait", "Test", "test", "Free")
 # Not imported from the table: that would begin MPI in the process of the tests, which forks.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,8 +14,6 @@ from support.launch.shifted import AHEAD_S, SHIFT, skip_if_clocks_cannot_be_shif
 import tracelens as tl
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tracelens.schema.side import ClockReading
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.root]

@@ -1,14 +1,10 @@
 """A receive from anybody is recorded with who sent what; one that moves nothing is not recorded."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from support.launch.mpi import run_alone
 from support.launch.recording import Recorded, read_one
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_source_tag_number_and_bytes_come_from_the_status(tmp_path: Path) -> None:

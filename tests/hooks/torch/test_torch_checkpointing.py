@@ -1,8 +1,7 @@
 """Layers whose activations are computed anew in the backward pass are recorded as what they are."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.imports import LateModule
@@ -10,9 +9,6 @@ from support.launch.recording import read_one
 from support.launch.torch_training import torch
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 classes: Any = LateModule("support.launch.torch_classes")
 

@@ -1,17 +1,12 @@
 """What is compiled for a PyTorch serves where it can; else one sentence says why, and Python serves."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tracelens_instrument.core.backend import NATIVE
 from tracelens_instrument.hooks.torch import compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

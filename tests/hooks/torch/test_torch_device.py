@@ -3,8 +3,6 @@
 The device is simulated; where a real one is, `tests/gpu` does the same with it.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import time

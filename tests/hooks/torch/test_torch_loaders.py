@@ -1,18 +1,14 @@
 """Batches of any attached loader are recorded, but only where the training fetches them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launch.recording import read_one
 from support.launch.torch_training import Training, loader, torch
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Ours:

@@ -1,8 +1,7 @@
 """At detail op the operators of a model are recorded, in their layers, forwards and backwards."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.imports import LateModule
@@ -10,9 +9,6 @@ from support.launch.recording import read_one
 from support.launch.torch_training import Training, network, torch
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 classes: Any = LateModule("support.launch.torch_classes")
 

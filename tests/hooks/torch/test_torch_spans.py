@@ -1,17 +1,13 @@
 """An attached model records its forward and backward passes, updates and batches, step by step."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from support.launch.recording import Recorded, read_one
 from support.launch.torch_training import Training, loader, torch
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STEPS = 3
 

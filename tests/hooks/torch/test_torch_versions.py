@@ -1,7 +1,5 @@
 """A PyTorch that lacks what a hook looks for is used as ever."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -1,8 +1,7 @@
 """Batches that worker processes fetch: each is matched to the wait for it, however workers start."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.imports import LateModule
@@ -10,9 +9,6 @@ from support.launch.recording import Recorded, read_all, read_one
 from support.launch.torch_training import Training
 
 import tracelens as tl
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Where there is one core only, PyTorch warns of a second worker.
 pytestmark = [

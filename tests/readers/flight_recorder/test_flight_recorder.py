@@ -1,13 +1,12 @@
 """Dumps of PyTorch's Flight Recorder: which call hangs, who never came, what differs; none is run."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from support.flight_dumps import OPEN, call, dump
@@ -18,9 +17,6 @@ from tracelens.errors import EmptyTrace, NotATrace, UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.flight_recorder import FlightRecorderReader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MUTATIONS: Final = int(os.environ.get("TRACELENS_MUTATIONS", "500"))
 

@@ -1,7 +1,5 @@
 """Profiles become a trace: a file a rank, whole or cut off, and what is missing is said."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

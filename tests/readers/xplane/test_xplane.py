@@ -1,9 +1,9 @@
 """XPlane files: threads of the host, streams of devices, marked steps; ranks come from the user."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
 
 import polars as pl
 import pytest
@@ -16,10 +16,6 @@ from tracelens.errors import EmptyTrace, MissingExtra, NotATrace, UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.xplane import XPlaneReader, read_profile, space
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 PUBLISHED: Final = "xplane/jax_conv.xplane.pb"
 

@@ -56,6 +56,7 @@ SMOKES: Final = (
     ),
     Smoke("device", "", ("recorder: ", "asking later"), slow=False),
     Smoke("easgd", "", ("### Share of the workers' steps", "| original |"), exit_codes=MISSED),
+    Smoke("failures", "", ("failures of three gloo ranks", "| exception | 3 | 3 |")),
     Smoke("flight_hangs", "", ("### 11 hangs of a mixture of experts", "| all | 11 | 11 | 0 |")),
     Smoke("forecasts", "", ("### Forecasts from 2 to 8 workers", "| tree, weak | 16 |")),
     Smoke("formats", "", ("### What reading takes", "| DFTracer | 2,000 |")),

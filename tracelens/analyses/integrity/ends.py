@@ -51,13 +51,16 @@ def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     root = _find_silent_root(standstill)
     if len(ended) < len(facts.failures) or root is None or root.ranks[0] not in ended:
         return None
-    failure = ended[root.ranks[0]]
-    silent_ns = failure.at_ns - _find_last_event(facts.trace, root.ranks[0])
+    rank = root.ranks[0]
+    failure = ended[rank]
+    silent_ns = failure.at_ns - _find_last_event(facts.trace, rank)
     if silent_ns < MIN_SILENCE_OF_HANG_NS:
         return None
-    frame = f"; it was in {failure.user_frame} then" if failure.user_frame else ""
-    fields = {"silence": fmt.duration(silent_ns), "cause": failure.cause, "frame": frame}
-    return _report_silent_root(facts.trace, root, "ended", fields, list(failure.frames))
+    stall = _find_stall(facts.trace, rank)
+    frames = list(failure.frames) or _list_frames(stall, rank)
+    was = _describe_silence(facts.trace, stall, rank, failure.user_frame or next(iter(frames), ""))
+    fields = {"silence": fmt.duration(silent_ns), "cause": failure.cause, "frame": was}
+    return _report_silent_root(facts.trace, root, "ended", fields, frames)
 
 
 def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
@@ -75,11 +78,40 @@ def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     assert isinstance(usual_ns, (int, float))
     if silent_ns < max(MIN_SILENCE_OF_HANG_NS, MIN_STEPS_OF_SILENCE * usual_ns):
         return None
-    stalls = [entry for entry in trace.journal if isinstance(entry, Stalled)]
-    frames = stalls[-1].stacks.get(str(root.ranks[0]), []) if stalls else []
-    frame = f"; it is in {frames[0]}" if frames else ""
-    fields = {"silence": fmt.duration(silent_ns), "frame": frame}
+    rank = root.ranks[0]
+    stall = _find_stall(trace, rank)
+    frames = _list_frames(stall, rank)
+    was = _describe_silence(trace, stall, rank, next(iter(frames), ""))
+    fields = {"silence": fmt.duration(silent_ns), "frame": was}
     return _report_silent_root(trace, root, "running", fields, frames)
+
+
+def _find_stall(trace: Trace, rank: int) -> Stalled | None:
+    """Return the last stall that a watch has seen of a rank; None if none has."""
+    stalls = [
+        entry for entry in trace.journal if isinstance(entry, Stalled) and rank in entry.culprits
+    ]
+    return stalls[-1] if stalls else None
+
+
+def _list_frames(stall: Stalled | None, rank: int) -> list[str]:
+    return stall.stacks.get(str(rank), []) if stall else []
+
+
+def _describe_silence(trace: Trace, stall: Stalled | None, rank: int, frame: str) -> str:
+    """Describe what a silent rank did, as a clause: its state, its code, threads that had failed."""
+    clauses = [f"it was in {frame}"] if frame else []
+    if stall is not None and stall.states.get(str(rank)) == "stopped":
+        clauses.append("its process was stopped")
+    processes = trace.workers.filter(pl.col("rank") == rank)["process"].implode()
+    threads = trace.endings.filter(
+        pl.col("process").is_in(processes) & pl.col("thread").is_not_null()
+    )
+    clauses += [
+        f"its thread {thread} had failed of {cause}{f' ({message})' if message else ''}"
+        for thread, cause, message in threads.select("thread", "cause", "message").head(1).rows()
+    ]
+    return "".join(f"; {clause}" for clause in clauses)
 
 
 def _find_silent_root(standstill: Standstill) -> Root | None:

@@ -81,7 +81,7 @@ def _report(
     facts: Facts, calls: pl.DataFrame, calls_per_pass: int, passes_per_update: float
 ) -> tuple[Finding, ...]:
     """Report what it saves to reduce only the last of an update's passes; `calls` has a row each."""
-    length_ns = max(job_ns(facts.trace), 1)
+    run_ns = max(job_ns(facts.trace), 1)
     by_step = calls.group_by("step").agg(pl.col("wire_ns").sum()).sort("step")
     steps = by_step["step"].to_numpy().astype(np.int64)
     time_ratio = 1 / passes_per_update
@@ -89,7 +89,7 @@ def _report(
     fix = TransferFix(steps, dict.fromkeys(communicators, np.full(len(steps), time_ratio)))
     lost_ns = by_step["wire_ns"].to_numpy() * (1 - time_ratio)
     price = price_faster_calls(facts.replay, fix, lost_ns)
-    saving = float(price.saved_ns.sum()) / length_ns
+    saving = float(price.saved_ns.sum()) / run_ns
     if saving < MIN_SAVING_OF_FEWER_REDUCTIONS:
         return ()
     return (
@@ -97,7 +97,7 @@ def _report(
             "repeated_reductions",
             {"calls": fmt.count(calls_per_pass, "call"), "passes": f"{passes_per_update:.3g}"},
             saving=saving,
-            interval=price.measure_interval(length_ns),
+            interval=price.measure_interval(run_ns),
             fix=price.fix,
             phase="reduction",
             pattern="persistent",

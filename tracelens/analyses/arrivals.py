@@ -125,14 +125,13 @@ def run(facts: Facts) -> Arrivals:
     )
 
 
-def _sum_alone(calls: pl.DataFrame, caused_waits: pl.DataFrame, rank_count: int) -> pl.DataFrame:
-    """Sum the waits for each rank alone by step, in `ALONE_COLUMNS`.
-
-    `calls` has a row for each last arrival, `caused_waits` one for each wait that it caused.
-    """
+def _sum_alone(
+    last_arrivals: pl.DataFrame, caused_waits: pl.DataFrame, rank_count: int
+) -> pl.DataFrame:
+    """Sum the waits that last arrivals caused, for each rank alone, by step, in `ALONE_COLUMNS`."""
     fair_share = 1 / max(rank_count, 1)
     squared_ns = pl.col("alone_ns").cast(pl.Float64) ** 2
-    by_chance = calls.group_by("step", rank="last_rank").agg(
+    by_chance = last_arrivals.group_by("step", rank="last_rank").agg(
         variance=(squared_ns * fair_share * (1 - fair_share)).sum()
     )
     by_step = caused_waits.group_by("rank", "step").agg(pl.col("alone_ns").sum())
@@ -231,13 +230,12 @@ def _sum_by_rank(grid: CallGrid, has_left: Flags, wait_ns: Ints, transfer_ns: In
     return pl.DataFrame(columns, schema=_RANK_COLUMNS)
 
 
-def _count_last(ranks: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.DataFrame:
-    """Count how often ranks arrived last, and by chance would have, and the wait that they caused.
-
-    `ranks` has sums of some calls for each rank, `calls` a row a call, `caused` a row a rank.
-    """
+def _count_last(
+    sums_by_rank: pl.DataFrame, calls: pl.DataFrame, caused_waits: pl.DataFrame
+) -> pl.DataFrame:
+    """Count how often ranks arrived last, and by chance would have, and the wait that they caused."""
     by_rank = (
-        ranks.filter(pl.col("calls") > 0)
+        sums_by_rank.filter(pl.col("calls") > 0)
         .group_by("rank")
         .agg(pl.exclude("step").sum(), steps=pl.col("step").explode().n_unique())
     )
@@ -248,7 +246,7 @@ def _count_last(ranks: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) 
     z_score = NormalDist().inv_cdf(1 - MAX_P_VALUE_IF_LAST_BY_CHANCE / max(by_rank.height, 1))
     margin = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * z_score
     last_counts = (
-        by_rank.join(caused, on="rank", how="full", coalesce=True)
+        by_rank.join(caused_waits, on="rank", how="full", coalesce=True)
         .join(last_calls, on="rank", how="left")
         .with_columns(pl.exclude("rank", "first_ns", "over_ns").fill_null(0))
         .with_columns(chance=pl.min_horizontal(pl.col("expected") + margin, "calls"))

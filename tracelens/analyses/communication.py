@@ -162,11 +162,11 @@ def _list_lines(lines: Costs, latency_shares: Mapping[CallKind, float]) -> pl.Da
 
 def _find_small_messages(facts: Facts) -> list[Finding]:
     """Report each communicator whose messages are worth joining."""
-    length_ns = job_ns(facts.trace)
-    if not length_ns:
+    run_ns = job_ns(facts.trace)
+    if not run_ns:
         return []
     findings, costs = [], facts.call_costs
-    min_saving_ns = MIN_SAVING_TO_REPORT_SMALL_MESSAGES * length_ns
+    min_saving_ns = MIN_SAVING_TO_REPORT_SMALL_MESSAGES * run_ns
     for calls in costs.sized.partition_by("communicator", "op", "algorithm", maintain_order=True):
         communicator, op = calls["communicator"][0], str(calls["op"][0])
         cost_line = costs.costs.get((op, calls["ranks"][0], calls["algorithm"][0]))
@@ -201,13 +201,13 @@ def _through_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
 
 
 def _measure_interval(
-    joined: JoinedCalls, line: CostModel, saving: float, length_ns: int
+    joined: JoinedCalls, line: CostModel, saving: float, run_ns: int
 ) -> tuple[float, float]:
-    """Return the 95 % interval of a saving, both shares of the job of `length_ns`.
+    """Return the 95 % interval of a saving, both shares of the job of `run_ns`.
 
     It joins the doubt about single steps with that about the latency.
     """
-    bounds = bootstrap_interval(joined.saved_ns, length_ns)
+    bounds = bootstrap_interval(joined.saved_ns, run_ns)
     lower_error, upper_error = (
         np.hypot(bound - saving, (latency_ns / line.latency_ns - 1) * saving)
         for bound, latency_ns in zip(bounds, line.latency_interval, strict=True)
@@ -220,8 +220,8 @@ def _measure_interval(
 
 def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCalls) -> Finding:
     """Report that some calls of one kind, a row each, are worth joining; `line` is what they cost."""
-    length_ns, pickled_calls = job_ns(facts.trace), find_pickled_calls(facts.calls)
-    op, saving = str(calls["op"][0]), float(joined.saved_ns.sum()) / length_ns
+    run_ns, pickled_calls = job_ns(facts.trace), find_pickled_calls(facts.calls)
+    op, saving = str(calls["op"][0]), float(joined.saved_ns.sum()) / run_ns
     latency_share = facts.call_costs.latency_shares[op, calls["ranks"][0], calls["algorithm"][0]]
     mean_bytes = float(calls["bytes"].to_numpy().mean())
     return Finding.of(
@@ -236,7 +236,7 @@ def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCa
         phase="reduction",
         pattern="persistent",
         saving=saving,
-        interval=_measure_interval(joined, line, saving, length_ns),
+        interval=_measure_interval(joined, line, saving, run_ns),
         fix=joined.fix,
         more=[pickled_calls.sentence] if pickled_calls else [],
         evidence={

@@ -156,7 +156,7 @@ def _sum_shares(path: pl.DataFrame, path_pieces: pl.DataFrame, trace: Trace) -> 
 
     `path` has a row for each interval on a process, `path_pieces` one for each piece of that.
     """
-    length_ns, ns = job_ns(trace), pl.col("ns")
+    run_ns, ns = job_ns(trace), pl.col("ns")
     spent_ns = path_pieces.select("process", "category", ns=_LENGTH_NS)
     left_out_rows = [
         (process, UNINSTRUMENTED, -ns) for process, ns in _measure_left_out(trace, path)
@@ -170,13 +170,13 @@ def _sum_shares(path: pl.DataFrame, path_pieces: pl.DataFrame, trace: Trace) -> 
     sums = sums.with_columns(
         category=to_category_names(sums["category"].to_numpy()).cast(pl.String)
     )
-    outside_ns = length_ns - int(sums["ns"].sum())
+    outside_ns = run_ns - int(sums["ns"].sum())
     if outside_ns > 0 and not path.is_empty():
         outside_row = (path["process"][-1], "outside", outside_ns)
         sums.extend(pl.DataFrame([outside_row], schema=sums.schema, orient="row"))
     return (
         sums.join(trace.workers.select("process", "rank"), on="process", how="left")
-        .with_columns(share=ns / pl.lit(max(length_ns, 1)))
+        .with_columns(share=ns / pl.lit(max(run_ns, 1)))
         .select(pl.col(name).cast(kind) for name, kind in SHARE_COLUMNS.items())
         .sort("ns", "rank", "category", descending=[True, False, False])
     )
@@ -210,11 +210,11 @@ def path_segments(path_pieces: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
             pl.col("name").get(_LENGTH_NS.arg_max()),
         )
     )
-    words = {
+    word_columns = {
         "category": to_category_names(segments["category"].to_numpy()),
         "name": pieces.to_words(segments["name"].to_numpy()),
     }
-    return segments.with_columns(**words).select(
+    return segments.with_columns(**word_columns).select(
         pl.col(name).cast(kind) for name, kind in PATH_SEGMENT_COLUMNS.items()
     )
 

@@ -123,10 +123,10 @@ def _follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
     )
 
 
-def _follow_buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
-    """Follow buckets of one in `every` steps, a row each; an update is of a bucket, or of its step."""
+def _follow_buckets(trace: Trace, updates: pl.DataFrame, step_interval: int) -> pl.DataFrame:
+    """Follow buckets of one in some steps, a row each; an update is of a bucket, or of its step."""
     bucket_updates = updates.filter(pl.col("bucket").is_not_null())
-    calls = pl.concat([_NO_CALLS, *(_list_calls(grid, every) for grid in trace.calls)])
+    calls = pl.concat([_NO_CALLS, *(_list_calls(grid, step_interval) for grid in trace.calls)])
     calls = calls.sort("process", maintain_order=True)
     if bucket_updates.height:
         with_updates = calls.join(bucket_updates, on=[*_STEP, "bucket"], how="left")
@@ -152,15 +152,16 @@ def _measure_stages(of: str) -> list[pl.Expr]:
     ]
 
 
-def _list_calls(grid: CallGrid, every: int) -> pl.DataFrame:
-    """Return a row per process and call of one in `every` steps: when it was ready, begun and done."""
-    some_calls = grid.take(np.flatnonzero((distinct(grid.step) % every == 0).any(axis=1)))
+def _list_calls(grid: CallGrid, step_interval: int) -> pl.DataFrame:
+    """Return a row per process and call of one in some steps: when it was ready, begun and done."""
+    some_calls = grid.take(np.flatnonzero((distinct(grid.step) % step_interval == 0).any(axis=1)))
     is_known = (
         some_calls.took_part
         & (some_calls.end_ns != FOREVER)
         & (some_calls.last_ns != NEVER)[:, None]
     )
-    is_known &= (distinct(some_calls.bucket) != NULL) & (distinct(some_calls.step) % every == 0)
+    is_chosen = distinct(some_calls.step) % step_interval == 0
+    is_known &= (distinct(some_calls.bucket) != NULL) & is_chosen
     column, row = np.nonzero(is_known.T)
     start_ns, end_ns, step, bucket = (
         matrix[row, column]
@@ -188,13 +189,9 @@ def _follow_pushes(trace: Trace) -> pl.DataFrame:
         ready="start_ns",
         number=pl.col("start_ns").rank("ordinal").over("process", "shard", "step", "key"),
     )
-    gradient_sums = spans.filter(op == "aggregate").select(
-        "request", begun="start_ns", done="end_ns"
-    )
+    gradients = spans.filter(op == "aggregate").select("request", begun="start_ns", done="end_ns")
     return (
-        _add_updates(
-            pushes.join(gradient_sums, on="request", how="inner"), spans.filter(op == "apply")
-        )
+        _add_updates(pushes.join(gradients, on="request", how="inner"), spans.filter(op == "apply"))
         .pipe(_add_return, spans.filter(op == "reply"), worker_requests.filter(op == "pull"))
         .select(*_measure_stages("shard"), "back")
         .collect()

@@ -71,27 +71,18 @@ class Imbalance(DisplayMixin):
 
 def run(facts: Facts) -> Imbalance:
     """Measure how uneven compute time is."""
-    compute_time = facts.compute_time
-    total_ns = compute_time.total
+    times = facts.compute_time
+    total_ns = times.total
     # Steps that all ranks took, with any compute time at all.
-    is_compared = np.asarray(
-        compute_time.settled & ~np.isnan(total_ns).any(axis=1) & total_ns.any(axis=1)
-    )
+    is_compared = np.asarray(times.settled & ~np.isnan(total_ns).any(axis=1) & total_ns.any(axis=1))
     total_ns = total_ns[is_compared]
     if total_ns.size == 0:
         return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, ())
     mean_ns = total_ns.mean(axis=0)
     slowest_share = np.bincount(total_ns.argmax(axis=1), minlength=len(mean_ns)) / len(total_ns)
     over_mean = mean_ns / mean_ns.mean() - 1
-    table = pl.DataFrame(
-        {
-            "rank": compute_time.ranks,
-            "own_ns": mean_ns,
-            "over_mean": over_mean,
-            "last": slowest_share,
-        },
-        schema=RANK_COLUMNS,
-    )
+    columns = {"rank": times.ranks, "own_ns": mean_ns, "over_mean": over_mean}
+    table = pl.DataFrame(columns | {"last": slowest_share}, schema=RANK_COLUMNS)
     lasting = float(mean_ns.max() / mean_ns.mean() - 1)
     per_step = float((total_ns.max(axis=1) / total_ns.mean(axis=1) - 1).mean())
     is_varying = lasting < per_step / 2

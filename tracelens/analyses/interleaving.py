@@ -102,10 +102,10 @@ def run(facts: Facts) -> Interleaving:
         gap_spread=log_histogram(gaps, "gap_ns", "of", ("rank", "start_ns", "gap_ns")),
         findings=(),
     )
-    length_ns = job_ns(trace)
-    if not length_ns or overlap.is_empty() or trace.parted:
+    run_ns = job_ns(trace)
+    if not run_ns or overlap.is_empty() or trace.parted:
         return result  # of ranks that were left out neither waits nor gaps are known
-    findings = [*_report_exposed(facts, overlap, length_ns), *_report_gaps(facts, length_ns)]
+    findings = [*_report_exposed(facts, overlap, run_ns), *_report_gaps(facts, run_ns)]
     return replace(result, findings=tuple(findings))
 
 
@@ -143,19 +143,16 @@ def _measure_overlap(phases: Phases) -> pl.DataFrame:
     return by_rank.select(pl.col(name).cast(kind) for name, kind in OVERLAP_COLUMNS.items())
 
 
-def _report_exposed(facts: Facts, overlap: pl.DataFrame, length_ns: int) -> list[Finding]:
-    """Report what could be overlapped, or, if that is little, that more than that is exposed.
-
-    `overlap` has a row a rank, the job takes `length_ns`.
-    """
-    exposed_share = int(overlap["transfer_ns"].sum()) / (overlap.height * length_ns)
+def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -> list[Finding]:
+    """Report what could be overlapped, or, if that is little, that more than that is exposed."""
+    exposed_share = int(overlap_of_ranks["transfer_ns"].sum()) / (overlap_of_ranks.height * run_ns)
     if exposed_share < MIN_SAVING_TO_REPORT_OVERLAP:
         return []
     price = price_edits(facts.replay, "overlap=on")
     if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_OVERLAP:
-        return _report_too_slow(facts, exposed_share, length_ns)
+        return _report_too_slow(facts, exposed_share, run_ns)
     pickled_calls = find_pickled_calls(facts.calls)
-    mean_overlap = overlap["overlap"].mean()
+    mean_overlap = overlap_of_ranks["overlap"].mean()
     hidden_share = mean_overlap if isinstance(mean_overlap, float) else 0.0
     return [
         Finding.of(
@@ -175,14 +172,11 @@ def _report_exposed(facts: Facts, overlap: pl.DataFrame, length_ns: int) -> list
     ]
 
 
-def _report_too_slow(facts: Facts, exposed_share: float, length_ns: int) -> list[Finding]:
-    """Report communication that compute is too short to hide; ranks expose a share of the job.
-
-    The job takes `length_ns`.
-    """
+def _report_too_slow(facts: Facts, exposed_share: float, run_ns: int) -> list[Finding]:
+    """Report communication that compute is too short to hide; ranks expose a share of the job."""
     trace, phases = facts.trace, facts.phases
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
-    max_saving = float(exposed_transfer(phases, steps).sum()) / length_ns
+    max_saving = float(exposed_transfer(phases, steps).sum()) / run_ns
     is_slow = max_saving >= MIN_SHARE_TO_REPORT_SLOW_TRANSFERS
     if not is_slow or not (trace.calls or trace.shards.height):
         return []
@@ -226,8 +220,8 @@ def _name_remedy(latency: float | None) -> str:
     return "fewer bytes or faster links"
 
 
-def _report_gaps(facts: Facts, length_ns: int) -> list[Finding]:
-    """Report host time between the updates of one step, in a job of `length_ns`, priced by the replay.
+def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
+    """Report host time between the updates of one step, priced by the replay without it.
 
     Waits and transfers between updates are reported as exposed communication.
     """
@@ -235,16 +229,14 @@ def _report_gaps(facts: Facts, length_ns: int) -> list[Finding]:
     steps = phases.steps[phases.steps >= 0]
     if len(steps) < 2:
         return []
-    gaps_within_steps = pl.concat(
-        some_gaps.filter("within") for some_gaps in phases.updates.some_gaps()
-    )
-    host_ns = _measure_host_time(facts.trace, phases, gaps_within_steps, steps)
-    if float(host_ns.max(axis=1, initial=0.0).sum()) < MIN_SAVING_TO_REPORT_UPDATE_GAPS * length_ns:
+    gaps = pl.concat(some_gaps.filter("within") for some_gaps in phases.updates.some_gaps())
+    host_ns = _measure_host_time(facts.trace, phases, gaps, steps)
+    if float(host_ns.max(axis=1, initial=0.0).sum()) < MIN_SAVING_TO_REPORT_UPDATE_GAPS * run_ns:
         return []
     fix = WorkFix(steps, ((("uninstrumented",), host_ns),))
-    price = price_less_work(facts.replay, fix, length_ns)
-    median_gap_ns = gaps_within_steps["gap_ns"].median()
-    long_gap_ns = gaps_within_steps["gap_ns"].quantile(QUANTILE_OF_LONG_GAPS)
+    price = price_less_work(facts.replay, fix, run_ns)
+    median_gap_ns = gaps["gap_ns"].median()
+    long_gap_ns = gaps["gap_ns"].quantile(QUANTILE_OF_LONG_GAPS)
     is_small = price.saving < MIN_SAVING_TO_REPORT_UPDATE_GAPS
     if is_small or not isinstance(median_gap_ns, float) or not isinstance(long_gap_ns, float):
         return []
@@ -259,17 +251,14 @@ def _report_gaps(facts: Facts, length_ns: int) -> list[Finding]:
             evidence={
                 "median_gap_ns": median_gap_ns,
                 "p90_gap_ns": long_gap_ns,
-                "gaps": gaps_within_steps.height,
+                "gaps": gaps.height,
             },
         )
     ]
 
 
 def _measure_host_time(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
-    """Measure for how long each worker runs unrecorded code between updates, ns, [step, worker].
-
-    `gaps` has a row for each gap between updates, `steps` are the numbers of the steps to measure.
-    """
+    """Measure for how long each worker runs unrecorded code in gaps between updates, [step, worker]."""
     ranks = trace.workers["rank"].to_numpy()
     step, rank, gap_ns = (gaps[name].to_numpy() for name in ("step", "rank", "gap_ns"))
     step_row = np.searchsorted(steps, step)

@@ -58,19 +58,16 @@ def run(facts: Facts) -> Membership:
     presence = _find_presence(trace, facts.roles.server)
     epochs = _divide_into_epochs(presence)
     workers = trace.processes.filter((pl.col("role") == "worker") & (pl.col("world") > 0))
-    world_sizes = (
-        workers.sort("incarnation", "first_ns")["world"].unique(maintain_order=True).to_list()
-    )
-    has_change = len(world_sizes) > 1 or epochs["joined"].count() or _regrouped(trace, epochs)
+    worlds = workers.sort("incarnation", "first_ns")["world"].unique(maintain_order=True).to_list()
+    has_change = len(worlds) > 1 or epochs["joined"].count() or _regrouped(trace, epochs)
     if has_change and not presence.is_empty():
-        return Membership(epochs, (_report_change(presence, epochs, world_sizes),))
+        return Membership(epochs, (_report_change(presence, epochs, worlds),))
     early_end = facts.early_end
     if early_end and early_end.apart_ns > 0 and early_end.steps_fewer >= MIN_FEWER_STEPS_IF_UNEVEN:
         return Membership(epochs, (_report_uneven(early_end),))
-    is_divided = epochs.height > 1
-    return Membership(
-        epochs, (_report_change(presence, epochs, world_sizes),) if is_divided else ()
-    )
+    if epochs.height > 1:
+        return Membership(epochs, (_report_change(presence, epochs, worlds),))
+    return Membership(epochs, ())
 
 
 def _regrouped(trace: Trace, epochs: pl.DataFrame) -> bool:
@@ -83,10 +80,7 @@ def _regrouped(trace: Trace, epochs: pl.DataFrame) -> bool:
 
 
 def _find_presence(trace: Trace, server: int | None) -> pl.DataFrame:
-    """Return a row a rank with its `first` and `last` step; the run's where its own say nothing.
-
-    `server` is the rank that hands out the work, None = there is none.
-    """
+    """Return a row a rank with its `first` and `last` step; the run's where its own say nothing."""
     incomplete_files = [note.file for note in trace.notes if note.kind in _DOUBTFUL]
     has_no_loss = ~pl.col("file").is_in(incomplete_files) & (pl.col("dropped").fill_null(0) == 0)
     is_whole = pl.col("complete") & has_no_loss
@@ -131,13 +125,9 @@ def _divide_into_epochs(presence: pl.DataFrame) -> pl.DataFrame:
         present_count = presence.filter(
             (pl.col("first") <= first_step) & (pl.col("last") >= first_step)
         ).height
-        joined_ranks = (
-            presence.filter(pl.col("first") == first_step)["rank"].to_list() if epochs else []
-        )
-        left_ranks = presence.filter(pl.col("last") == first_step - 1)["rank"].to_list()
-        texts = (
-            fmt.listing("rank", ranks) if ranks else None for ranks in (joined_ranks, left_ranks)
-        )
+        joined = presence.filter(pl.col("first") == first_step)["rank"].to_list() if epochs else []
+        left = presence.filter(pl.col("last") == first_step - 1)["rank"].to_list()
+        texts = (fmt.listing("rank", ranks) if ranks else None for ranks in (joined, left))
         epochs.append((first_step, next_step - 1, present_count, *texts))
     return pl.DataFrame(epochs, schema=EPOCH_COLUMNS, orient="row")
 

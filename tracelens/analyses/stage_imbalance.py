@@ -124,8 +124,8 @@ def _report(
     fix = WorkFix(times.steps, _even_out(times, stages, uniform=False))
     variant_replay = facts.replay.replay(apply_fix(replay, fix))
     lost_ns = np.maximum(variant_replay.saved_ns[np.searchsorted(replay.steps, fix.steps)], 0.0)
-    length_ns = max(job_ns(facts.trace), 1)
-    saving = float(lost_ns.sum()) / length_ns
+    run_ns = max(job_ns(facts.trace), 1)
+    saving = float(lost_ns.sum()) / run_ns
     if saving < MIN_SAVING_OF_EVEN_STAGES or not variant_replay.identity.reliable:
         return None
     ranks = tuple(times.ranks[rank] for rank in stages.members[slowest])
@@ -144,7 +144,7 @@ def _report(
         pattern="persistent",
         slowdown=float(stage_ns[slowest] / max(mean_ns, 1.0)),
         saving=saving,
-        interval=variant_replay.identity.widen(bootstrap_interval(lost_ns, length_ns)),
+        interval=variant_replay.identity.widen(bootstrap_interval(lost_ns, run_ns)),
         fix=fix,
         evidence={"stage": slowest, "stage_ns": [round(ns) for ns in stage_ns.tolist()]},
     )

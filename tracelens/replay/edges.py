@@ -230,13 +230,13 @@ def _find_layers(event_count: int, source: Indices, target: Indices) -> Ints:
     """Return the number of edges on the longest way to each event, [event]; raise on a circle."""
     order = np.argsort(source, kind="stable")
     followers = target[order]
-    first = np.searchsorted(source[order], np.arange(event_count + 1))
+    first_follower = np.searchsorted(source[order], np.arange(event_count + 1))
     open_counts = np.bincount(target, minlength=event_count)
     layers = np.zeros(event_count, np.int64)
     ready, layer = np.flatnonzero(open_counts == 0), 0
     while len(ready):
         layers[ready] = layer
-        reached = followers[_expand_ranges(first[ready], first[ready + 1])]
+        reached = followers[_expand_ranges(first_follower[ready], first_follower[ready + 1])]
         np.subtract.at(open_counts, reached, 1)
         ready = np.unique(reached[open_counts[reached] == 0])
         layer += 1

@@ -107,8 +107,8 @@ class EventGraph:
         worker_steps = _select_worker_steps(trace, steps)
         if not worker_steps:
             return None
-        begins_ns = np.array([steps_of_worker["start_ns"][0] for steps_of_worker in worker_steps])
-        ends_ns = np.array([steps_of_worker["end_ns"][-1] for steps_of_worker in worker_steps])
+        begins_ns = np.array([own_steps["start_ns"][0] for own_steps in worker_steps])
+        ends_ns = np.array([own_steps["end_ns"][-1] for own_steps in worker_steps])
         timeline = _select_timeline(phases, worker_steps)
         messages = select_messages(trace, timeline, begins_ns, ends_ns)
         calls = [*select_complete_calls(trace, begins_ns, ends_ns)]
@@ -129,10 +129,7 @@ class EventGraph:
         recorded_sides = [*messages, *(call.sides for call in calls), requests.sides]
         calls += find_implicit_calls(
             timeline,
-            [
-                steps_of_worker["step"].to_numpy().astype(np.int64)
-                for steps_of_worker in worker_steps
-            ],
+            [own_steps["step"].to_numpy().astype(np.int64) for own_steps in worker_steps],
             recorded_sides,
             _list_worker_groups(trace),
             trace.uncertainty_ns,
@@ -227,9 +224,8 @@ class EventGraph:
             recorded_names = frozenset(names_by_communicator.get(grid.uid, ())) - {PICKLE}
             names = frozenset(name.replace("-", "_") for name in recorded_names)
             rank_count = len(grid.ranks)
-            names_by_rank_count[rank_count] = names | names_by_rank_count.get(
-                rank_count, frozenset()
-            )
+            names |= names_by_rank_count.get(rank_count, frozenset())
+            names_by_rank_count[rank_count] = names
         return names_by_rank_count
 
     @cached_property
@@ -490,14 +486,12 @@ class EventGraph:
             position=pl.int_range(pl.len()).over("cell"), count=pl.len().over("cell")
         )
         work = pl.col("work")
-        peers_usual = (
-            work.filter("is_peer").quantile(0.5, "lower").over("step", "position", "count")
-        )
+        peer_median = work.filter("is_peer").quantile(0.5, "lower")
+        usual_of_peers = peer_median.over("step", "position", "count")
         has_enough = pl.len() >= MIN_STEPS_OF_USUAL_STRETCH
         worker_usual = pl.when(has_enough).then(work.median()).over("worker", "position", "count")
-        usual_ns = (
-            intervals.select(pl.coalesce(peers_usual, worker_usual, work)).to_series().to_numpy()
-        )
+        usual = intervals.select(pl.coalesce(usual_of_peers, worker_usual, work))
+        usual_ns = usual.to_series().to_numpy()
         overrun_ns = np.maximum(interval_ns - usual_ns, 0.0)
         overrun_share = _share_out(cell_effect_ns, cell, overrun_ns)
         from_overrun_ns = overrun_ns * np.clip(overrun_share, 0.0, 1.0)[cell]
@@ -579,15 +573,9 @@ def _select_worker_steps(trace: Trace, steps: tuple[int, int] | None) -> list[pl
 def _select_timeline(phases: Phases, worker_steps: Sequence[pl.DataFrame]) -> Timeline:
     """Return the line of each worker's pieces in its steps."""
     pieces = []
-    for steps_of_worker in worker_steps:
-        worker_pieces = phases.pieces.of_worker(
-            phases.pieces.processes.index(steps_of_worker["process"][0])
-        )
-        pieces.append(
-            worker_pieces.select_windows(
-                steps_of_worker["window"][0], steps_of_worker["window"][-1] + 1
-            )
-        )
+    for steps in worker_steps:
+        worker = phases.pieces.of_worker(phases.pieces.processes.index(steps["process"][0]))
+        pieces.append(worker.select_windows(steps["window"][0], steps["window"][-1] + 1))
     return Timeline.from_pieces(pieces)
 
 

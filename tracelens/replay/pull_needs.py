@@ -29,28 +29,27 @@ MIN_SHARE_OF_PULL_BLOCKED: Final = 0.9
 _IS_FORWARD: Final = np.isin(CATEGORIES, ("forward",))
 
 
-def find_needs(sent: pl.DataFrame, timeline: Timeline, steps: Sequence[pl.DataFrame]) -> Ints:
-    """Return from when on workers need the answers to pulls, ns, [request]; -1 where unknown.
-
-    `sent` has a row for each request of a worker; `steps` has a frame for each worker, a row per step.
-    """
-    needs_ns = np.full(sent.height, -1, np.int64)
+def find_needs(
+    requests: pl.DataFrame, timeline: Timeline, worker_steps: Sequence[pl.DataFrame]
+) -> Ints:
+    """Return from when on workers need the answers to pulls, ns, [request]; -1 where unknown."""
+    needs_ns = np.full(requests.height, -1, np.int64)
     op = pl.col("op")
-    in_flight = sent.filter(~pl.col("is_blocking"), op.is_in(["pull", "push"]))
+    in_flight = requests.filter(~pl.col("is_blocking"), op.is_in(["pull", "push"]))
     if in_flight["key"].null_count() or in_flight.is_empty():
         return needs_ns
     by_worker: dict[int, pl.DataFrame] = {
-        worker: requests
-        for (worker,), requests in in_flight.partition_by("worker", as_dict=True).items()
+        worker: own_requests
+        for (worker,), own_requests in in_flight.partition_by("worker", as_dict=True).items()
     }
-    key_weights = _measure_backprop_of_keys(by_worker, timeline.pieces, steps)
+    key_weights = _measure_backprop_of_keys(by_worker, timeline.pieces, worker_steps)
     _, wait_ends = timeline.blocked_stretches
-    for worker, requests in by_worker.items():
+    for worker, own_requests in by_worker.items():
         request_row, key, begin_ns, end_ns = (
-            requests.filter(op == "pull")[name].to_numpy()
+            own_requests.filter(op == "pull")[name].to_numpy()
             for name in ("row", "key", "start_ns", "end_ns")
         )
-        steps_ns = steps[worker].select("start_ns", "end_ns").to_numpy()
+        steps_ns = worker_steps[worker].select("start_ns", "end_ns").to_numpy()
         step_row = np.searchsorted(steps_ns[:, 0], begin_ns, "right") - 1
         pieces = timeline.pieces[worker]
         forward = pieces.bounds, pieces.spent_before(_IS_FORWARD, pieces.bounds)
@@ -64,16 +63,15 @@ def find_needs(sent: pl.DataFrame, timeline: Timeline, steps: Sequence[pl.DataFr
     return needs_ns
 
 
-def measure_unknown_needs(sent: pl.DataFrame, needs_ns: Ints, timeline: Timeline) -> float:
-    """Return the share of pulls that are needed at an unknown time, while the worker computed.
-
-    `sent` has a row for each request; `needs_ns` is when each is needed, -1 where unknown.
-    """
-    is_pull = (sent["op"] == "pull") & (sent["bytes"] > 0)
+def measure_unknown_needs(requests: pl.DataFrame, needs_ns: Ints, timeline: Timeline) -> float:
+    """Return the share of pulls that are needed at an unknown time (-1), while the worker computed."""
+    is_pull = (requests["op"] == "pull") & (requests["bytes"] > 0)
     pull_rows = np.flatnonzero(is_pull.fill_null(value=False).to_numpy())
-    unknown_rows = pull_rows[~sent["is_blocking"].to_numpy()[pull_rows] & (needs_ns[pull_rows] < 0)]
+    unknown_rows = pull_rows[
+        ~requests["is_blocking"].to_numpy()[pull_rows] & (needs_ns[pull_rows] < 0)
+    ]
     worker, begin_ns, end_ns = (
-        sent[name].to_numpy()[unknown_rows] for name in ("worker", "start_ns", "end_ns")
+        requests[name].to_numpy()[unknown_rows] for name in ("worker", "start_ns", "end_ns")
     )
     blocked_by_begin, blocked_by_end = (
         timeline.spent_before(IS_BLOCKED, timeline.locate(worker, times_ns))
@@ -130,20 +128,16 @@ def _find_needs_of_step(
 
 
 def _measure_backprop_of_keys(
-    by_worker: dict[int, pl.DataFrame],
+    requests_by_worker: dict[int, pl.DataFrame],
     pieces: Sequence[WorkerPieces],
-    steps: Sequence[pl.DataFrame],
+    worker_steps: Sequence[pl.DataFrame],
 ) -> dict[int, float]:
-    """Sum the backprop since the push before, ns, by the key of the pushed variable.
-
-    `by_worker` has a row for each request; `steps` a frame for each worker, a row per step. Empty if the
-    sums tell nothing.
-    """
+    """Sum the backprop since the push before, ns, by the pushed key; empty if only one has any."""
     backprop_ns: dict[int, float] = {}
-    for worker, requests in by_worker.items():
+    for worker, requests in requests_by_worker.items():
         pushes = requests.filter(pl.col("op") == "push").sort("start_ns")
         sent_ns = pushes["start_ns"].to_numpy()
-        begins_ns = steps[worker]["start_ns"].to_numpy()
+        begins_ns = worker_steps[worker]["start_ns"].to_numpy()
         step_row = np.searchsorted(begins_ns, sent_ns, "right")
         done_ns = pieces[worker].spent_before(IS_BACKPROP, sent_ns)
         done_at_begin = pieces[worker].spent_before(IS_BACKPROP, begins_ns)

@@ -110,13 +110,18 @@ def estimate_ready_calls(
 
 def _estimate_group(call: Calls, is_queued: Flags, backprops: Sequence[_Backprop]) -> Calls:
     """Return calls of one kind with `begin_ns` when each rank was ready; `is_queued` is [call, rank]."""
-    of_ranks = [backprops[worker] for worker in call.worker.tolist()]
+    rank_backprops = [backprops[worker] for worker in call.worker.tolist()]
     shares = np.stack(  # of backprop that is done when calls begin, [call, rank]
-        [one.share_at(call.step, ns) for one, ns in zip(of_ranks, call.begin_ns.T, strict=True)],
+        [
+            backprop.share_at(call.step, ns)
+            for backprop, ns in zip(rank_backprops, call.begin_ns.T, strict=True)
+        ],
         axis=1,
     )
-    ready_shares = zip(of_ranks, _estimate_shares(call, shares, is_queued).T, strict=True)
-    estimate_ns = np.stack([one.time_of(call.step, share) for one, share in ready_shares], axis=1)
+    ready_shares = zip(rank_backprops, _estimate_shares(call, shares, is_queued).T, strict=True)
+    estimate_ns = np.stack(
+        [backprop.time_of(call.step, share) for backprop, share in ready_shares], axis=1
+    )
     is_known = is_queued & np.isfinite(estimate_ns)
     ready_ns = np.where(is_known, np.nan_to_num(estimate_ns), call.begin_ns).astype(np.int64)
     # A call is not ready before the one before it: gradients come in the order of calls.

@@ -175,16 +175,12 @@ class Requests:
 
         Servers may not know it: then it is that of its request, else of the service before.
         """
-        numbers = self.services.select(
+        steps = self.services.select(
             "server", recorded="step", requested=pl.Series(self._of_services("step"))
         )
-        known_numbers = [
-            pl.when(pl.col(name) >= 0).then(name) for name in ("recorded", "requested")
-        ]
-        number = numbers.select(
-            pl.coalesce(known_numbers).forward_fill().over("server").fill_null(-1)
-        )
-        _, step_index = np.unique(number.to_series().to_numpy(), return_inverse=True)
+        known = [pl.when(pl.col(name) >= 0).then(name) for name in ("recorded", "requested")]
+        step = steps.select(pl.coalesce(known).forward_fill().over("server").fill_null(-1))
+        _, step_index = np.unique(step.to_series().to_numpy(), return_inverse=True)
         return step_index.astype(np.int64)
 
     @property
@@ -273,7 +269,7 @@ class Requests:
         self._add_travel(edges, request_event, begin_event)
         self._add_turns(edges, begin_event)
         edges.settle(first_call_to_settle, event_times_ns.astype(np.float64))
-        self._add_answers(edges, request_event, answer_event, begin_event, event_times_ns)
+        self._add_answers(edges, (request_event, answer_event), begin_event, event_times_ns)
         resumed_event = threads.find_events(resumptions.worker, resumptions.end_ns)
         updates = self._updates  # a row each, by end
         update_ns = _find_latest(updates["end_ns"].to_numpy(), resumptions.end_ns)
@@ -344,35 +340,27 @@ class Requests:
             shard=_fill(requests["shard"]),
         )
 
-    def _add_turns(self, edges: EdgeList, begin_event: Ints) -> None:
-        """Add edges from services to those that begin after them, by turn, request or joint update."""
+    def _add_turns(self, edges: EdgeList, begins: Ints) -> None:
+        """Add edges between services (begin events) that follow by turn, request or joint update."""
         request_row, start_ns, end_ns = (
             self.services[name].to_numpy() for name in ("request_row", "start_ns", "end_ns")
         )
         sent_ns, serves_one = self._of_services("start_ns"), self.occupancy.is_single
         for order, has_resource in self.occupancy.find_queues():
-            previous, following = order[:-1], order[1:]
+            row, next_row = order[:-1], order[1:]  # neighbours in a queue
             # A server that does one thing at a time takes in no request meanwhile.
-            had_arrived = serves_one[following] | (sent_ns[following] < end_ns[previous])
-            follows = (end_ns[previous] <= start_ns[following]) & had_arrived
+            had_arrived = serves_one[next_row] | (sent_ns[next_row] < end_ns[row])
+            follows = (end_ns[row] <= start_ns[next_row]) & had_arrived
             reason = EdgeReason.QUEUE if has_resource else EdgeReason.TURN
-            edges.add(
-                begin_event[previous] + 1, begin_event[following], is_present=follows, reason=reason
-            )
+            edges.add(begins[row] + 1, begins[next_row], is_present=follows, reason=reason)
         by_request = np.lexsort((start_ns, request_row))
-        previous, following = by_request[:-1], by_request[1:]
-        is_same_request = (request_row[previous] == request_row[following]) & (
-            request_row[previous] >= 0
-        )
-        is_after = end_ns[previous] <= start_ns[following]
-        edges.add(
-            begin_event[previous] + 1, begin_event[following], is_present=is_same_request & is_after
-        )
-        offset_ns = start_ns[following] - start_ns[previous]
-        edges.add(
-            begin_event[previous], begin_event[following], offset_ns, is_same_request & ~is_after
-        )
-        self._add_joins(edges, begin_event)
+        row, next_row = by_request[:-1], by_request[1:]
+        is_same_request = (request_row[row] == request_row[next_row]) & (request_row[row] >= 0)
+        is_after = end_ns[row] <= start_ns[next_row]
+        edges.add(begins[row] + 1, begins[next_row], is_present=is_same_request & is_after)
+        offset_ns = start_ns[next_row] - start_ns[row]
+        edges.add(begins[row], begins[next_row], offset_ns, is_same_request & ~is_after)
+        self._add_joins(edges, begins)
 
     def _add_joins(self, edges: EdgeList, begin_event: Ints) -> None:
         """Add edges from gradients to the update that joins them, and from updates to next replies."""
@@ -400,14 +388,10 @@ class Requests:
                 edges.add(begin_event[earlier] + 1, begin_event[later], reason=reason)
 
     def _add_answers(
-        self,
-        edges: EdgeList,
-        request_event: Ints,
-        answer_event: Ints,
-        begin_event: Ints,
-        event_times_ns: Ints,
+        self, edges: EdgeList, request_events: tuple[Ints, Ints], begin: Ints, event_times_ns: Ints
     ) -> None:
         """Add edges to each request's answer from its last service, or else from the request itself."""
+        request_event, answer_event = request_events
         request_row, start_ns, service_end_ns = (
             self.services[name].to_numpy() for name in ("request_row", "start_ns", "end_ns")
         )
@@ -418,12 +402,11 @@ class Requests:
         np.maximum.at(last_service, request_row[services], services)
         served_requests = np.flatnonzero(last_service >= 0)
         service = last_service[served_requests]
-        source = begin_event[service] + (service_end_ns[service] <= answer_ns[served_requests])
+        source = begin[service] + (service_end_ns[service] <= answer_ns[served_requests])
         lag_ns = np.maximum(answer_ns[served_requests] - event_times_ns[source], 0)
         ends_and_lags = source, answer_event[served_requests], lag_ns
-        self._add_messages(
-            edges, "pull", ends_and_lags, served_requests, np.ones(len(served_requests), np.bool_)
-        )
+        is_present = np.ones(len(served_requests), np.bool_)
+        self._add_messages(edges, "pull", ends_and_lags, served_requests, is_present)
         length_ns = answer_ns - self.sent["start_ns"].to_numpy()
         is_unserved = last_service < 0
         edges.add(request_event, answer_event, length_ns, is_unserved, cost_line=UNEXPLAINED)

@@ -81,16 +81,17 @@ class Threads:
 
     @classmethod
     def from_sides(
-        cls, timeline: Timeline, steps: Sequence[pl.DataFrame], sides: Sequence[Sides]
+        cls, timeline: Timeline, worker_steps: Sequence[pl.DataFrame], sides: Sequence[Sides]
     ) -> Self:
-        """Find the events of each worker: ends of its steps, and of its messages and collectives.
-
-        `steps` has a frame for each worker, one row per step.
-        """
+        """Find each worker's events: ends of its steps, a row each, and begins and ends of sides."""
         joined = Sides.join(sides)
+        # Positions on the timeline are a worker and a time.
         (begin_position, end_position), is_blocking = joined.locate(timeline), joined.is_blocking
-        counts = [of_worker.height for of_worker in steps]
-        all_steps, worker_of_step = pl.concat(steps), np.repeat(np.arange(len(steps)), counts)
+        counts = [of_worker.height for of_worker in worker_steps]
+        all_steps, worker_of_step = (
+            pl.concat(worker_steps),
+            np.repeat(np.arange(len(worker_steps)), counts),
+        )
         step_begins, step_ends = (
             timeline.locate(worker_of_step, all_steps[name].to_numpy())
             for name in ("start_ns", "end_ns")
@@ -104,10 +105,15 @@ class Threads:
                 [thread_begins, step_ends, begin_position, end_position[is_blocking], wait_ends]
             )
         )
-        first_events = np.searchsorted(positions, np.arange(len(steps) + 1) * timeline.period_ns)
+        first_events = np.searchsorted(
+            positions, np.arange(len(worker_steps) + 1) * timeline.period_ns
+        )
         entered_counts, left_counts = (
-            np.bincount(np.searchsorted(positions, side[is_blocking]), minlength=len(positions))
-            for side in (begin_position, end_position)
+            np.bincount(
+                np.searchsorted(positions, positions_of_sides[is_blocking]),
+                minlength=len(positions),
+            )
+            for positions_of_sides in (begin_position, end_position)
         )
         ends_wait = np.zeros(len(positions), np.bool_)
         ends_wait[np.searchsorted(positions, wait_ends)] = True

@@ -92,16 +92,11 @@ def _group_by_size(nbytes: Ints, ns: Ints) -> tuple[Floats, list[Floats]]:
 def _bootstrap_medians(times_of_sizes: list[Floats]) -> Floats:
     """Return medians of resampled times of calls, ns, [sample, size], from the times of each size."""
     random = np.random.default_rng(0)
-    thinned = [
-        times_ns[:: -(-len(times_ns) // MAX_CALLS_RESAMPLED_OF_SIZE)] for times_ns in times_of_sizes
-    ]
-    sample_count = BOOTSTRAP_SAMPLES_OF_COST_MODEL
-    medians_ns = [
-        np.median(
-            times_ns[random.integers(0, len(times_ns), (sample_count, len(times_ns)))], axis=1
-        )
-        for times_ns in thinned
-    ]
+    medians_ns = []
+    for all_ns in times_of_sizes:
+        times_ns = all_ns[:: -(-len(all_ns) // MAX_CALLS_RESAMPLED_OF_SIZE)]
+        shape = BOOTSTRAP_SAMPLES_OF_COST_MODEL, len(times_ns)
+        medians_ns.append(np.median(times_ns[random.integers(0, len(times_ns), shape)], axis=1))
     return np.stack(medians_ns, axis=1)
 
 

@@ -111,29 +111,24 @@ class NullModel:
         spread_variance = SPREAD_OF_EQUAL_RANKS**2 * changing_share
         block_count = (self.ranks - 1) * self.blocks
         noise_freedom = FREEDOM_OF_NOISE_PRIOR + FREEDOM_OF_NOISE_PER_BLOCK * block_count
-        noise_freedom = min(noise_freedom, MAX_FREEDOM_OF_NOISE)
-        observed_freedom = min(
+        noise = noise_variance, min(noise_freedom, MAX_FREEDOM_OF_NOISE)
+        observed_variance = self.wider * _variance(means)
+        spread_freedom = min(
             FREEDOM_OF_SPREAD_PER_WINDOW * block_count / length, MAX_FREEDOM_OF_SPREAD
         )
-        observed_variance = self.wider * _variance(means)
         if observed_variance < noise_variance + spread_variance:
-            prior_freedom = _freedom(
-                (noise_variance, noise_freedom), (spread_variance, FREEDOM_OF_SPREAD_PRIOR)
+            prior_freedom = _freedom(noise, (spread_variance, FREEDOM_OF_SPREAD_PRIOR))
+            sum_of_squares = spread_freedom * observed_variance + prior_freedom * (
+                noise_variance + spread_variance
             )
-            pooled_variance = (
-                observed_freedom * observed_variance
-                + prior_freedom * (noise_variance + spread_variance)
-            ) / (observed_freedom + prior_freedom)
-            return float(np.sqrt(pooled_variance)), observed_freedom + prior_freedom
-        total_freedom = observed_freedom + FREEDOM_OF_SPREAD_PRIOR
-        spread_variance = (
-            observed_freedom * (observed_variance - noise_variance)
-            + FREEDOM_OF_SPREAD_PRIOR * spread_variance
-        )
-        spread_variance /= total_freedom
-        return float(np.sqrt(noise_variance + spread_variance)), _freedom(
-            (noise_variance, noise_freedom), (spread_variance, total_freedom)
-        )
+            total_freedom = spread_freedom + prior_freedom
+            return float(np.sqrt(sum_of_squares / total_freedom)), total_freedom
+        total_freedom = spread_freedom + FREEDOM_OF_SPREAD_PRIOR
+        sum_of_squares = spread_freedom * (observed_variance - noise_variance)
+        sum_of_squares += FREEDOM_OF_SPREAD_PRIOR * spread_variance
+        spread_variance = sum_of_squares / total_freedom
+        deviation = float(np.sqrt(noise_variance + spread_variance))
+        return deviation, _freedom(noise, (spread_variance, total_freedom))
 
 
 def _variance(values: Floats) -> float:
@@ -181,19 +176,13 @@ class Noise:
         limit = Z_SCORE_TO_CLIP_NOISE * measure_deviation(centred)
         centred = np.clip(centred, -limit, limit)
         variance = float(np.median((centred**2).mean(axis=0)))
-        products_of_neighbours = centred[1:] * centred[:-1]
-        covariance = (
-            float(np.median(products_of_neighbours.mean(axis=0)))
-            if len(products_of_neighbours)
-            else 0.0
-        )
+        products = centred[1:] * centred[:-1]  # of neighbours
+        covariance = float(np.median(products.mean(axis=0))) if len(products) else 0.0
         correlation = max(covariance / variance, 0.0) if variance else 0.0
-        correlation = min(
-            correlation + (1 + 4 * correlation) / len(blocks), MAX_CORRELATION_OF_BLOCKS
-        )
-        return cls(
-            variance_ratio * max(variance - covariance, 0.0) / (1 - correlation), correlation
-        )
+        correlation += (1 + 4 * correlation) / len(blocks)
+        correlation = min(correlation, MAX_CORRELATION_OF_BLOCKS)
+        level = variance_ratio * max(variance - covariance, 0.0) / (1 - correlation)
+        return cls(level, correlation)
 
     def variance(self, length: int) -> float:
         """Return the variance of the mean of `count` blocks."""

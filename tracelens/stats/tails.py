@@ -43,18 +43,18 @@ def binomial_tail(k: npt.ArrayLike, trials: npt.ArrayLike, rate: npt.ArrayLike) 
     return np.asarray(np.where(is_inside, tail, np.where(k < 1, 1.0, 0.0)))
 
 
-def rank_sum_tail(values: Ints, others: Ints) -> float:
+def rank_sum_tail(values: Ints, other_values: Ints) -> float:
     """Return the probability that some values are so large among others (Mann & Whitney 1947).
 
     The normal approximation, without a correction for ties.
     """
-    ordered = np.sort(others)
+    ordered = np.sort(other_values)
     smaller_count, smaller_or_equal_count = (
         np.searchsorted(ordered, values, side=side) for side in ("left", "right")
     )
     greater_pairs = float((smaller_count + smaller_or_equal_count).sum()) / 2
-    pair_count = len(values) * len(others)
-    deviation = math.sqrt(pair_count * (len(values) + len(others) + 1) / 12)
+    pair_count = len(values) * len(other_values)
+    deviation = math.sqrt(pair_count * (len(values) + len(other_values) + 1) / 12)
     return math.erfc((greater_pairs - pair_count / 2) / deviation / math.sqrt(2)) / 2
 
 
@@ -67,12 +67,16 @@ def _incomplete_beta(a: Floats, b: Floats, x: Floats, complement: Floats) -> Flo
     with np.errstate(divide="ignore"):  # at an end of the range the factor is exp(-inf)
         prefactor = np.exp(np.asarray(logs, float) + a * np.log(x) + b * np.log(complement))
     is_swapped = x > (a + 1) / (a + b + 2)
-    first, second, argument = (
+    first_parameter, second_parameter, argument = (
         np.where(is_swapped, b, a),
         np.where(is_swapped, a, b),
         np.where(is_swapped, complement, x),
     )
-    tail = prefactor / first * _continued_fraction(first, second, argument)
+    tail = (
+        prefactor
+        / first_parameter
+        * _continued_fraction(first_parameter, second_parameter, argument)
+    )
     return np.asarray(np.where(is_swapped, 1 - tail, tail))
 
 

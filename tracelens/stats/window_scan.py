@@ -17,7 +17,7 @@ docs/analyses/confidence-and-statistics.md gives formulas and sources.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,6 @@ from tracelens.stats.tails import binomial_tail, student_tail
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Ints
 
-
-_BY_RANK: Final = ("mean", "middle", "scale", "p")
 
 MAX_RESIDUALS_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory at once [policy]
 # of a step: a smaller delay of one rank among many is not reported [calibrate]
@@ -83,8 +81,7 @@ EXCHANGES_OF_PAIR: Final = 4999  # exchanges: as many of two ranks are drawn at 
 MAX_SCORES_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory at once [policy]
 
 
-@dataclass(frozen=True, eq=False)
-class Windows:
+class Windows(NamedTuple):
     """Windows of steps (rows), inclusive, and how far each rank is beyond what it is compared with."""
 
     first: Ints
@@ -168,13 +165,10 @@ def _judge_windows(residuals: Floats, is_peer: Flags) -> Windows:
         _judge_by_peers(edges, blocks[:, [rank]], blocks[:, is_peer & (ranks != rank)])
         for rank in ranks
     ]
-    # The windows are the same for all ranks.
-    first, last = windows_of_ranks[0].first, windows_of_ranks[0].last
-    return Windows(first, last, *_concatenate(windows_of_ranks, _BY_RANK, axis=1))
-
-
-def _concatenate(parts: list[Windows], names: tuple[str, ...], axis: int) -> list[Any]:
-    return [np.concatenate([getattr(part, name) for part in parts], axis=axis) for name in names]
+    (first_rows, *_), (last_rows, *_), *by_rank = zip(
+        *windows_of_ranks, strict=True
+    )  # the same for all ranks
+    return Windows(first_rows, last_rows, *(np.concatenate(columns, axis=1) for columns in by_rank))
 
 
 def _judge_by_peers(edges: Ints, blocks: Floats, peers: Floats) -> Windows:
@@ -193,9 +187,7 @@ def _judge_by_peers(edges: Ints, blocks: Floats, peers: Floats) -> Windows:
     )
     lengths = _list_lengths(len(blocks))
     windows = [_judge_length(edges, sums, null_model, length, len(lengths)) for length in lengths]
-    return Windows(
-        *_concatenate(windows, ("first", "last"), axis=0), *_concatenate(windows, _BY_RANK, axis=0)
-    )
+    return Windows(*map(np.concatenate, zip(*windows, strict=True)))
 
 
 def _judge_length(
@@ -224,14 +216,9 @@ def _judge_length(
     is_far = residual > MIN_Z_SCORE_TO_COMPUTE_P_VALUE * scale
     if is_far.any():
         p[is_far] = np.minimum(student_tail(residual[is_far] / scale, freedom) * tried_windows, 1.0)
-    return Windows(
-        first=edges[first_blocks],
-        last=edges[first_blocks + length] - 1,
-        mean=residual,
-        middle=level - residual / 2,
-        scale=np.full_like(residual, scale),
-        p=p,
-    )
+    first, last = edges[first_blocks], edges[first_blocks + length] - 1
+    scales = np.full_like(residual, scale)
+    return Windows(first, last, residual, level - residual / 2, scales, p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,10 +349,10 @@ def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, i
     if not len(first_blocks):
         return 1.0, 0.0, *whole_run
     (scores,) = _score(_block_means(difference, steps_of_block)[None, :], first_blocks, last_blocks)
-    best = int(np.argmax(scores))
+    best_window = int(np.argmax(scores))
     first_row, last_row = (
-        int(first_blocks[best]) * steps_of_block,
-        int(last_blocks[best] + 1) * steps_of_block - 1,
+        int(first_blocks[best_window]) * steps_of_block,
+        int(last_blocks[best_window] + 1) * steps_of_block - 1,
     )
     window_difference = difference[first_row : last_row + 1]
     effect = float(np.median(window_difference))
@@ -374,7 +361,7 @@ def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, i
         return 1.0, effect, first_row, last_row
     residual_means = _block_means(residual, steps_of_block)
     null_scores = _draw_null_scores(residual_means, first_blocks, last_blocks, seed)
-    higher_count = np.count_nonzero(FACTOR_OF_NULL_SCORES * null_scores >= scores[best])
+    higher_count = np.count_nonzero(FACTOR_OF_NULL_SCORES * null_scores >= scores[best_window])
     return (1 + higher_count) / (1 + len(null_scores)), effect, first_row, last_row
 
 
@@ -412,10 +399,10 @@ def _list_windows_of_pair(count: int, min_length: int) -> tuple[Ints, Ints]:
     half_powers = range(2 * count.bit_length())
     lengths = {round(min_length * 2 ** (half / 2)) for half in half_powers} | {count}
     windows = [
-        (first, first + length - 1)
+        (first_block, first_block + length - 1)
         for length in sorted(lengths)
         if min_length <= length <= count
-        for first in range(0, count - length + 1, max(1, length // 4))
+        for first_block in range(0, count - length + 1, max(1, length // 4))
     ]
     first_blocks, last_blocks = np.array(windows, np.int64).reshape(-1, 2).T
     return first_blocks, last_blocks

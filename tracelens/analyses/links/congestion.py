@@ -80,7 +80,7 @@ class _SlowSteps:
 
 def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) -> list[Finding]:
     """Search the run for congestion; `has_messages`: messages between ranks were recorded."""
-    length_ns = job_ns(facts.trace)
+    run_ns = job_ns(facts.trace)
     by_communicator = _compare_with_usual(calls)
     by_step = by_communicator.group_by("step").agg(pl.col("wire_ns", "usual").sum()).sort("step")
     steps = by_step["step"].to_numpy().astype(np.int64)
@@ -90,11 +90,11 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
         return []
     slow_steps, margin = steps[slow.inside], TWO_SIDED * slow.relative_error
     price = _price(facts.replay, calls, slow_steps, ratios, 1.0)
-    saving = float(price.saved_ns.sum()) / length_ns
+    saving = float(price.saved_ns.sum()) / run_ns
     if saving < MIN_SAVING_TO_REPORT_CONGESTION:
         return []
     low_saving, high_saving = (
-        float(_price(facts.replay, calls, slow_steps, ratios, usual).saved_ns.sum()) / length_ns
+        float(_price(facts.replay, calls, slow_steps, ratios, usual).saved_ns.sum()) / run_ns
         for usual in (1 + margin, 1 - margin)
     )
     ranks = _find_ranks(facts.trace, ratios)
@@ -117,7 +117,7 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
             slowdown=level,
             saving=saving,
             interval=join_intervals(
-                saving, price.measure_interval(length_ns), (low_saving, high_saving)
+                saving, price.measure_interval(run_ns), (low_saving, high_saving)
             ),
             fix=price.fix,
             evidence={
@@ -154,9 +154,8 @@ def _measure_ratios(
 ) -> dict[str, Floats]:
     """Return the ratio of calls' time to the usual time, [slow step], by slow communicator."""
     ratios = {}
-    for (communicator,), by_step in by_communicator.partition_by(
-        "communicator", as_dict=True
-    ).items():
+    tables = by_communicator.partition_by("communicator", as_dict=True)
+    for (communicator,), by_step in tables.items():
         ratio = np.full(len(steps), np.nan)
         ratio[np.searchsorted(steps, by_step["step"])] = by_step["wire_ns"] / by_step["usual"]
         usual_ratio, slow_ratio = (

@@ -148,10 +148,10 @@ def _group_by_rank(links: list[_SlowLink]) -> list[list[_SlowLink]]:
     groups: list[list[_SlowLink]] = []
     for link in _sort_by_loss(links):
         touching_groups = [
-            group for group in groups if any({*link.ends} & {*other.ends} for other in group)
+            group for group in groups if any({*link.ends} & {*member.ends} for member in group)
         ]
         groups = [group for group in groups if group not in touching_groups]
-        groups.append([*(other for group in touching_groups for other in group), link])
+        groups.append([*(member for group in touching_groups for member in group), link])
     return groups
 
 
@@ -160,7 +160,7 @@ def _report(
 ) -> Finding:
     """Report slow links of one reason; `calls` has a row a collective, `messages` one a message."""
     group = _sort_by_loss(group)
-    main_link, length_ns = group[0], job_ns(facts.trace)
+    main_link, run_ns = group[0], job_ns(facts.trace)
     sender, receiver = main_link.ends
     steps = int(main_link.steps[0]), int(main_link.steps[-1])
     in_steps = messages.filter(pl.col("step").is_between(*steps))
@@ -186,8 +186,8 @@ def _report(
         pattern=main_link.pattern,
         steps=steps,
         slowdown=slowdown,
-        saving=float(price.saved_ns.sum()) / length_ns,
-        interval=price.measure_interval(length_ns),
+        saving=float(price.saved_ns.sum()) / run_ns,
+        interval=price.measure_interval(run_ns),
         confidence=1 - main_link.p_value,
         fix=price.fix,
         evidence={
@@ -258,10 +258,7 @@ def _name_links(messages: pl.DataFrame, group: list[_SlowLink], ranks: list[int]
 
 
 def _find_slow_links(facts: Facts, messages: pl.DataFrame) -> list[_SlowLink]:
-    """Search all links for slow ones: those between hosts, then those inside of them.
-
-    `messages` has a row each. A link inside of a host is not slow if one of its ranks is.
-    """
+    """Search all links for slow ones; those inside of a host are not slow if one of their ranks is."""
     trace = facts.trace
     step_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     if messages.is_empty() or not isinstance(step_ns, float):
@@ -427,11 +424,8 @@ def _add_usual_time(messages: pl.DataFrame) -> pl.DataFrame:
     """
     message_bytes = pl.col("bytes").fill_null(0) + 1
     with_size = messages.with_columns(size=message_bytes.log(2).mul(2).round())
-    by_size = (
-        with_size.group_by("size")
-        .agg(pl.col("ns").median(), nbytes=message_bytes.median())
-        .sort("size")
-    )
+    medians_ns_and_bytes = pl.col("ns").median(), message_bytes.median().alias("nbytes")
+    by_size = with_size.group_by("size").agg(medians_ns_and_bytes).sort("size")
     size_bytes = by_size["nbytes"].to_numpy()
     scaled_ns = by_size["ns"].to_numpy() * np.maximum(size_bytes[:, None] / size_bytes, 1.0)
     return with_size.join(by_size.select("size", usual=pl.Series(scaled_ns.min(axis=1))), on="size")

@@ -62,10 +62,10 @@ class Asynchrony(DisplayMixin):
 def run(facts: Facts) -> Asynchrony:
     """Measure staleness, fairness and waiting for turns."""
     trace, phases = facts.trace, facts.phases
-    length_ns = job_ns(trace)
+    run_ns = job_ns(trace)
     updates = _find_updates(trace)
     turns = _sum_ns(trace.requests.lazy().filter(pl.col("op") == "turn_wait"), "rank")
-    if not length_ns or (updates.is_empty() and turns.is_empty()):
+    if not run_ns or (updates.is_empty() and turns.is_empty()):
         return Asynchrony(pl.DataFrame(schema=WORKER_COLUMNS), ())
     updates_of_rank = (
         updates.group_by("rank")
@@ -81,13 +81,13 @@ def run(facts: Facts) -> Asynchrony:
         .unique()
         .join(updates_of_rank, on="rank", how="left")
         .join(turns, on="rank", how="left")
-        .with_columns(turn_ns="ns", turn_share=pl.col("ns") / length_ns)
+        .with_columns(turn_ns="ns", turn_share=pl.col("ns") / run_ns)
         .select(pl.col(name).cast(kind) for name, kind in WORKER_COLUMNS.items())
         .sort("rank")
     )
     stale_workers = _find_stale(updates, workers)
     findings = [
-        *_report_turns(workers, trace, length_ns),
+        *_report_turns(workers, trace, run_ns),
         *(_report_stale(worker, others, trace, phases) for worker, others in stale_workers),
     ]
     return Asynchrony(workers, tuple(findings))
@@ -126,19 +126,16 @@ def _sum_ns(spans: pl.LazyFrame, by: str) -> pl.DataFrame:
     return over.group_by(by).agg(ns=lasted_ns.sum().cast(pl.Int64)).collect()
 
 
-def _report_turns(workers: pl.DataFrame, trace: Trace, length_ns: int) -> list[Finding]:
-    """Report what serving in turns costs: without turns, the job lasts as long as its busiest part.
-
-    `workers` has a row a worker, as `WORKER_COLUMNS`; the job takes `length_ns`.
-    """
+def _report_turns(workers: pl.DataFrame, trace: Trace, run_ns: int) -> list[Finding]:
+    """Report what serving in turns costs: without turns, the job lasts as long as its busiest part."""
     waiting_workers = workers.filter(pl.col("turn_ns") > 0)
     if waiting_workers.height < 2:
         return []
     # No order of serving is quicker than what the busiest server transferred and updated.
     served_requests = trace.requests_of(trace.shards).filter(pl.col("kind") == "elastic")
     busiest_ns = int(_to_float(_sum_ns(served_requests, "process")["ns"].max()))
-    saved_ns = min(_to_float(waiting_workers["turn_ns"].min()), max(length_ns - busiest_ns, 0))
-    if saved_ns / length_ns < MIN_SAVING_TO_REPORT_TURNS:
+    saved_ns = min(_to_float(waiting_workers["turn_ns"].min()), max(run_ns - busiest_ns, 0))
+    if saved_ns / run_ns < MIN_SAVING_TO_REPORT_TURNS:
         return []
     share_waited = _to_float(waiting_workers["turn_share"].mean())
     return [
@@ -147,7 +144,7 @@ def _report_turns(workers: pl.DataFrame, trace: Trace, length_ns: int) -> list[F
             {"share": f"{100 * share_waited:.0f} %"},
             case="turns",
             cost=share_waited * waiting_workers.height / workers.height,
-            saving=saved_ns / length_ns,
+            saving=saved_ns / run_ns,
             phase="elastic",
             evidence={"turn_share": share_waited, "workers": waiting_workers.height},
         )
@@ -183,19 +180,15 @@ def _report_stale(
     """Report a stale worker (a row of `WORKER_COLUMNS`), its cause, and how much later the job ends."""
     rank, staleness, rate = worker["rank"], worker["staleness"], worker["rate"]
     process = int(trace.workers.filter(pl.col("rank") == rank)["process"][0])
-    end_of_process = trace.steps.group_by("process").agg(pl.col("end_ns").max())
+    ends = trace.steps.group_by("process").agg(pl.col("end_ns").max())
     is_worker = pl.col("process") == process
     end_ns, others_end_ns = (
-        _to_float(end_of_process.filter(some)["end_ns"].max()) for some in (is_worker, ~is_worker)
+        _to_float(ends.filter(is_chosen)["end_ns"].max()) for is_chosen in (is_worker, ~is_worker)
     )
     saving = max(end_ns - others_end_ns, 0.0) / max(job_ns(trace), 1)
     phase, slowdown = _find_slow_category(phases, process)
-    reason_clause = (
-        f", since it takes {slowdown:.1f}x as long for {fmt.phase(phase)}" if phase else ""
-    )
-    saving_clause = (
-        f", and fixing it would shorten the job by {fmt.percent(saving)}" if saving else ""
-    )
+    reason = f", since it takes {slowdown:.1f}x as long for {fmt.phase(phase)}" if phase else ""
+    benefit = f", and fixing it would shorten the job by {fmt.percent(saving)}" if saving else ""
     return Finding.of(
         "stale_worker",
         {
@@ -203,8 +196,8 @@ def _report_stale(
             "staleness": f"{staleness:.1f}",
             "others": f"{usual_staleness:.1f}",
             "rate": f"{rate:.1f}",
-            "why": reason_clause,
-            "cost": saving_clause,
+            "why": reason,
+            "cost": benefit,
         },
         saving=saving,
         ranks=(rank,),

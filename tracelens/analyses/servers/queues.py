@@ -53,19 +53,16 @@ NO_QUEUES: Final = Queues({}, {}, 0.0, (), pl.DataFrame(schema=ALONE_COLUMNS))
 
 
 def measure_queues(
-    trace: Trace, phases: Phases, asked: pl.DataFrame, served: pl.DataFrame
+    trace: Trace, phases: Phases, requests: pl.DataFrame, services: pl.DataFrame
 ) -> Queues:
-    """Divide the time in which workers' requests are queued.
-
-    `asked` has a row for each request as workers recorded it, `served` as shards did.
-    """
+    """Divide the time in which workers' requests are queued, by what shards and other workers do."""
     queued_requests = find_server_queues(trace)
     if queued_requests.is_empty():
         return NO_QUEUES
-    arrivals = served.filter(pl.col("op").is_in(["receive", "aggregate"]))
-    pushes = asked.filter(pl.col("op") == "push").join(arrivals, on="request", how="semi")
+    arrivals = services.filter(pl.col("op").is_in(["receive", "aggregate"]))
+    pushes = requests.filter(pl.col("op") == "push").join(arrivals, on="request", how="semi")
     before_last_push_ns, after_last_push_ns = _measure_queueing(queued_requests, phases).T
-    busy_share = _measure_busy_share(queued_requests, served)
+    busy_share = _measure_busy_share(queued_requests, services)
     shard = queued_requests["shard"].to_numpy()
     return Queues(
         at_work_ns=_sum_by_shard(shard, after_last_push_ns * busy_share),
@@ -100,10 +97,7 @@ def _measure_queueing(requests: pl.DataFrame, phases: Phases) -> Floats:
 
 
 def _measure_busy_share(requests: pl.DataFrame, served: pl.DataFrame) -> Floats:
-    """Return for what share of the time from the last push to its end each request's shard works.
-
-    `served` has a row for each service of a shard. What is returned is [request], 0 to 1.
-    """
+    """Return for what share of the time from the last push to its end a shard works, [request]."""
     sent_ns, end_ns, shard = (requests[name].to_numpy() for name in ("sent_ns", "end_ns", "shard"))
     busy_share = np.zeros(len(sent_ns))
     is_work = (pl.col("op") != "receive") | (pl.col("bytes").fill_null(1) > 0)

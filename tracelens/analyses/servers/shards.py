@@ -113,8 +113,8 @@ NOTHING: Final = Shards(
 def run(facts: Facts) -> Shards:
     """Measure the shards' load; find a hot one, and what else holds servers up."""
     trace, phases = facts.trace, facts.phases
-    served = utilisation.served_requests(trace)
-    requests = _read_requests(trace, served)
+    services = utilisation.served_requests(trace)
+    requests = _read_requests(trace, services)
     located_requests = requests.filter(pl.col("shard").is_not_null())
     if requests.is_empty() or trace.shards.is_empty():
         return NOTHING
@@ -122,20 +122,20 @@ def run(facts: Facts) -> Shards:
     unknown_columns = [] if located_requests.height == requests.height else ["requests"]
     unknown_columns += [] if is_sized else ["bytes", "bytes_share"]
     traffic = _sum_traffic(located_requests)
-    loads = _measure_loads(trace.shards, traffic, located_requests, served).with_columns(
+    loads = _measure_loads(trace.shards, traffic, located_requests, services).with_columns(
         pl.lit(None, SHARD_COLUMNS[name]).alias(name) for name in unknown_columns
     )
-    queues = measure_queues(trace, phases, located_requests, served)
+    queues = measure_queues(trace, phases, located_requests, services)
     is_aligned = not trace.alignment.unaligned
     exchange = utilisation.Exchange.from_sums(
-        utilisation.measure_utilisation(served, located_requests, is_aligned=is_aligned),
+        utilisation.measure_utilisation(services, located_requests, is_aligned=is_aligned),
         phases,
         loads,
         job_ns=float(job_ns(trace)),
-        goodput=utilisation.measure_goodput(served, located_requests if is_aligned else None),
+        goodput=utilisation.measure_goodput(services, located_requests if is_aligned else None),
         replay=facts.replay,
     )
-    messages = Messages.from_requests(located_requests, served)
+    messages = Messages.from_requests(located_requests, services)
     bounds = classify_shards(exchange, messages.share)
     advice = variable_placement.advise(facts.replay, located_requests, loads) if is_sized else None
     findings: list[Finding] = []
@@ -153,7 +153,7 @@ def run(facts: Facts) -> Shards:
         traffic,
         NOTHING.placements if advice is None else advice.table,
         variable_placement.list_largest_tensors(located_requests),
-        tuple(_add_clues(finding, trace, served) for finding in findings),
+        tuple(_add_clues(finding, trace, services) for finding in findings),
         queues,
         _describe_unseen([exchange.shards[column] for column in unseen_columns]),
     )
@@ -170,11 +170,11 @@ def _describe_unseen(shards: list[int]) -> str | None:
     )
 
 
-def _sum_traffic(asked: pl.DataFrame) -> pl.DataFrame:
+def _sum_traffic(requests: pl.DataFrame) -> pl.DataFrame:
     """Sum what workers asked of shards, by operation, with the longest request of each."""
     nbytes = pl.col("bytes")
     return (
-        asked.group_by("rank", "shard", "op")
+        requests.group_by("rank", "shard", "op")
         .agg(
             pl.when(nbytes.null_count() == 0).then(nbytes.sum()).alias("bytes"),
             pl.col("start_ns", "end_ns").get(pl.col("ns").arg_max()).name.prefix("longest_"),
@@ -186,16 +186,13 @@ def _sum_traffic(asked: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _add_clues(finding: Finding, trace: Trace, served: pl.DataFrame) -> Finding:
-    """Add to a finding what busy processors are at work with, and the sampled code of the shards.
-
-    `served` has a row for each service of a shard.
-    """
+def _add_clues(finding: Finding, trace: Trace, services: pl.DataFrame) -> Finding:
+    """Add to a finding what busy processors are at work with, and the sampled code of the shards."""
     culprit = sampled_code.find_in_shards(trace, finding.shards)
     if finding.kind != "ps_cpu_bound":
         return sampled_code.add_code(finding, culprit)
     is_work = pl.col("shard").is_in(finding.shards) & pl.col("op").is_in(PROCESSOR_OPS)
-    spent_ns = dict(served.filter(is_work).group_by("op").agg(pl.col("ns").sum()).iter_rows())
+    spent_ns = dict(services.filter(is_work).group_by("op").agg(pl.col("ns").sum()).iter_rows())
     apply_share = spent_ns.get("apply", 0) / max(sum(spent_ns.values()), 1)
     main_share, main_work = apply_share, "applying updates"
     if apply_share <= 1 / 2:
@@ -216,10 +213,10 @@ def _is_sized(requests: pl.DataFrame) -> bool:
     return bool(is_consistent) and not requests["shard"].null_count()
 
 
-def _read_requests(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
+def _read_requests(trace: Trace, services: pl.DataFrame) -> pl.DataFrame:
     """Return the requests as the workers recorded them; their shard also as shards did."""
     shard_of_request = (
-        served.lazy().filter(pl.col("request").is_not_null()).select("request", by="shard")
+        services.lazy().filter(pl.col("request").is_not_null()).select("request", by="shard")
     )
     return (
         trace.requests_of(trace.workers)
@@ -252,16 +249,18 @@ def _add_bounds(loads: pl.DataFrame, exchange: Exchange, bounds: dict[int, Bound
 
 
 def _measure_loads(
-    processes: pl.DataFrame, traffic: pl.DataFrame, asked: pl.DataFrame, served: pl.DataFrame
+    shard_processes: pl.DataFrame,
+    traffic: pl.DataFrame,
+    requests: pl.DataFrame,
+    services: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return a row a shard, the columns of `SHARD_COLUMNS` that say nothing of bounds.
 
-    `processes` has a row a shard, `traffic` one for each rank, shard and operation, `asked` and `served`
-    one for each request, as workers and as shards recorded it.
+    `traffic` are sums of requests by rank, shard and operation.
     """
     is_service = pl.col("op").is_in(SERVICE_OPS)
     queue_times = (
-        served.filter(pl.col("request").is_not_null())
+        services.filter(pl.col("request").is_not_null())
         .group_by("shard", "request")
         .agg(
             begun=pl.col("start_ns").filter(is_service).min(),
@@ -269,13 +268,13 @@ def _measure_loads(
         )
         .with_columns(queued=(pl.col("begun") - pl.col("received")).clip(lower_bound=0))
     )
-    request_times = asked.group_by("shard", "step", "op").agg(
+    request_times = requests.group_by("shard", "step", "op").agg(
         window=pl.col("end_ns").max() - pl.col("start_ns").min()
     )
-    loads = processes.select(pl.coalesce("shard", "rank").alias("shard"), "rank", "host")
+    loads = shard_processes.select(pl.coalesce("shard", "rank").alias("shard"), "rank", "host")
     for sums in (
         traffic.group_by("shard").agg(pl.col("bytes", "requests").sum()),
-        served.group_by("shard").agg(
+        services.group_by("shard").agg(
             service_ns=pl.col("ns").filter(is_service).sum(),
             queue_depth=pl.col("queue_depth").mean(),
         ),

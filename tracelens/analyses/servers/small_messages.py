@@ -44,15 +44,12 @@ class Messages:
     share: float
 
     @classmethod
-    def from_requests(cls, asked: pl.DataFrame, served: pl.DataFrame) -> Self:
-        """Count workers' requests that move bytes, and measure what they cost the shards.
-
-        `asked` and `served` have a row for each request, as workers and as shards recorded it.
-        """
-        with_bytes = asked.filter(pl.col("bytes") > 0)
+    def from_requests(cls, requests: pl.DataFrame, services: pl.DataFrame) -> Self:
+        """Count workers' requests that move bytes, and measure what they cost the shards' links."""
+        with_bytes = requests.filter(pl.col("bytes") > 0)
         rank_steps = max(with_bytes.select("rank", "step").n_unique(), 1)
         mean_bytes = with_bytes["bytes"].mean()
-        cost_ns, share = _measure_costs(served)
+        cost_ns, share = _measure_costs(services)
         return cls(
             per_step=with_bytes.height / rank_steps,
             shards=with_bytes["shard"].n_unique(),
@@ -68,14 +65,11 @@ class Messages:
         return min(needed / max(self.per_step, 1.0), 1.0) if self.per_step > needed else 0.5
 
 
-def _measure_costs(served: pl.DataFrame) -> tuple[float, float]:
-    """Return the cost of a message however few its bytes, ns, and its share of all costs, 0 to 1.
-
-    `served` has a row for each request, as shards recorded it.
-    """
+def _measure_costs(services: pl.DataFrame) -> tuple[float, float]:
+    """Return the cost of a message however few its bytes, ns, and its share of all costs, 0 to 1."""
     latencies_ns, sum_of_latencies_ns, total_ns = [], 0.0, 0.0
     for op in ("receive", "reply"):
-        messages = served.filter(pl.col("op") == op, pl.col("bytes") > 0)
+        messages = services.filter(pl.col("op") == op, pl.col("bytes") > 0)
         intervals = (
             of_shard.select("start_ns", "end_ns").to_numpy().T
             for of_shard in messages.partition_by("shard", maintain_order=True)

@@ -129,28 +129,21 @@ def served_requests(trace: Trace) -> pl.DataFrame:
     shards = trace.shards.lazy().select("process", own_shard=pl.coalesce("shard", "rank"))
     step = pl.when(pl.col("step") >= 0).then(pl.col("step"))
     requests = trace.requests.lazy().filter(pl.col("kind") == "ps")
-    of_workers = requests.join(shards, on="process", how="anti")
-    worker_steps = (
-        of_workers.filter(pl.col("request").is_not_null())
-        .group_by("request")
-        .agg(worker_step=step.first())
-    )
-    has_no_request = pl.col("request").is_null()
+    has_request = pl.col("request").is_not_null()
+    of_workers = requests.join(shards, on="process", how="anti").filter(has_request)
+    worker_steps = of_workers.group_by("request").agg(worker_step=step.first())
+    known_step = pl.coalesce(step, "worker_step")
+    step_before = pl.col("known_step").forward_fill().over("shard", order_by="start_ns")
     return (
         requests.filter(pl.col("end_ns").is_not_null())
         .join(shards, on="process", how="inner")
         .join(worker_steps, on="request", how="left")
-        .with_columns(
-            pl.coalesce("shard", "own_shard").alias("shard"),
-            known_step=pl.coalesce(step, "worker_step"),
-        )
-        .with_columns(
-            step_before=pl.col("known_step").forward_fill().over("shard", order_by="start_ns")
-        )
+        .with_columns(pl.coalesce("shard", "own_shard").alias("shard"), known_step=known_step)
+        .with_columns(step_before=step_before)
         .select(
             "bytes", "key", "request", "peer", "queue_depth", "start_ns", "end_ns", "shard",
             ns=pl.col("end_ns") - pl.col("start_ns"),
-            step=pl.coalesce("known_step", pl.when(has_no_request).then("step_before"), "step"),
+            step=pl.coalesce("known_step", pl.when(~has_request).then("step_before"), "step"),
             op=pl.col("op").cast(pl.String),
         )
         .sort(*_GROUP, "start_ns")
@@ -159,21 +152,23 @@ def served_requests(trace: Trace) -> pl.DataFrame:
 
 
 def measure_utilisation(
-    served: pl.DataFrame, asked: pl.DataFrame, *, is_aligned: bool = True
+    services: pl.DataFrame, requests: pl.DataFrame, *, is_aligned: bool = True
 ) -> pl.DataFrame:
     """Sum up what each shard was at work with, ns, a row per shard and step.
 
-    `served` and `asked` have a row for each request, as shards and as workers recorded it. `wire` is all
-    work of the link, `received` its work for pushes. Where nothing shows when pushes came, their window
-    is 0: with clocks that are not aligned, the workers' times do not.
+    Shards recorded `services`, workers `requests`, a row each. `wire` is all work of the link,
+    `received` its work for pushes. Where nothing shows when pushes came, as workers' times do not if
+    clocks are not aligned, their window is 0.
     """
-    pushed = asked.filter(pl.col("op") == "push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
+    pushed = (
+        requests.filter(pl.col("op") == "push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
+    )
     sees_receives = (pl.col("received") > 0).any().over("shard")
     since_sent = (pl.col("worked_ns") - pl.col("sent_ns")).clip(lower_bound=0)
     known_window = pl.when(sees_receives).then("push_window")
     window = known_window.when(pl.lit(is_aligned)).then(since_sent)
     by_step = (
-        served.group_by(_GROUP)
+        services.group_by(_GROUP)
         .agg(
             **{name: _sum_busy_ns(is_work) for name, is_work in _WORK.items()},
             push_window=_measure_window_ns(_WORK["cpu"] | _WORK["received"]),
@@ -186,7 +181,7 @@ def measure_utilisation(
         .with_columns(pl.exclude(_GROUP).fill_null(0))
         .sort(_GROUP)
     )
-    return _scale_to_open(by_step, served, asked) if _pushes_interleave(served) else by_step
+    return _scale_to_open(by_step, services, requests) if _pushes_interleave(services) else by_step
 
 
 def _sum_busy_ns(is_work: pl.Expr) -> pl.Expr:
@@ -201,10 +196,10 @@ def _measure_window_ns(is_work: pl.Expr) -> pl.Expr:
     return pl.col("end_ns").filter(is_work).max() - pl.col("start_ns").filter(is_work).min()
 
 
-def _pushes_interleave(served: pl.DataFrame) -> bool:
+def _pushes_interleave(services: pl.DataFrame) -> bool:
     """Return True if shards add up a push of most steps before they have added up an earlier step's."""
     windows = (
-        served.filter(pl.col("op") == "aggregate")
+        services.filter(pl.col("op") == "aggregate")
         .group_by(_GROUP)
         .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
         .sort("shard", "start_ns")
@@ -214,15 +209,17 @@ def _pushes_interleave(served: pl.DataFrame) -> bool:
     return int(begins_early.sum()) > MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE * windows.height
 
 
-def _scale_to_open(sums: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+def _scale_to_open(
+    sums: pl.DataFrame, services: pl.DataFrame, requests: pl.DataFrame
+) -> pl.DataFrame:
     """Scale sums, a row per shard and step, to the time in which the shard works for any request.
 
     Windows are scaled to the time in which it has, or works for, any push or pull.
     """
-    spans = {name: served.filter(is_work).select(_SPAN) for name, is_work in _WORK.items()}
-    pushes, pulls = (asked.filter(pl.col("op") == op).select(_SPAN) for op in ("push", "pull"))
+    spans = {name: services.filter(is_work).select(_SPAN) for name, is_work in _WORK.items()}
+    pushes, pulls = (requests.filter(pl.col("op") == op).select(_SPAN) for op in ("push", "pull"))
     spans["push_window"] = pl.concat([pushes, spans["cpu"]])
-    spans["pull_window"] = pl.concat([pulls, served.filter(_IS_REPLY).select(_SPAN)])
+    spans["pull_window"] = pl.concat([pulls, services.filter(_IS_REPLY).select(_SPAN)])
     is_any = pl.lit(value=True)
     for name, work in spans.items():
         busy = work.sort("start_ns").group_by("shard").agg(busy_ns=_sum_busy_ns(is_any))
@@ -267,12 +264,11 @@ class Goodput:
         return self.best_rate == self.reply_rate or best_count < self.crowd
 
 
-def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> dict[int, Goodput]:
-    """Measure the incoming link of every shard that received enough, by shard.
-
-    `served` and `asked` have a row for each request, as shards and as workers recorded it.
-    """
-    incoming = served.filter(pl.col("op") == "receive", pl.col("bytes") > 0)
+def measure_goodput(
+    services: pl.DataFrame, requests: pl.DataFrame | None = None
+) -> dict[int, Goodput]:
+    """Measure the incoming link of every shard that received enough, by shard."""
+    incoming = services.filter(pl.col("op") == "receive", pl.col("bytes") > 0)
     goodputs = {}
     for (shard,), pushes in incoming.partition_by("shard", as_dict=True).items():
         goodput = best_link = _fit_enough(pushes)
@@ -281,8 +277,8 @@ def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> 
             continue
         # Neither one message alone nor half as many as usual were seen on the link.
         is_always_crowded = goodput.counts[0] > max(goodput.crowd / 2, 1)
-        if is_always_crowded and asked is not None:
-            messages = _find_replies(served.filter(shard=int(shard)), asked)
+        if is_always_crowded and requests is not None:
+            messages = _find_replies(services.filter(shard=int(shard)), requests)
             best_link = _fit_enough(messages)
             goodput = replace(goodput, reply_rate=best_link.mean_rate if best_link else None)
         relative_error = _measure_error(messages) if best_link else 0.0
@@ -304,11 +300,11 @@ def _measure_error(messages: pl.DataFrame) -> float:
     return float(np.std(best_rates, ddof=1) / np.mean(best_rates) / np.sqrt(len(best_rates)))
 
 
-def _find_replies(served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+def _find_replies(services: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
     """Return a shard's replies with bytes, until the worker has them."""
-    returned = asked.filter(pl.col("op") == "pull").select("request", returned="end_ns")
+    returned = requests.filter(pl.col("op") == "pull").select("request", returned="end_ns")
     return (
-        served.filter(pl.col("op") == "reply", pl.col("bytes") > 0)
+        services.filter(pl.col("op") == "reply", pl.col("bytes") > 0)
         .join(returned, on="request")
         .with_columns(end_ns=pl.max_horizontal("end_ns", "returned"))
         .sort("start_ns")
@@ -337,8 +333,9 @@ def _share_link_time(begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
     Class k is of the moments in which 2^k to 2^(k+1) - 1 messages share the link.
     """
     bounds_ns = np.unique(np.concatenate([begin_ns, end_ns]))
-    begin, end = np.searchsorted(bounds_ns, begin_ns), np.searchsorted(bounds_ns, end_ns)
-    begun_count, ended_count = (np.bincount(at, minlength=len(bounds_ns)) for at in (begin, end))
+    begin_bound, end_bound = (np.searchsorted(bounds_ns, ns) for ns in (begin_ns, end_ns))
+    begun_count = np.bincount(begin_bound, minlength=len(bounds_ns))
+    ended_count = np.bincount(end_bound, minlength=len(bounds_ns))
     message_count = np.cumsum(begun_count - ended_count)[:-1]  # [interval between bounds]
     power = np.floor(np.log2(np.maximum(message_count, 1))).astype(np.int64)
     classes = np.arange(int(power.max(initial=0)) + 1)
@@ -346,7 +343,8 @@ def _share_link_time(begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
     interval_ns = is_in_class * np.diff(bounds_ns).astype(np.float64)  # [class, interval]
     share_ns = interval_ns / np.maximum(message_count, 1)
     share_until_ns = np.cumsum(np.insert(share_ns, 0, 0.0, axis=1), axis=1)
-    return (share_until_ns[:, end] - share_until_ns[:, begin]).T, interval_ns.sum(axis=1)
+    message_ns = share_until_ns[:, end_bound] - share_until_ns[:, begin_bound]
+    return message_ns.T, interval_ns.sum(axis=1)
 
 
 def _solve_without_negatives(shares_ns: Floats, nbytes: Floats) -> Floats:

@@ -61,12 +61,9 @@ class Advice:
     price: EditPrice
 
 
-def advise(replay: WindowedReplay, asked: pl.DataFrame, shards: pl.DataFrame) -> Advice:
-    """Try the placements, as edits of the replay.
-
-    `asked` has a row a request of workers, with shards, tensors and bytes; `shards` has a row a shard.
-    """
-    one_way, rank_steps = _select_one_way(asked)
+def advise(replay: WindowedReplay, requests: pl.DataFrame, shards: pl.DataFrame) -> Advice:
+    """Try the placements, as edits of the replay; requests (of workers) and shards have a row each."""
+    one_way, rank_steps = _select_one_way(requests)
     variable_bytes = measure_tensors(one_way, rank_steps)
     by_shard = one_way.group_by("shard").agg(pl.col("bytes").sum() / rank_steps)
     loads_now = shards.select("shard").join(by_shard, on="shard", how="left", maintain_order="left")
@@ -97,10 +94,7 @@ def advise(replay: WindowedReplay, asked: pl.DataFrame, shards: pl.DataFrame) ->
 def _choose_placement(
     placements: pl.DataFrame, prices: Mapping[str, EditPrice], variable: str | None, nbytes: int
 ) -> tuple[str, str]:
-    """Return a sentence of advice, and the placement that it names last.
-
-    `placements` has a row a placement; `variable` is the largest one, of `nbytes`.
-    """
+    """Return a sentence of advice, and the placement that it names last; `variable` is the largest."""
     most_bytes = dict(placements.select("placement", "most_bytes").iter_rows())
     savings = {name: price.saving for name, price in prices.items() if price.saving is not None}
     if "chunked" not in savings:
@@ -117,16 +111,11 @@ def _choose_placement(
     )
     if variable is None or best_placement is None:
         return f"Partitioning its variables {chunks_clause}", "chunked"
-    name_in_words = {
-        "greedy": "each on the least-loaded shard",
-        "largest_first": "largest first (LPT)",
-    }
+    wordings = {"greedy": "each on the least-loaded shard", "largest_first": "largest first (LPT)"}
     clause = "Placing variables otherwise would save nothing"
     if savings[best_placement] > 0:
-        percent = fmt.percent(savings[best_placement])
-        clause = (
-            f"Placing variables {name_in_words[best_placement]} would shorten the job by {percent}"
-        )
+        percent, wording = fmt.percent(savings[best_placement]), wordings[best_placement]
+        clause = f"Placing variables {wording} would shorten the job by {percent}"
     is_balanced = most_bytes[best_placement] < most_bytes["chunked"] * MIN_RATIO_OF_LOADS_IF_SPLIT
     if is_balanced or savings["chunked"] <= savings[best_placement]:
         return f"{clause}.", best_placement
@@ -136,19 +125,19 @@ def _choose_placement(
     ), "chunked"
 
 
-def label_tensors(asked: pl.DataFrame) -> pl.DataFrame:
+def label_tensors(requests: pl.DataFrame) -> pl.DataFrame:
     """Add `tensor` to requests with op, name and key; null where they do not name it."""
     op, name = pl.col("op").cast(pl.String), pl.col("name").cast(pl.String)
     prefix = op + " "
     by_name = pl.when(name.str.starts_with(prefix)).then(name.str.strip_prefix(prefix))
     by_key = pl.when(pl.col("key").is_not_null()).then(pl.format("variable {}", "key"))
-    return asked.with_columns(tensor=by_key.otherwise(by_name))
+    return requests.with_columns(tensor=by_key.otherwise(by_name))
 
 
-def _select_one_way(asked: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+def _select_one_way(requests: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """Return the requests that move variables one way, and how often a worker moved all of them."""
-    pushes = asked.filter(pl.col("op") == "push")
-    moving = pushes if pushes["bytes"].sum() else asked
+    pushes = requests.filter(pl.col("op") == "push")
+    moving = pushes if pushes["bytes"].sum() else requests
     return moving, max(moving.select("rank", "step").n_unique(), 1)
 
 
@@ -167,15 +156,12 @@ def measure_tensors(requests: pl.DataFrame, rank_steps: int) -> Mapping[str, int
     return {tensor: round(nbytes) for tensor, nbytes in rows}
 
 
-def list_largest_tensors(asked: pl.DataFrame) -> pl.DataFrame:
-    """Return the largest tensors of each shard, the largest first, in `TENSOR_COLUMNS`.
-
-    `asked` has a row a request of workers.
-    """
-    one_way, rank_steps = _select_one_way(asked)
+def list_largest_tensors(requests: pl.DataFrame) -> pl.DataFrame:
+    """Return the largest tensors of each shard, the largest first, in `TENSOR_COLUMNS`."""
+    one_way, rank_steps = _select_one_way(requests)
     longest = pl.col("ns").arg_max()
     tensors = (
-        asked.drop_nulls("tensor")
+        requests.drop_nulls("tensor")
         .group_by("shard", "tensor")
         .agg(
             pl.col("bytes").sum(),

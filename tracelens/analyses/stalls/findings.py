@@ -83,17 +83,17 @@ def run(facts: Facts) -> Stalls:
     times = facts.compute_time
     if len(times.ranks) < 2 or len(times.steps) < MIN_STEPS_FOR_STALL_TEST or not times.step_ns:
         return Stalls()
-    length_ns = job_ns(facts.trace)
+    run_ns = job_ns(facts.trace)
     stalls: list[_Stall] = []
     workload = compute_time.measure_workload(facts.phases, times)
     more_work = compute_time.measure_more_work(workload)
     has_more_work = _find_steps_with_more_work(times, more_work)
     for row, phase in enumerate(times.phases):
-        stalls += find_slow_steps(times, row, has_more_work, length_ns, facts.replay)
+        stalls += find_slow_steps(times, row, has_more_work, run_ns, facts.replay)
         if phase == "data":
-            stalls += _report_loading(times, times.own[row], length_ns, facts.replay)
+            stalls += _report_loading(times, times.own[row], run_ns, facts.replay)
     known_findings = [stall.finding for stall in stalls]
-    price_and_slowdown = price_slowdown(times, length_ns, known_findings, facts.replay, more_work)
+    price_and_slowdown = price_slowdown(times, run_ns, known_findings, facts.replay, more_work)
     if price_and_slowdown is not None:
         finding, slowdown = price_and_slowdown
         stalls.append(_Stall(finding, slowdown.rows, slowdown.level * times.step_ns))

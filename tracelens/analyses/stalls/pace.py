@@ -212,16 +212,12 @@ def warms_up(first_row: int, last_row: int, steps: int) -> bool:
 
 
 def _price_speed(
-    times: ComputeTime,
-    slowdown: Slowdown,
-    share: Floats,
-    job_ns: int,
-    replay: WindowedReplay | None,
+    times: ComputeTime, slow: Slowdown, share: Floats, job_ns: int, replay: WindowedReplay | None
 ) -> WorkPrice:
     """Price that all ranks compute by a share (0 to 1) less in each slow row, [slow row]."""
     less_ns = np.zeros(times.total.shape)
-    computed_ns = np.nan_to_num(_sum_computation(times)[slowdown.rows], nan=0.0)
-    less_ns[slowdown.rows] = np.clip(share, 0.0, 1.0)[:, None] * computed_ns
+    computed_ns = np.nan_to_num(_sum_computation(times)[slow.rows], nan=0.0)
+    less_ns[slow.rows] = np.clip(share, 0.0, 1.0)[:, None] * computed_ns
     phases = tuple(times.phases[row] for row in _find_computed_phases(times))
     return price_less_work(replay, WorkFix(times.steps, ((phases, less_ns),)), job_ns, times.total)
 

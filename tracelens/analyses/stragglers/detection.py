@@ -273,11 +273,8 @@ class _RankDelays:
             return delay
         for first_row, last_row in course.runs:
             delay[self.rows[first_row] : self.rows[last_row] + 1] = course.level
-        if (
-            course.first_row == 0
-            and len(warm_up_residuals)
-            and np.median(warm_up_residuals) > course.level / 2
-        ):
+        has_warm_up = course.first_row == 0 and len(warm_up_residuals) > 0
+        if has_warm_up and np.median(warm_up_residuals) > course.level / 2:
             delay[: self.rows[0]] = course.level
         return delay
 
@@ -371,31 +368,26 @@ def find_migrating(
     `residuals` is what ranks take beyond their peers, [step, rank] as shares of a step, in all phases.
     """
     rows = np.flatnonzero(times.settled)
-    settled_residuals = residuals[times.settled_rows]
-    if (
-        settled_residuals.shape[1] < MIN_RANKS_FOR_MIGRATING_TEST
-        or len(rows) < 2 * MIN_STEPS_OF_STRETCH
-    ):
+    settled = residuals[times.settled_rows]
+    has_few_ranks = len(times.ranks) < MIN_RANKS_FOR_MIGRATING_TEST
+    if has_few_ranks or len(rows) < 2 * MIN_STEPS_OF_STRETCH:
         return None
-    stretches = block_medians(
-        settled_residuals, _divide_into_stretches(len(settled_residuals))
-    )  # [stretch, rank]
+    edges = _divide_into_stretches(len(settled))
+    stretches = block_medians(settled, edges)  # [stretch, rank]
     deviations = (stretches - medians(stretches, axis=0))[stretches != 0]
     spread = max(measure_deviation(deviations) if deviations.size else 0.0, MIN_SPREAD_OF_STRETCHES)
     # Nearly always some rank is late: of many, noise has dozens as late as a short delay.
-    longest_delays = stretches.max(axis=1)
-    clear_delays = longest_delays[
-        longest_delays > max(MIN_MIGRATING_DELAY, MIN_Z_SCORE_OF_STRETCH * spread)
-    ]
+    longest = stretches.max(axis=1)
+    clear_delays = longest[longest > max(MIN_MIGRATING_DELAY, MIN_Z_SCORE_OF_STRETCH * spread)]
     if not clear_delays.size:
         return None
     level = float(np.median(clear_delays))
     for _ in range(ROUNDS_OF_MIGRATING_LEVEL):
-        gains = np.minimum(settled_residuals, level + spread) - level / 2
+        gains = np.minimum(settled, level + spread) - level / 2
         is_late = find_best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)
         if not _migrates(is_late):
             return None
-        level = float(np.median(settled_residuals[is_late]))
+        level = float(np.median(settled[is_late]))
     p_value = float(student_tail(level / spread, FREEDOM_OF_STRETCHES)) * stretches.size
     if p_value > MAX_P_VALUE_OF_MIGRATING_DELAY:
         return None

@@ -75,16 +75,16 @@ def _join_simultaneous(episodes: list[Episode]) -> list[Episode]:
     return joined
 
 
-def _join(first: Episode, other: Episode) -> Episode:
+def _join(episode: Episode, other_episode: Episode) -> Episode:
     """Join two episodes of one cause into one of both's ranks and phases, as certain as the less so."""
-    more_phases = dict.fromkeys((*first.more_phases, *other.phases))
+    more_phases = dict.fromkeys((*episode.more_phases, *other_episode.phases))
     return replace(
-        first,
-        ranks=tuple(sorted({*first.ranks, *other.ranks})),
-        delay_ns=first.delay_ns + other.delay_ns,
-        p_value=max(first.p_value, other.p_value),
-        relative_error=max(first.relative_error, other.relative_error),
-        more_phases=tuple(name for name in more_phases if name != first.phase),
+        episode,
+        ranks=tuple(sorted({*episode.ranks, *other_episode.ranks})),
+        delay_ns=episode.delay_ns + other_episode.delay_ns,
+        p_value=max(episode.p_value, other_episode.p_value),
+        relative_error=max(episode.relative_error, other_episode.relative_error),
+        more_phases=tuple(name for name in more_phases if name != episode.phase),
     )
 
 

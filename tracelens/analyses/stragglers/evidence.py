@@ -280,21 +280,15 @@ def _judge_counts(
     p_values = np.ones(len(counts))
     if not is_often.any():
         return p_values
-    peer_count, own_counts, usual_counts = len(counts) - 1, counts[is_often], usual_counts[is_often]
-    max_counts = usual_counts + MAX_STALLS_COUNTED_BEYOND_USUAL
-    sum_by_max_count = {
-        max_count: np.minimum(counts, max_count).sum() for max_count in set(max_counts.tolist())
-    }
-    peers_stalls = np.array(
-        [sum_by_max_count[max_count] for max_count in max_counts.tolist()]
-    ) - np.minimum(own_counts, max_counts)
-    silent_peers = length / (LOSS_OF_EQUAL_RANKS_TO_STALLS * steps)
-    rates = np.maximum(
-        usual_counts / steps, (peers_stalls + 1) / ((peer_count + silent_peers) * steps + 2)
-    )
-    by_rate = binomial_tail(own_counts, steps, rates)
-    by_share = binomial_tail(
-        own_counts, own_counts + peers_stalls, 1 / (1 + peer_count + silent_peers)
-    )
+    own_counts, usual_counts = counts[is_often], usual_counts[is_often]
+    limits = usual_counts + MAX_STALLS_COUNTED_BEYOND_USUAL
+    sums = {limit: np.minimum(counts, limit).sum() for limit in set(limits.tolist())}
+    all_stalls = np.array([sums[limit] for limit in limits.tolist()])
+    peer_stalls = all_stalls - np.minimum(own_counts, limits)
+    peers, silent_peers = len(counts) - 1, length / (LOSS_OF_EQUAL_RANKS_TO_STALLS * steps)
+    peer_rates = (peer_stalls + 1) / ((peers + silent_peers) * steps + 2)
+    by_rate = binomial_tail(own_counts, steps, np.maximum(usual_counts / steps, peer_rates))
+    own_share = 1 / (1 + peers + silent_peers)
+    by_share = binomial_tail(own_counts, own_counts + peer_stalls, own_share)
     p_values[is_often] = np.maximum(by_rate, by_share)
     return p_values

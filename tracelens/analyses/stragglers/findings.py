@@ -90,8 +90,8 @@ def run(facts: Facts) -> Stragglers:
     reason = _explain_too_little(times, restricted=trace.choice.steps is not None)
     if reason:
         return Stragglers(statement=reason)
-    length_ns = job_ns(trace)
-    priced = price_episodes(times, length_ns, facts.replay)
+    run_ns = job_ns(trace)
+    priced = price_episodes(times, run_ns, facts.replay)
     unmoving_episodes = [episode for episode, _ in priced if episode.pattern != "migrating"]
     late_ranks = {rank for episode in unmoving_episodes for rank in episode.ranks}
     other_count = len(times.ranks) - len(late_ranks)
@@ -100,12 +100,12 @@ def run(facts: Facts) -> Stragglers:
     findings = [
         _report(trace, _examine(facts, episode, price, workload, is_majority=is_majority))
         for episode, price in priced
-        if _delays_others(facts, episode, lost_ns=price.interval[0] * length_ns)
+        if _delays_others(facts, episode, lost_ns=price.interval[0] * run_ns)
     ]
     if times.server is not None:  # a slow rank makes fewer of the server's tasks
         return Stragglers(tuple(findings))
     explaining_episodes = [episode for episode, _ in priced if episode.pattern != "sparse"]
-    turns = find_turns(times, length_ns, facts, _find_explained(explaining_episodes, trace, times))
+    turns = find_turns(times, run_ns, facts, _find_explained(explaining_episodes, trace, times))
     return Stragglers(tuple(_join_turns(findings, turns)))
 
 

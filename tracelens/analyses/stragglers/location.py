@@ -116,13 +116,13 @@ class Gap:
     @property
     def text(self) -> str:
         """Where it is, in words."""
-        before, after = (
+        category_before, category_after = (
             "communication" if name == "transfer" else fmt.phase(name)
             for name in (self.before, self.after)
         )
-        if before == after == "communication":
+        if category_before == category_after == "communication":
             return "between calls of communication"
-        return f"between {before} and {after}"
+        return f"between {category_before} and {category_after}"
 
 
 def describe_gap(gap: Gap | None, culprit: Culprit | None) -> str:

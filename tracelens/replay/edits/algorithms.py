@@ -88,7 +88,7 @@ def _serve_workers(variant: Variant, is_served: Flags, rank_count: int) -> None:
     has_no_resource[graph.tasks.edge] = False
     costs = Costs(edges)
     has_line = np.isin(edges.cost_line, list(costs.models)) & (edges.nbytes > 0)
-    lag_factors = costs.factors(costs.models, edges.nbytes, pace_ratio=growth)
+    lag_factors = costs.factors(costs.models, edges.nbytes, pace=growth)
     variant.lag_ns[has_no_resource] *= lag_factors[has_no_resource]
     is_service = (edges.source >= graph.first_service_event) & (edges.cost_line >= 0)
     grows_alike = has_no_resource & ~has_line & is_service

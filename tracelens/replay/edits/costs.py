@@ -44,44 +44,36 @@ class Costs:
     def _is_sized(self) -> Flags:
         return np.asarray((self.edges.nbytes > 0) & (self.edges.lag_ns > 0))
 
-    def scale_factors(
-        self, *, network: bool, latency_ratio: float = 1.0, pace_ratio: float = 1.0
-    ) -> Floats:
-        """Return factors of lags, [edge], if latencies, or times per byte, are so many times as long.
+    def scale_factors(self, *, network: bool, latency: float = 1.0, pace: float = 1.0) -> Floats:
+        """Return factors of lags, [edge], with `latency` or `pace` (ns per byte) so many times as long.
 
         `network` chooses between messages and the own work of servers. One of both factors is 1.
         """
         line_indices = [
             index for index in self.models if self.edges.cost_lines[index].network == network
         ]
-        parameter = "latency_ns" if latency_ratio != 1 else "ns_per_byte"
+        parameter = "latency_ns" if latency != 1 else "ns_per_byte"
         if not line_indices:
             raise InvalidArgument(self.explain_lack(network=network))
         if not any(getattr(self.models[index], parameter) > 0 for index in line_indices):
-            reason = "does not go by bytes" if latency_ratio == 1 else "goes by bytes alone"
+            reason = "does not go by bytes" if latency == 1 else "goes by bytes alone"
             raise InvalidArgument(
                 f"what {_KINDS[network]} take {reason}, so there is nothing to change."
             )
-        return self.factors(line_indices, self.edges.nbytes, latency_ratio, pace_ratio)
+        return self.factors(line_indices, self.edges.nbytes, latency, pace)
 
     def factors(
-        self,
-        lines: Collection[int],
-        nbytes: Floats,
-        latency_ratio: float = 1.0,
-        pace_ratio: float = 1.0,
+        self, lines: Collection[int], nbytes: Floats, latency: float = 1.0, pace: float = 1.0
     ) -> Floats:
         """Return factors of lags, [edge], with other bytes, [edge], or costs on some fitted lines.
 
-        `lines` are indices of `models`; latencies and times per byte become so many times as long.
+        `lines` are indices of `models`; `latency` and `pace` (ns per byte) are so many times as long.
         """
         edges, factors = self.edges, np.ones(len(self.edges.lag_ns))
         rows = np.flatnonzero(np.isin(edges.cost_line, [*lines]) & (edges.nbytes > 0))
         recorded_ns = self.predict(edges.cost_line[rows], edges.nbytes[rows])
         latency_ns, ns_per_byte = self._lines[:, edges.cost_line[rows]]
-        factors[rows] = (
-            latency_ns * latency_ratio + nbytes[rows] * ns_per_byte * pace_ratio
-        ) / recorded_ns
+        factors[rows] = (latency_ns * latency + nbytes[rows] * ns_per_byte * pace) / recorded_ns
         return factors
 
     def load(self, lag_ns: Floats, lines: Collection[int], nbytes: Floats) -> Floats:

@@ -159,16 +159,9 @@ class _Reductions:
             threads.assign_to_ends(variant.measure_work_ns(phases))
             for phases in (("backprop",), ("update", "forward", "data"))
         )
-        return cls(
-            graph=graph,
-            call=calls,
-            begin=begin_event,
-            to_departure=to_departure,
-            from_completion=from_completion,
-            since_backprop_ns=_measure_since_backprop(threads),
-            backprop_ns=backprop_ns,
-            other_ns=other_ns,
-        )
+        edges = to_departure, from_completion
+        since_backprop_ns = _measure_since_backprop(threads)
+        return cls(graph, calls, begin_event, *edges, since_backprop_ns, backprop_ns, other_ns)
 
     @property
     def chains(self) -> list[list[list[int]]]:
@@ -207,23 +200,23 @@ class _Reductions:
     def overlap(self, variant: Variant, chain: Sequence[Sequence[int]]) -> int:
         """Let the calls of a chain, as rows: [part][call], run during backprop; return their number."""
         calls = self.call
-        for part in chain:
-            begin_event = self.begin[part[0]]  # [rank]
+        for part_calls in chain:
+            begin_event = self.begin[part_calls[0]]  # [rank]
             # A thread has one event more than intervals.
             interval = begin_event - 1 - calls.worker
-            nbytes = np.maximum(calls.nbytes[part], 1).astype(np.float64)
+            nbytes = np.maximum(calls.nbytes[part_calls], 1).astype(np.float64)
             rest_share = (1 - np.cumsum(nbytes) / nbytes.sum())[
                 :, None
             ]  # of backprop, [call, rank]
             # Gradients come in the order of calls; numbers in another order are none of buckets.
-            position_steps = np.diff(self.full_positions[part], axis=0, prepend=0)
+            position_steps = np.diff(self.full_positions[part_calls], axis=0, prepend=0)
             is_ordered = (position_steps >= 0).all(axis=0)
             if is_ordered.any():
-                rest_share = np.where(is_ordered, self._measure_rest_share(part), rest_share)
+                rest_share = np.where(is_ordered, self._measure_rest_share(part_calls), rest_share)
             rest_ns = rest_share * self.backprop_ns[begin_event]
             since_full_ns = self.since_backprop_ns[begin_event] + rest_ns
             lag_ns = np.maximum(variant.lag_ns[interval] - since_full_ns, 0.0)
-            departure = calls.departures[part][:, None]
+            departure = calls.departures[part_calls][:, None]
             source, target = np.broadcast_arrays(begin_event - 1, departure)
             variant.add_edges(source.ravel(), target.ravel(), lag_ns.ravel())
         rows = np.concatenate(chain)
@@ -234,13 +227,13 @@ class _Reductions:
         variant.drop_edges(leaving_edges[leaving_edges >= 0])
         return len(rows)
 
-    def _measure_rest_share(self, part: Sequence[int]) -> Floats:
+    def _measure_rest_share(self, part_calls: Sequence[int]) -> Floats:
         """Return the share of backprop before a part that is left when buckets fill, [call, rank]."""
-        threads, begin_event = self.graph.threads, self.begin[part[0]]
+        threads, begin_event = self.graph.threads, self.begin[part_calls[0]]
         begins, ends = threads.positions[begin_event - 1], threads.positions[begin_event]
         done_at_begin_ns, done_when_full_ns, done_at_end_ns = (
             threads.timeline.spent_before(IS_BACKPROP, positions)
-            for positions in (begins, self.full_positions[part], ends)
+            for positions in (begins, self.full_positions[part_calls], ends)
         )
         backprop_ns = np.maximum(done_at_end_ns - done_at_begin_ns, 1.0)
         return np.clip((done_at_end_ns - done_when_full_ns) / backprop_ns, 0.0, 1.0)

@@ -83,13 +83,11 @@ def spread_bytes(variant: Variant, count: str) -> None:
     shard_count = int(count)
     if not shard_count:
         raise InvalidArgument("expected at least one shard.")
-    layout = _Layout(
-        np.zeros(0, np.int64), np.full((1, shard_count), 1 / shard_count), np.ones((1, shard_count))
-    )
+    even_shares = np.full((1, shard_count), 1 / shard_count)
+    layout = _Layout(np.zeros(0, np.int64), even_shares, np.ones((1, shard_count)))
     if variable_bytes:
-        layout = _Layout.from_pieces(
-            chunked([*variable_bytes.values()], shard_count), [*variable_bytes], shard_count
-        )
+        pieces = chunked([*variable_bytes.values()], shard_count)
+        layout = _Layout.from_pieces(pieces, [*variable_bytes], shard_count)
     _apply_layout(variant, layout, shard_bytes)
     variant.notes.append(
         f"Each shard holds {fmt.size(sum(shard_bytes.values()) / shard_count)} of what a worker "

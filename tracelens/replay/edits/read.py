@@ -122,15 +122,8 @@ def list_edits(graph: EventGraph) -> list[str]:
     sizes_bytes = [call.nbytes.max() for call in graph.calls if call.count > len(graph.steps)]
     bucket_bytes = 4 * max(map(int, sizes_bytes), default=0)
     bucket_edits = [f"buckets={bucket_bytes}B"] if bucket_bytes > 0 else []
-    message_edits = [
-        "bandwidth*2",
-        "latency/2",
-        "message_cost/2",
-        *bucket_edits,
-        "overlap=off",
-        "overlap=on",
-    ]
-    message_edits += [f"algorithm={name}" for name in ALGORITHMS]
+    message_edits = ["bandwidth*2", "latency/2", "message_cost/2", *bucket_edits]
+    message_edits += ["overlap=off", "overlap=on", *(f"algorithm={name}" for name in ALGORITHMS)]
     server_edits = ["placement=chunked"] if bool((graph.edges.shard >= 0).any()) else []
     if server_edits and graph.requests.variables:
         server_edits = ["placement=greedy", "placement=largest_first", *server_edits]
@@ -148,9 +141,9 @@ def _scale_costs(variant: Variant, cost: str, sign: str, number: str) -> None:
     if is_of_network:
         check_received(variant.graph)
     factor = parse_factor(sign, number)
-    latency_ratio, pace_ratio = (1.0, 1 / factor) if cost == "bandwidth" else (factor, 1.0)
+    latency, pace = (1.0, 1 / factor) if cost == "bandwidth" else (factor, 1.0)
     factors = Costs(variant.graph.edges).scale_factors(
-        network=is_of_network, latency_ratio=latency_ratio, pace_ratio=pace_ratio
+        network=is_of_network, latency=latency, pace=pace
     )
     variant.lag_ns = variant.lag_ns * variant.graph.extend_to_departures(factors)
 

@@ -72,21 +72,13 @@ def _uses_resource(graph: EventGraph, resource: str) -> Flags:
 
 def _measure_paces(graph: EventGraph, is_of_resource: Flags) -> Floats:
     """Return the pace of services of a resource (flags), ns per byte, [step, server]; else nan."""
-    requests, edges, service_edges = (
-        graph.requests,
-        graph.edges,
-        graph.service_edges,
-    )  # -1 = no edge
+    requests, edges, edge = graph.requests, graph.edges, graph.service_edges  # -1 = no edge
     server = np.searchsorted(requests.servers, requests.services["server"].to_numpy())
     cells = requests.step_of_services, server
-    shape = int(cells[0].max()) + 1, len(requests.servers)
+    shape = int(requests.step_of_services.max()) + 1, len(requests.servers)
     work_ns, moved_bytes, paces = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
-    np.add.at(work_ns, cells, np.where(is_of_resource, edges.lag_ns[service_edges], 0.0))
-    np.add.at(
-        moved_bytes,
-        cells,
-        np.where(service_edges >= 0, np.maximum(edges.nbytes[service_edges], 0.0), 0.0),
-    )
+    np.add.at(work_ns, cells, np.where(is_of_resource, edges.lag_ns[edge], 0.0))
+    np.add.at(moved_bytes, cells, np.where(edge >= 0, np.maximum(edges.nbytes[edge], 0.0), 0.0))
     np.divide(work_ns, moved_bytes, out=paces, where=moved_bytes > 0)
     return paces
 

@@ -163,12 +163,12 @@ def test_calls_are_joined_as_long_as_no_unknown_wait_is_critical() -> None:
     """Into 4 messages: fewer are through before the unknown wait is over."""
     cost = CostModel(2.0 * MS, 500.0, (1.9 * MS, 2.1 * MS), (490.0, 510.0), 0.0, 1000, 8000)
     replay = windows_of(wait_beside_calls())
-    joined = price_joined_calls(replay, PAIR, "allreduce", cost, least_ns=0.0)
+    joined = price_joined_calls(replay, PAIR, "allreduce", cost, min_saving_ns=0.0)
     assert joined is not None
     assert joined.messages == 4
     assert joined.replay.identity.reliable
     least_ns = float(joined.saved_ns.sum()) + 1
-    assert price_joined_calls(replay, PAIR, "allreduce", cost, least_ns=least_ns) is None
+    assert price_joined_calls(replay, PAIR, "allreduce", cost, min_saving_ns=least_ns) is None
 
 
 def test_stages_that_unknown_waits_make_unequal_are_not_priced() -> None:

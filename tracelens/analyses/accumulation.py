@@ -46,14 +46,17 @@ class Accumulation(DisplayMixin):
 def run(facts: Facts) -> Accumulation:
     """Count the calls of each pass of backprop, and the passes for each update."""
     calls = facts.calls.filter(pl.col("op").is_in(_REDUCTIONS), pl.col("step") >= 0)
-    begins_ns, updates = _find_passes(facts.trace)
-    if calls.is_empty() or updates < MIN_UPDATES_TO_JUDGE:
+    pass_begins_ns, update_count = _find_passes(facts.trace)
+    if calls.is_empty() or update_count < MIN_UPDATES_TO_JUDGE:
         return Accumulation()
-    passes_per_update = len(begins_ns) / updates
-    pass_counts = np.diff(np.searchsorted(np.sort(calls["ready_ns"].to_numpy()), begins_ns))
-    calls_per_pass = int(np.median(pass_counts)) if len(pass_counts) else 0
+    passes_per_update = len(pass_begins_ns) / update_count
+    calls_of_passes = np.diff(
+        np.searchsorted(np.sort(calls["ready_ns"].to_numpy()), pass_begins_ns)
+    )
+    calls_per_pass = int(np.median(calls_of_passes)) if len(calls_of_passes) else 0
     is_regular = (
-        calls_per_pass >= 1 and np.mean(pass_counts == calls_per_pass) >= MIN_SHARE_OF_PASSES_ALIKE
+        calls_per_pass >= 1
+        and np.mean(calls_of_passes == calls_per_pass) >= MIN_SHARE_OF_PASSES_ALIKE
     )
     if passes_per_update < MIN_PASSES_PER_UPDATE or not is_regular:
         return Accumulation()

@@ -182,7 +182,7 @@ def _find_small_messages(facts: Facts) -> list[Finding]:
             str(communicator),
             op,
             _through_usual_call(cost_line, calls),
-            least_ns=min_saving_ns,
+            min_saving_ns=min_saving_ns,
             steps=None if has_one_algorithm else calls["step"].unique().sort().to_numpy(),
         )
         if joined_calls:

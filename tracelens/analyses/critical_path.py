@@ -157,12 +157,14 @@ def _sum_shares(path: pl.DataFrame, path_pieces: pl.DataFrame, trace: Trace) -> 
     `path` has a row for each interval on a process, `path_pieces` one for each piece of that.
     """
     run_ns, ns = job_ns(trace), pl.col("ns")
-    spent_ns = path_pieces.select("process", "category", ns=_LENGTH_NS)
+    spent_times = path_pieces.select("process", "category", ns=_LENGTH_NS)
     left_out_rows = [
         (process, UNINSTRUMENTED, -ns) for process, ns in _measure_left_out(trace, path)
     ]
     sums = (
-        pl.concat([spent_ns, pl.DataFrame(left_out_rows, schema=spent_ns.schema, orient="row")])
+        pl.concat(
+            [spent_times, pl.DataFrame(left_out_rows, schema=spent_times.schema, orient="row")]
+        )
         .group_by("process", "category")
         .agg(ns.sum())
         .filter(ns != 0)

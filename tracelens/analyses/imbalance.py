@@ -172,8 +172,8 @@ def balance_work(times: ComputeTime, rows: Flags) -> Floats:
     work_ns = phases_ns["forward"] + phases_ns["backprop"]
     work_ratio = _measure_relative_work(phases_ns["forward"], phases_ns["backprop"])
     work_ratio = np.maximum(work_ratio / work_ratio.mean(axis=1, keepdims=True), MIN_RELATIVE_WORK)
-    noise = _measure_noise(phases_ns, forward_deviation, backprop_deviation)
-    power = np.sqrt(np.clip(noise / covariance, 0, 1))
+    noise_variance = _measure_noise(phases_ns, forward_deviation, backprop_deviation)
+    power = np.sqrt(np.clip(noise_variance / covariance, 0, 1))
     even_work_ns = work_ns * work_ratio ** (power - 1)
     step_work_ns = work_ns.sum(axis=1, keepdims=True)
     scale = step_work_ns / np.maximum(even_work_ns.sum(axis=1, keepdims=True), 1.0)

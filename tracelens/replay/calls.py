@@ -114,11 +114,9 @@ class Calls:
         first_end_ns = end_ns.reshape(self.end_ns.shape).min(axis=1)
         completion_ns = np.maximum(first_end_ns, self.departure_ns)
         if not self.is_rooted:
-            completed_ns = np.repeat(completion_ns, len(self.worker))
-            has_looked_late = ~sides.is_blocking & timeline.looked_late(
-                sides.worker, completed_ns, end_ns
-            )
-            end_ns = np.where(has_looked_late, completed_ns, end_ns)
+            over_ns = np.repeat(completion_ns, len(self.worker))
+            is_late = ~sides.is_blocking & timeline.looked_late(sides.worker, over_ns, end_ns)
+            end_ns = np.where(is_late, over_ns, end_ns)
         end_ns = end_ns.reshape(self.end_ns.shape)
         return replace(self, end_ns=end_ns, completion_ns=completion_ns)
 
@@ -130,10 +128,7 @@ class Calls:
         return replace(self, end_ns=end_ns, completion_ns=completion_ns)
 
     def add_edges(self, edges: EdgeList, threads: Threads) -> None:
-        """Add edges from begins on ranks to departures, to completions, and to ends on ranks.
-
-        The event after a call's departure is its completion.
-        """
+        """Add edges from begins on ranks to departures, to completions, and to ends on ranks."""
         sides, shape = self.sides, self.begin_ns.shape
         begin_event, end_event = threads.find_sides(sides)  # [call * rank]
         next_need = threads.find_next_needs(sides.worker, sides.end_ns)
@@ -141,7 +136,7 @@ class Calls:
         if self.is_rooted:
             self._add_rooted(edges, begin_event.reshape(shape), end_event.reshape(shape))
             return
-        departure = self.departures  # event, [call]
+        departure = self.departures  # event, [call]; the next one is the call's completion
         departure_of_rank = np.repeat(departure, len(self.worker))
         edges.add(begin_event, departure_of_rank)
         edges.add(departure[:-1] + 1, departure[1:], is_present=self.is_queued[1:])
@@ -156,26 +151,23 @@ class Calls:
 
         `begin_event` and `end_event` are those of each rank, [call, rank].
         """
-        root_column = np.maximum(self.root, 0)[:, None]
+        root = np.maximum(self.root, 0)[:, None]
         is_to_root = self.op in TO_ROOT
         last_begin_ns = self.begin_ns.max(axis=1, keepdims=True)
-        root_begin_ns = np.take_along_axis(self.begin_ns, root_column, axis=1)
+        root_begin_ns = np.take_along_axis(self.begin_ns, root, axis=1)
         awaited_ns = last_begin_ns if is_to_root else root_begin_ns
-        is_root = root_column == np.arange(len(self.worker))
-        is_waiting = (
-            (is_root == is_to_root) & (awaited_ns <= self.end_ns) & (self.root >= 0)[:, None]
-        )
-        wait_end_ns = np.where(is_waiting, np.maximum(awaited_ns, self.begin_ns), self.begin_ns)
+        is_root = root == np.arange(len(self.worker))
+        waits = (is_root == is_to_root) & (awaited_ns <= self.end_ns) & (self.root >= 0)[:, None]
+        wait_end_ns = np.where(waits, np.maximum(awaited_ns, self.begin_ns), self.begin_ns)
         lag_ns = self.end_ns - wait_end_ns
-        self._add_cost_edges(edges, begin_event, end_event, lag_ns, np.ones_like(is_waiting))
+        self._add_cost_edges(edges, begin_event, end_event, lag_ns, np.ones_like(waits))
         if is_to_root:
-            end_event, lag_ns, is_waiting = (
-                np.take_along_axis(matrix, root_column, axis=1)
-                for matrix in (end_event, lag_ns, is_waiting)
+            end_event, lag_ns, waits = (
+                np.take_along_axis(matrix, root, axis=1) for matrix in (end_event, lag_ns, waits)
             )
         else:
-            begin_event = np.take_along_axis(begin_event, root_column, axis=1)
-        self._add_cost_edges(edges, begin_event, end_event, lag_ns, is_waiting)
+            begin_event = np.take_along_axis(begin_event, root, axis=1)
+        self._add_cost_edges(edges, begin_event, end_event, lag_ns, waits)
 
     def _add_cost_edges(
         self, edges: EdgeList, source: Ints, target: Ints, lag_ns: Ints, is_present: Flags

@@ -8,6 +8,7 @@ to be done at another: all of it, spread over these cores, is what the run takes
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -40,12 +41,9 @@ class CoreShortage:
         hosts = find_shared_cores(graph.trace)
         core_share = _measure_core_share(graph) if hosts else np.ones(0)  # [worker]
         for host in hosts:
-            recorded_ns = _measure_unserved_work(
-                graph, host, core_share, graph.baseline_ns, graph.explained_lag_ns
-            )
-            edited_ns = _measure_unserved_work(
-                graph, host, core_share, times_ns, variant.explained_lag_ns
-            )
+            measure = partial(_measure_unserved_work, graph, host, core_share)
+            recorded_ns = measure(graph.baseline_ns, graph.explained_lag_ns)
+            edited_ns = measure(times_ns, variant.explained_lag_ns)
             shortages.append(cls(host.ranks, host.cores, (edited_ns - recorded_ns) / host.cores))
         longest = max(shortages, key=lambda shortage: shortage.delay_ns, default=None)
         return longest if longest and longest.delay_ns > 0 else None
@@ -77,11 +75,9 @@ def _measure_unserved_work(
     """
     threads = graph.threads
     intervals = np.flatnonzero(np.isin(threads.owners, host.workers))
-    begins_ns, core_counts = (
-        [times_ns[threads.sources[intervals]]],
-        [core_share[threads.owners[intervals]]],
-    )
-    ends_ns = [begins_ns[0] + lag_ns[intervals]]
+    work_begin_ns = times_ns[threads.sources[intervals]]
+    begins_ns, ends_ns = [work_begin_ns], [work_begin_ns + lag_ns[intervals]]
+    core_counts = [core_share[threads.owners[intervals]]]
     shards = graph.trace.shards.select(pl.coalesce("shard", "rank")).to_series().to_numpy()
     for shard in shards[host.shards]:
         services = np.flatnonzero((graph.requests.services["server"] == shard).to_numpy())

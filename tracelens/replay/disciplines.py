@@ -145,32 +145,30 @@ def _explain(kinds: Sequence[Intervals]) -> list[_Explanation]:
     return sorted(one for one in explanations if one.deviation <= max_deviation)
 
 
-def _measure_disciplines(kind: Intervals) -> dict[int, tuple[float, float]]:
+def _measure_disciplines(tasks: Intervals) -> dict[int, tuple[float, float]]:
     """Return deviation (share of work) and pace (ns per byte) by index in `_DISCIPLINES`.
 
     Empty if bytes tell nothing of the tasks; the first alone if tasks clearly follow each other.
     """
-    kind = kind.take(np.sort(np.argsort(kind.begin_ns, kind="stable")[:MAX_INTERVALS_OF_FIT]))
-    total_bytes = max(float(kind.nbytes.sum()), 1.0)
+    tasks = tasks.take(np.sort(np.argsort(tasks.begin_ns, kind="stable")[:MAX_INTERVALS_OF_FIT]))
+    total_bytes = max(float(tasks.nbytes.sum()), 1.0)
     fits = {}
     for index, discipline in enumerate(_DISCIPLINES):
-        work_ns = measure_work(discipline, kind)
+        work_ns = measure_work(discipline, tasks)
         pace = max(float(work_ns.sum()) / total_bytes, 1e-12)
-        fits[index] = _deviate_from_line(work_ns, kind), pace
+        fits[index] = _deviate_from_line(work_ns, tasks), pace
     if min(deviation for deviation, _ in fits.values()) > MAX_DEVIATION_FROM_BYTES:
         return {}
-    return {0: fits[0]} if _wait_for_each_other(kind) else fits
+    return {0: fits[0]} if _wait_for_each_other(tasks) else fits
 
 
-def _wait_for_each_other(kind: Intervals) -> bool:
+def _wait_for_each_other(tasks: Intervals) -> bool:
     """Return True if tasks of several workers never overlap, and often begin as another one ends."""
-    order = np.lexsort((kind.end_ns, kind.begin_ns, kind.server))
-    begin_ns, end_ns, _, server, worker = kind.take(order)
+    order = np.lexsort((tasks.end_ns, tasks.begin_ns, tasks.server))
+    begin_ns, end_ns, _, server, worker = tasks.take(order)
     is_same_server = server[1:] == server[:-1]
-    gap_ns, length_ns = (
-        (begin_ns[1:] - end_ns[:-1])[is_same_server],
-        (end_ns - begin_ns)[1:][is_same_server],
-    )
+    gap_ns = (begin_ns[1:] - end_ns[:-1])[is_same_server]
+    length_ns = (end_ns - begin_ns)[1:][is_same_server]
     overlap_ns = float(np.maximum(-gap_ns, 0.0).sum())
     if overlap_ns > MAX_OVERLAP_IN_LINE * float(length_ns.sum()):
         return False
@@ -179,9 +177,9 @@ def _wait_for_each_other(kind: Intervals) -> bool:
     return bool(following_count > MIN_SHARE_IN_LINE * len(gap_ns))
 
 
-def measure_work(discipline: Discipline, kind: Intervals) -> Floats:
+def measure_work(discipline: Discipline, tasks: Intervals) -> Floats:
     """Return the work of each task, ns: its time alone at its resource, if the discipline holds."""
-    begin_ns, end_ns, _, server, worker = kind
+    begin_ns, end_ns, _, server, worker = tasks
     group = server.astype(np.int64)
     if discipline.per_worker or discipline.streams:
         group = group * (int(worker.max(initial=0)) + 2) + worker + 1
@@ -205,12 +203,12 @@ def _find_starts(begin_ns: Floats, end_ns: Floats, group: Ints) -> Floats:
     return start_ns
 
 
-def _deviate_from_line(work_ns: Floats, kind: Intervals) -> float:
+def _deviate_from_line(work_ns: Floats, tasks: Intervals) -> float:
     """Return the share of work that differs from a line by bytes times a factor of each server.
 
     `work_ns` is the work of each task; the line is fixed_ns + pace x bytes.
     """
-    nbytes, server = kind.nbytes, kind.server
+    nbytes, server = tasks.nbytes, tasks.server
     server_factor, per_byte = np.ones(len(work_ns)), 1 / nbytes  # [task], as all arrays here
     design = np.stack([per_byte, np.ones(len(nbytes))], axis=1)
     line_ns = np.zeros(len(work_ns))

@@ -185,8 +185,8 @@ class LayeredGraph:
         """Sort edges into layers; raise `ValueError` if events follow each other in a circle."""
         layer = _find_layers(len(recorded_ns), source, target)[target]
         order = np.lexsort((target, layer))
-        begins = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))
-        return cls(recorded_ns, source, target, lag_ns, order, begins)
+        layer_begins = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))
+        return cls(recorded_ns, source, target, lag_ns, order, layer_begins)
 
     def keep(self, is_kept: Flags) -> Self:
         """Return the graph with some of its edges (flags), in the same order."""

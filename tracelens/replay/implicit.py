@@ -73,19 +73,19 @@ def find_implicit_calls(
         uncertainty_ns: How far apart the clocks of two workers may be.
     """
     worker_ns = np.array([worker.bounds[-1] - worker.bounds[0] for worker in timeline.pieces])
-    stretches_of_code = _collect_stretches(timeline, step_numbers, communication)
+    stretches = _collect_stretches(timeline, step_numbers, communication)
     min_total_ns = MIN_SHARE_OF_TIME_TO_EXAMINE * int(worker_ns.sum())
     total_ns = (pl.col("end") - pl.col("begin")).sum().over(*_KEY)
-    stretches_of_code = stretches_of_code.filter(total_ns >= min_total_ns)
+    stretches = stretches.filter(total_ns >= min_total_ns)
     step_ns = worker_ns / [*map(len, step_numbers)]
     clock_ns = CLOCK_UNCERTAINTIES_BETWEEN_BEGINS * uncertainty_ns
     min_spread_ns = max(MIN_SPREAD_OF_BEGINS * float(np.median(step_ns)), clock_ns)
     groups_by_size = sorted(set(groups), key=lambda group: (-len(group), group))
-    for stretch in stretches_of_code.partition_by(_KEY, maintain_order=True):
-        free_workers = set(stretch["worker"].unique().to_list())
+    for rows_of_stretch in stretches.partition_by(_KEY, maintain_order=True):
+        free_workers = set(rows_of_stretch["worker"].unique().to_list())
         for group in groups_by_size:
             if free_workers.issuperset(group) and (
-                calls := _infer_calls(stretch, group, min_spread_ns, clock_ns)
+                calls := _infer_calls(rows_of_stretch, group, min_spread_ns, clock_ns)
             ):
                 free_workers -= set(group)
                 yield calls

@@ -63,8 +63,8 @@ def _end_with_call(sent: Sides, received: Sides, timeline: Timeline) -> tuple[Si
     ends_call = (np.diff(end_position) > max_gap_ns) | (np.diff(sides.worker[order]) != 0)
     last_of_call = np.flatnonzero(np.append(ends_call, True))[: len(order)]
     end_ns[order] = np.repeat(end_ns[order][last_of_call], np.diff(last_of_call, prepend=-1))
-    ends_ns = np.split(end_ns, [len(sent.end_ns)])
-    return sent._replace(end_ns=ends_ns[0]), received._replace(end_ns=ends_ns[1])
+    sent_end_ns, received_end_ns = np.split(end_ns, [len(sent.end_ns)])
+    return sent._replace(end_ns=sent_end_ns), received._replace(end_ns=received_end_ns)
 
 
 def add_message_edges(

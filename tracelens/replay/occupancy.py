@@ -165,12 +165,10 @@ def _find_sender(
     if overlap_ns > MAX_OVERLAP_IN_TURN * (end_ns - begin_ns)[rows].sum():
         return False
     by_request = np.lexsort((begin_ns, request))
-    earlier_service, later_service = by_request[:-1], by_request[1:]
-    is_same_request = (request[earlier_service] == request[later_service]) & (
-        request[later_service] >= 0
-    )
+    row, next_row = by_request[:-1], by_request[1:]
+    is_same_request = (request[row] == request[next_row]) & (request[next_row] >= 0)
     ready_ns = begin_ns.copy()  # when the service before of the same request was over
-    ready_ns[later_service[is_same_request]] = end_ns[earlier_service[is_same_request]]
+    ready_ns[next_row[is_same_request]] = end_ns[row[is_same_request]]
     overlaps = begin_ns[following] < end_ns[previous]
     waits_for_reply = is_same_server & is_reply[previous] & ~is_reply[following] & ~overlaps
     waits_for_reply &= ready_ns[following] < end_ns[previous]

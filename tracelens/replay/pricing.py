@@ -140,7 +140,7 @@ def price_joined_calls(
     op: str,
     cost: CostModel,
     *,
-    least_ns: float,
+    min_saving_ns: float,
     steps: Ints | None = None,
 ) -> JoinedCalls | None:
     """Price joining the calls of a communicator at best; None if that is not known.
@@ -153,7 +153,7 @@ def price_joined_calls(
         communicator: Of the calls.
         op: What they do.
         cost: What such a call takes by its bytes; the line of the replay is used if it has one.
-        least_ns: What it saves of the run at least; None is returned if it is less.
+        min_saving_ns: What it saves of the run at least; None is returned if it is less.
         steps: The steps whose calls are alike, and `cost` is for; None = all.
     """
     graph = replay.build_around(replay.phases.steps)
@@ -167,7 +167,7 @@ def price_joined_calls(
             fix = JoinFix(communicator, op, 0, line_cost, steps)
             joins += _try_joins(replay, graph, calls, fix)
     best_first = sorted(joins, key=lambda join: -join.saved_ns.sum())
-    gains = (join for join in best_first if join.saved_ns.sum() >= least_ns)
+    gains = (join for join in best_first if join.saved_ns.sum() >= min_saving_ns)
     return next((join for join in gains if join.replay.identity.reliable), None)
 
 
@@ -187,8 +187,8 @@ def _try_joins(
     for message_count in sorted(count for count in message_counts if count < calls_per_step):
         message_bytes = int(np.ceil(np.median(step_bytes) / message_count))
         variant = Variant(graph)
-        sizes_bytes = join_calls(variant, fix.cost, calls, message_bytes, steps=steps)
-        messages_per_step = (len(sizes_bytes) - np.count_nonzero(~is_joined)) / len(steps)
+        joined_bytes = join_calls(variant, fix.cost, calls, message_bytes, steps=steps)
+        messages_per_step = (len(joined_bytes) - np.count_nonzero(~is_joined)) / len(steps)
         replayed = replay.replay(variant)
         saved_ns = _attribute_to_steps(replayed.saved_ns, graph, steps)
         yield JoinedCalls(

@@ -73,12 +73,12 @@ def measure_unknown_needs(requests: pl.DataFrame, needs_ns: Ints, timeline: Time
     worker, begin_ns, end_ns = (
         requests[name].to_numpy()[unknown_rows] for name in ("worker", "start_ns", "end_ns")
     )
-    blocked_by_begin, blocked_by_end = (
+    blocked_by_begin_ns, blocked_by_end_ns = (
         timeline.spent_before(IS_BLOCKED, timeline.locate(worker, times_ns))
         for times_ns in (begin_ns, end_ns)
     )
     min_blocked_ns = MIN_SHARE_OF_PULL_BLOCKED * (end_ns - begin_ns)
-    is_computing = blocked_by_end - blocked_by_begin < min_blocked_ns
+    is_computing = blocked_by_end_ns - blocked_by_begin_ns < min_blocked_ns
     return int(is_computing.sum()) / max(len(pull_rows), 1)
 
 
@@ -140,13 +140,12 @@ def _measure_backprop_of_keys(
         begins_ns = worker_steps[worker]["start_ns"].to_numpy()
         step_row = np.searchsorted(begins_ns, sent_ns, "right")
         done_ns = pieces[worker].spent_before(IS_BACKPROP, sent_ns)
-        done_at_begin = pieces[worker].spent_before(IS_BACKPROP, begins_ns)
+        begin_done_ns = pieces[worker].spent_before(IS_BACKPROP, begins_ns)
         is_same_step = np.diff(step_row, prepend=-1) == 0
-        done_before = np.append(0.0, done_ns)[:-1]
-        done_before = np.where(
-            is_same_step, done_before, done_at_begin[np.maximum(step_row - 1, 0)]
-        )
-        for key, ns in zip(pushes["key"].to_list(), (done_ns - done_before).tolist(), strict=True):
+        before_ns = np.append(0.0, done_ns)[:-1]
+        step_done_ns = begin_done_ns[np.maximum(step_row - 1, 0)]
+        before_ns = np.where(is_same_step, before_ns, step_done_ns)
+        for key, ns in zip(pushes["key"].to_list(), (done_ns - before_ns).tolist(), strict=True):
             backprop_ns[key] = backprop_ns.get(key, 0.0) + ns
     has_several = sum(ns > 0 for ns in backprop_ns.values()) > 1
     return backprop_ns if has_several else {}

@@ -78,9 +78,8 @@ def find_queued_cells(calls: Sequence[Calls], timeline: Timeline) -> pl.DataFram
 
 def add_queue_edges(edges: EdgeList, cells: pl.DataFrame, calls: Sequence[Calls]) -> None:
     """Add edges to each queued call's departure from the completion of the call before in its stream."""
-    for group_cells in cells.sort("group", "previous_group").partition_by(
-        "group", "previous_group"
-    ):
+    groups = ("group", "previous_group")
+    for group_cells in cells.sort(groups).partition_by(groups):
         group, previous_group = group_cells["group"][0], group_cells["previous_group"][0]
         completion_ns = calls[previous_group].completion_ns[group_cells["previous_call"].to_numpy()]
         lag_ns = np.maximum(group_cells["begin_ns"].to_numpy() - completion_ns, 0)

@@ -82,11 +82,10 @@ class Requests:
         )
         server_processes = trace.shards.select("process", server=pl.coalesce("shard", "rank"))
         request_rows = sent.select("request", request_row=pl.col("row").cast(pl.Int64))
+        request_rows = request_rows.drop_nulls().unique("request", keep="first")
         services = (
             spans.join(server_processes, on="process", how="inner")
-            .join(
-                request_rows.drop_nulls().unique("request", keep="first"), on="request", how="left"
-            )
+            .join(request_rows, on="request", how="left")
             .with_columns(pl.col("request_row").fill_null(-1), pl.col("op").fill_null(""))
             .sort("server", "start_ns", "end_ns")
         )
@@ -235,8 +234,8 @@ class Requests:
         wait_begins, wait_ends = timeline.blocked_stretches  # positions: of a worker and a time
         worker = timeline.to_workers(wait_ends)
         wait_begin_ns, wait_end_ns = map(timeline.to_times_ns, (wait_begins, wait_ends))
-        others_joined = Sides.join(others)
-        other_ends = timeline.locate(others_joined.worker, others_joined.end_ns)
+        other_sides = Sides.join(others)
+        other_ends = timeline.locate(other_sides.worker, other_sides.end_ns)
         latest_other = _find_latest(np.sort(other_ends), wait_ends)
         is_of_worker = timeline.to_workers(latest_other) == worker
         other_ns = np.where(is_of_worker, timeline.to_times_ns(latest_other), -1)
@@ -388,7 +387,11 @@ class Requests:
                 edges.add(begin_event[earlier] + 1, begin_event[later], reason=reason)
 
     def _add_answers(
-        self, edges: EdgeList, request_events: tuple[Ints, Ints], begin: Ints, event_times_ns: Ints
+        self,
+        edges: EdgeList,
+        request_events: tuple[Ints, Ints],
+        begin_event: Ints,
+        event_times_ns: Ints,
     ) -> None:
         """Add edges to each request's answer from its last service, or else from the request itself."""
         request_event, answer_event = request_events
@@ -402,7 +405,7 @@ class Requests:
         np.maximum.at(last_service, request_row[services], services)
         served_requests = np.flatnonzero(last_service >= 0)
         service = last_service[served_requests]
-        source = begin[service] + (service_end_ns[service] <= answer_ns[served_requests])
+        source = begin_event[service] + (service_end_ns[service] <= answer_ns[served_requests])
         lag_ns = np.maximum(answer_ns[served_requests] - event_times_ns[source], 0)
         ends_and_lags = source, answer_event[served_requests], lag_ns
         is_present = np.ones(len(served_requests), np.bool_)

@@ -110,6 +110,5 @@ class Costs:
         return (
             f"this needs {kind_name} of at least two sizes, one twice the other, in 16 of a kind or "
             f"more; those of this trace ({sizes_bytes.min():,.0f} to {sizes_bytes.max():,.0f} bytes) "
-            "do not tell what is paid "
-            "for a message from what is paid for its bytes."
+            "do not tell what is paid for a message from what is paid for its bytes."
         )

@@ -100,7 +100,7 @@ def write_in_background(variant: Variant, size: str) -> None:
     """Write a number of bytes (a text) on the same links after each step's last collective."""
     written_bytes, graph = parse_size(size), variant.graph
     costs = Costs(graph.edges)
-    paces = [
+    paces = [  # ns per byte of one link, which carries several payloads
         cost.ns_per_byte / transfer("ring", line.ranks)[1]
         for index, cost in costs.models.items()
         if (line := graph.edges.cost_lines[index]).ranks > 1 and line.operation in REDUCTIONS
@@ -112,8 +112,12 @@ def write_in_background(variant: Variant, size: str) -> None:
     departures_of_step: dict[int, list[int]] = {}  # the first one of each communicator
     completions_of_step: dict[int, list[int]] = {}  # the last one
     for calls in graph.calls:
-        first, last = _find_first_and_last(calls, np.arange(calls.count))
-        columns = calls.step[first], calls.departures[first], calls.departures[last] + 1
+        first_call, last_call = _find_first_and_last(calls, np.arange(calls.count))
+        columns = (
+            calls.step[first_call],
+            calls.departures[first_call],
+            calls.departures[last_call] + 1,
+        )
         for step, departure, completion in np.stack(columns, axis=1).tolist():
             departures_of_step.setdefault(step, []).append(departure)
             completions_of_step.setdefault(step, []).append(completion)
@@ -205,9 +209,8 @@ class _Reductions:
             # A thread has one event more than intervals.
             interval = begin_event - 1 - calls.worker
             nbytes = np.maximum(calls.nbytes[part_calls], 1).astype(np.float64)
-            rest_share = (1 - np.cumsum(nbytes) / nbytes.sum())[
-                :, None
-            ]  # of backprop, [call, rank]
+            full_share = np.cumsum(nbytes) / nbytes.sum()
+            rest_share = (1 - full_share)[:, None]  # of backprop, [call, rank]
             # Gradients come in the order of calls; numbers in another order are none of buckets.
             position_steps = np.diff(self.full_positions[part_calls], axis=0, prepend=0)
             is_ordered = (position_steps >= 0).all(axis=0)

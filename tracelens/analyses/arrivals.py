@@ -214,9 +214,9 @@ def _sum_by_rank(grid: CallGrid, has_left: Flags, wait_ns: Ints, transfer_ns: In
     if is_uniform(grid.step) and has_left.all():
         steps_of_ranks = [np.unique(grid.step[:, 0])] * len(grid.ranks)
     else:
-        ranks = zip(grid.step.T, has_left.T, strict=True)
         steps_of_ranks = [
-            np.unique(rank_steps[has_rank_left]) for rank_steps, has_rank_left in ranks
+            np.unique(steps[has_rank_left])
+            for steps, has_rank_left in zip(grid.step.T, has_left.T, strict=True)
         ]
     columns = {
         "rank": grid.ranks,

@@ -143,12 +143,10 @@ def _find_overlaps(bounds_ns: Ints, begins_ns: Ints, ends_ns: Ints) -> tuple[Int
     last_piece = len(bounds_ns) - 2
     first_piece = np.clip(np.searchsorted(bounds_ns, begins_ns, side="right") - 1, 0, last_piece)
     end_piece = np.clip(np.searchsorted(bounds_ns, ends_ns), 1, last_piece + 1)
-    pair_count = np.maximum(end_piece - first_piece, 0)
-    interval = np.repeat(np.arange(len(begins_ns)), pair_count)
-    pieces_after = np.arange(pair_count.sum()) - np.repeat(
-        np.cumsum(pair_count) - pair_count, pair_count
-    )
-    return first_piece[interval] + pieces_after, interval
+    pairs = np.maximum(end_piece - first_piece, 0)  # of each interval
+    interval = np.repeat(np.arange(len(begins_ns)), pairs)
+    first_pair = np.cumsum(pairs) - pairs
+    return first_piece[interval] + np.arange(len(interval)) - first_pair[interval], interval
 
 
 def _sum_shares(path: pl.DataFrame, path_pieces: pl.DataFrame, trace: Trace) -> pl.DataFrame:
@@ -159,7 +157,8 @@ def _sum_shares(path: pl.DataFrame, path_pieces: pl.DataFrame, trace: Trace) -> 
     run_ns, ns = job_ns(trace), pl.col("ns")
     spent_times = path_pieces.select("process", "category", ns=_LENGTH_NS)
     left_out_rows = [
-        (process, UNINSTRUMENTED, -ns) for process, ns in _measure_left_out(trace, path)
+        (process, UNINSTRUMENTED, -left_out_ns)
+        for process, left_out_ns in _measure_left_out(trace, path)
     ]
     sums = (
         pl.concat(

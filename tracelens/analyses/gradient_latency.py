@@ -87,9 +87,7 @@ def run(facts: Facts) -> GradientLatency:
     ranks = facts.trace.workers.select("process", "rank")
     first_ready = pl.col("ready").min().over("process", "step", "of")
     medians = pl.col("ready_ns", *STAGES, "whole_ns").median().round()
-    rank_and_step_of_longest = pl.col("rank", "step").get(
-        pl.col("whole_ns").fill_null(-1).arg_max()
-    )
+    longest = pl.col("whole_ns").fill_null(-1).arg_max()
     chains = (
         _follow_gradients(facts.trace, facts.phases)
         .join(ranks, on="process", how="left", maintain_order="left")
@@ -100,7 +98,7 @@ def run(facts: Facts) -> GradientLatency:
         .group_by("of", "number")
         .agg(
             medians,
-            rank_and_step_of_longest,
+            pl.col("rank", "step").get(longest),
             chains=pl.len(),
             whole_p90_ns=pl.col("whole_ns").quantile(0.9).round(),
         )

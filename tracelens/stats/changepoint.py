@@ -110,17 +110,17 @@ def fit_courses(residuals: Floats, is_inside: Flags, *, scattered: bool = False)
     of the excess lasts for a block of rows or more, what is shorter is noise.
     """
     if scattered:
-        short_runs = _fit_two_levels(residuals, is_inside, shortest=0)
-        if short_runs.stalls:
-            return short_runs
+        short_course = _fit_two_levels(residuals, is_inside, shortest=0)
+        if short_course.stalls:
+            return short_course
     best_course = _prefer_rising(
         residuals, _fit_two_levels(residuals, is_inside), MAX_DEVIATION_RATIO_IF_DRIFTING
     )
     if best_course.pattern != "drifting":
-        several_runs = _fit_two_levels(
+        course_of_several = _fit_two_levels(
             residuals, best_course.is_upper, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL
         )
-        best_course = several_runs if len(several_runs.runs) > 1 else best_course
+        best_course = course_of_several if len(course_of_several.runs) > 1 else best_course
     is_upper = _find_upper_rows(residuals)
     if is_upper.all() or not is_upper.any():
         return best_course

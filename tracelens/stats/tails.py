@@ -67,16 +67,9 @@ def _incomplete_beta(a: Floats, b: Floats, x: Floats, complement: Floats) -> Flo
     with np.errstate(divide="ignore"):  # at an end of the range the factor is exp(-inf)
         prefactor = np.exp(np.asarray(logs, float) + a * np.log(x) + b * np.log(complement))
     is_swapped = x > (a + 1) / (a + b + 2)
-    first_parameter, second_parameter, argument = (
-        np.where(is_swapped, b, a),
-        np.where(is_swapped, a, b),
-        np.where(is_swapped, complement, x),
-    )
-    tail = (
-        prefactor
-        / first_parameter
-        * _continued_fraction(first_parameter, second_parameter, argument)
-    )
+    used_a, used_b = np.where(is_swapped, b, a), np.where(is_swapped, a, b)
+    used_x = np.where(is_swapped, complement, x)
+    tail = prefactor / used_a * _continued_fraction(used_a, used_b, used_x)
     return np.asarray(np.where(is_swapped, 1 - tail, tail))
 
 

@@ -59,7 +59,7 @@ def run(facts: Facts) -> Membership:
     epochs = _divide_into_epochs(presence)
     workers = trace.processes.filter((pl.col("role") == "worker") & (pl.col("world") > 0))
     worlds = workers.sort("incarnation", "first_ns")["world"].unique(maintain_order=True).to_list()
-    has_change = len(worlds) > 1 or epochs["joined"].count() or _regrouped(trace, epochs)
+    has_change = len(worlds) > 1 or epochs["joined"].count() or _has_regrouped(trace, epochs)
     if has_change and not presence.is_empty():
         return Membership(epochs, (_report_change(presence, epochs, worlds),))
     early_end = facts.early_end
@@ -70,7 +70,7 @@ def run(facts: Facts) -> Membership:
     return Membership(epochs, ())
 
 
-def _regrouped(trace: Trace, epochs: pl.DataFrame) -> bool:
+def _has_regrouped(trace: Trace, epochs: pl.DataFrame) -> bool:
     """Return True if ranks formed another communicator once others had left."""
     if epochs.height < 2:
         return False

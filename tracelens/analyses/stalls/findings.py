@@ -93,9 +93,9 @@ def run(facts: Facts) -> Stalls:
         if phase == "data":
             stalls += _report_loading(times, times.own[row], run_ns, facts.replay)
     known_findings = [stall.finding for stall in stalls]
-    price_and_slowdown = price_slowdown(times, run_ns, known_findings, facts.replay, more_work)
-    if price_and_slowdown is not None:
-        finding, slowdown = price_and_slowdown
+    finding_and_slowdown = price_slowdown(times, run_ns, known_findings, facts.replay, more_work)
+    if finding_and_slowdown is not None:
+        finding, slowdown = finding_and_slowdown
         stalls.append(_Stall(finding, slowdown.rows, slowdown.level * times.step_ns))
     return Stalls(tuple(_add_clues(facts, stall) for stall in stalls))
 

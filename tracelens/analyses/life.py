@@ -69,10 +69,10 @@ def sum_shares(life: LifeLedger, failures: list[Failure]) -> LifeShares:
 def _report_restarts(life: LifeLedger, shares: LifeShares) -> Finding:
     """Report that the job was started again, and what that cost."""
     later_start_ups = life.uses.filter((pl.col("use") == "start_up") & (pl.col("attempt") > 1))
-    lost = sum(shares.uses.get(use, 0.0) for use in _OF_RESTARTS)
-    lost += float(later_start_ups["share"].sum())
-    others = [(use, share) for use, share in shares.uses.items() if use != "kept"][:MAX_USES_NAMED]
-    unknown = (
+    lost_share = sum(shares.uses.get(use, 0.0) for use in _OF_RESTARTS)
+    lost_share += float(later_start_ups["share"].sum())
+    lossy_uses = [(use, share) for use, share in shares.uses.items() if use != "kept"]
+    unknown_text = (
         ""
         if shares.is_kept_known
         else " Each attempt numbers its steps from 0: if they resumed from a checkpoint, mark steps "
@@ -84,10 +84,12 @@ def _report_restarts(life: LifeLedger, shares: LifeShares) -> Finding:
             "times": f"{shares.attempts} times",
             "wall": fmt.duration(shares.wall_ns),
             "kept": fmt.percent(shares.goodput),
-            "uses": ", ".join(f"{fmt.percent(share)} {USES[use]}" for use, share in others),
-            "unknown": unknown,
+            "uses": ", ".join(
+                f"{fmt.percent(share)} {USES[use]}" for use, share in lossy_uses[:MAX_USES_NAMED]
+            ),
+            "unknown": unknown_text,
         },
-        category="fault" if lost >= MIN_SHARE_LOST_IF_FAULT else "opportunity",
-        saving=lost,
+        category="fault" if lost_share >= MIN_SHARE_LOST_IF_FAULT else "opportunity",
+        saving=lost_share,
         evidence={"attempts": shares.attempts},
     )

@@ -47,12 +47,12 @@ def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -
 
 def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     """Report the hang of a job that was ended from outside: ranks waited long for a silent one."""
-    ended = {one.rank: one for one in facts.failures if one.is_echo}
+    echoes = {one.rank: one for one in facts.failures if one.is_echo}
     root = _find_silent_root(standstill)
-    if len(ended) < len(facts.failures) or root is None or root.ranks[0] not in ended:
+    if len(echoes) < len(facts.failures) or root is None or root.ranks[0] not in echoes:
         return None
     rank = root.ranks[0]
-    failure = ended[rank]
+    failure = echoes[rank]
     silent_ns = failure.at_ns - _find_last_event(facts.trace, rank)
     if silent_ns < MIN_SILENCE_OF_HANG_NS:
         return None
@@ -146,34 +146,34 @@ def _report_silent_root(
 
 def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> Finding:
     """Report the failure that explains the others."""
-    first, *others = facts.failures
-    process = facts.trace.processes.filter(pl.col("process") == first.process).row(0, named=True)
-    span = next(open_spans.filter(pl.col("process") == first.process).iter_rows(named=True), None)
-    step = _find_last_step(facts.trace, first.process, span)
-    calls = standstill.waiting_for(first.rank)
+    failure, *later_failures = facts.failures
+    process = facts.trace.processes.filter(pl.col("process") == failure.process).row(0, named=True)
+    span = next(open_spans.filter(pl.col("process") == failure.process).iter_rows(named=True), None)
+    step = _find_last_step(facts.trace, failure.process, span)
+    calls = standstill.waiting_for(failure.rank)
     consequences = [describe_blocked(call) for call in calls[:1]]
-    if others:
-        ended = fmt.listing("rank", [one.rank for one in others])
-        causes = fmt.series(list(dict.fromkeys(one.cause for one in others)))
+    if later_failures:
+        ended = fmt.listing("rank", [victim.rank for victim in later_failures])
+        causes = fmt.series(list(dict.fromkeys(victim.cause for victim in later_failures)))
         consequences.append(f"{ended} ended after it ({causes})")
     return Finding.of(
         "crash",
         {
             "who": fmt.capital(name_process(process)),
             "where": describe_location(span, step),
-            "cause": first.text,
+            "cause": failure.text,
             "others": "".join(f"; {text}" for text in consequences),
         },
         **identify(process),
         phase=span["kind"] if span else None,
         steps=None if step is None else (step, step),
-        function=first.user_frame,
+        function=failure.user_frame,
         evidence={
-            "cause": first.cause,
-            "message": first.message,
-            "frames": list(first.frames),
-            "is_out_of_memory": first.is_out_of_memory,
-            "ended_after": {str(one.rank): one.cause for one in others},
+            "cause": failure.cause,
+            "message": failure.message,
+            "frames": list(failure.frames),
+            "is_out_of_memory": failure.is_out_of_memory,
+            "ended_after": {str(victim.rank): victim.cause for victim in later_failures},
         },
     )
 
@@ -245,5 +245,5 @@ def _find_first(standstill: Standstill, cut_off: pl.DataFrame, open_spans: pl.Da
 def _find_last_step(trace: Trace, process: int, span: dict[str, Any] | None) -> int | None:
     if span and span["step"] >= 0:
         return int(span["step"])
-    last = trace.steps.filter(pl.col("process") == process)["step"].max()
-    return last if isinstance(last, int) else None
+    last_step = trace.steps.filter(pl.col("process") == process)["step"].max()
+    return last_step if isinstance(last_step, int) else None

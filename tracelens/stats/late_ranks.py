@@ -48,10 +48,10 @@ class LateRankTest:
         """
         self._step_count += 1
         self._capital += self._step_count**-POWER_OF_STAKES / _SUM_OF_POWERS
-        last = int(np.nanargmax(lags)) if np.isfinite(lags).any() else -1
+        last_rank = int(np.nanargmax(lags)) if np.isfinite(lags).any() else -1
         is_late = np.zeros(len(lags), np.bool_)
-        if last >= 0:
-            is_late[last] = lags[last] >= MIN_LAG_OF_LATE_RANK
+        if last_rank >= 0:
+            is_late[last_rank] = lags[last_rank] >= MIN_LAG_OF_LATE_RANK
         self._capital *= np.where(is_late[:, None], self._gains, self._losses)
         return np.flatnonzero(self.evidence >= 1.0 / MAX_FALSE_ALARMS_OF_RUN).tolist()
 

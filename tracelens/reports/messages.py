@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from tracelens.accounting.life.ledger import USES
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
@@ -70,6 +69,8 @@ def lines_of(report: Report) -> list[tuple[str, str]]:
 
 def describe_life(life: LifeShares) -> str:
     """Return in one line what became of the job's wall time."""
+    from tracelens.accounting.life.ledger import USES  # noqa: PLC0415 - info reads no tables
+
     at_least = "" if life.is_kept_known else "at least "
     kept = f"{at_least}{fmt.percent(life.goodput)} of it in steps that were kept"
     uses = [

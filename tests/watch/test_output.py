@@ -11,7 +11,7 @@ from rich.console import Console
 from support.watch.commanded import Commanded, commanded
 
 from tracelens.cli import main
-from tracelens.schema.life import Ended, Journal
+from tracelens.schema.life import Ended, Exited, Journal
 from tracelens.watch.output import Lines, write_json
 from tracelens.watch.screen import draw
 from tracelens.watch.watcher import Watcher
@@ -83,6 +83,18 @@ def test_an_empty_folder_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert main(["watch", str(tmp_path / "file")]) == 2
+
+
+def test_an_end_in_the_journal_of_record_is_told_once(tmp_path: Path) -> None:
+    """That of a process that ended before the watch saw it."""
+    watcher = Watcher(tmp_path)
+    entry = Exited(1 << 62, rank=5, host="far", pid=7, incarnation=1, code=-9)
+    Journal(tmp_path).append(entry)
+    (news,) = watcher.look()
+    assert (news.kind, news.is_alarm) == ("exited", True)
+    assert news.sentence == "rank 5 (pid 7) was killed by SIGKILL"
+    assert watcher.look() == []
+    watcher.close()
 
 
 @pytest.mark.parametrize("code", [0, 3])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.schema.json_text import dumps
@@ -36,7 +39,8 @@ class AlertCommand:
         """Start what waits, and end what takes too long; return how many commands run."""
         for process, deadline_s in list(self._running):
             if process.poll() is None and time.monotonic() > deadline_s:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # the shell, and what it started
             if process.poll() is not None:
                 self._running.remove((process, deadline_s))
         while self._waiting and len(self._running) < MAX_COMMANDS_AT_ONCE:

@@ -93,14 +93,17 @@ class ExitWatch:
             self._other_descriptors.remove(number)
             os.close(number)
         now_ns = time.time_ns()
-        ended = [one for one in self._watched if self._has_ended(one, ready)]
-        self._watched = [one for one in self._watched if one not in ended]
-        entries = [self._describe(one, now_ns) for one in ended]
+        ended = [watched for watched in self._watched if self._has_ended(watched, ready)]
+        self._watched = [watched for watched in self._watched if watched not in ended]
+        entries = [self._describe(watched, now_ns) for watched in ended]
         return entries, bool(others_ended)
 
     def close(self) -> None:
         """Close all descriptors."""
-        for number in [*self._other_descriptors, *(one.descriptor for one in self._watched)]:
+        for number in [
+            *self._other_descriptors,
+            *(watched.descriptor for watched in self._watched),
+        ]:
             if number >= 0:
                 os.close(number)
         self._watched.clear()

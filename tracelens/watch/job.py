@@ -112,20 +112,26 @@ class LiveJob:
     @property
     def all_processes(self) -> list[JobProcess]:
         """Every process of a rank, also earlier ones of ranks that were restarted, by their begin."""
-        return sorted(self._processes.values(), key=lambda one: one.process.incarnation)
+        return sorted(self._processes.values(), key=lambda member: member.process.incarnation)
 
     @property
     def ranks(self) -> dict[int, JobProcess]:
         """The newest process of each worker rank, by rank."""
         newest = {
-            one.process.rank: one for one in self.all_processes if one.process.role == "worker"
+            member.process.rank: member
+            for member in self.all_processes
+            if member.process.role == "worker"
         }
         return dict(sorted(newest.items()))
 
     @property
     def servers(self) -> dict[int, JobProcess]:
         """The newest process of each parameter server, by rank."""
-        return {one.process.rank: one for one in self.all_processes if one.process.role == "ps"}
+        return {
+            member.process.rank: member
+            for member in self.all_processes
+            if member.process.role == "ps"
+        }
 
     @property
     def world(self) -> int:
@@ -136,7 +142,7 @@ class LiveJob:
     @property
     def is_over(self) -> bool:
         """Whether no process of this job records any more."""
-        return bool(self._processes) and all(one.is_over for one in self._processes.values())
+        return bool(self._processes) and all(member.is_over for member in self._processes.values())
 
     def _list_names(self) -> list[str]:
         try:
@@ -150,19 +156,24 @@ class LiveJob:
         """Open a recording that was not seen before; one that is no good yet is tried again."""
         path = self.folder / name
         try:
-            found = self._read_file(path) if name.endswith(TRACE_SUFFIX) else self._follow(path)
+            job_process = (
+                self._read_file(path) if name.endswith(TRACE_SUFFIX) else self._follow(path)
+            )
         except (TraceLensError, OSError):
             return
         except DAMAGE:
             self._known_names.add(name)
             return
         self._known_names.add(name)
-        if found is None:
+        if job_process is None:
             return
-        if found.process.parent_rank_pid is None and found.identity not in self._processes:
-            self._processes[found.identity] = found
-        elif found.recording is not None:
-            found.recording.close()
+        if (
+            job_process.process.parent_rank_pid is None
+            and job_process.identity not in self._processes
+        ):
+            self._processes[job_process.identity] = job_process
+        elif job_process.recording is not None:
+            job_process.recording.close()
 
     def _follow(self, path: Path) -> JobProcess | None:
         """Open a recording that may grow; None if it is on another host."""

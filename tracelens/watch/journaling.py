@@ -7,6 +7,7 @@ written is left out.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -108,27 +109,26 @@ class CommandJournal:
     def __exit__(self, *_error: object) -> None:
         self._jobs.exits.close()
 
-    def wait_for(self, pid: int, on_look: Callable[[list[Exited]], None] | None = None) -> bool:
+    def wait_for(self, pid: int, on_look: Callable[[list[Exited]], None] | None = None) -> None:
         """Wait until the command has ended, and journal how its processes end meanwhile.
+
+        Return before if the system cannot tell, or if the journal fails.
 
         Args:
             pid: That of the command.
             on_look: Called at each look, with the processes that have ended since the last one.
-
-        Returns:
-            False if the system cannot tell: then nothing was waited for.
         """
         self._pid = pid
-        if not self._jobs.exits.add_other(pid):
-            return False
-        has_ended = False
-        while not has_ended:
-            self._jobs.find_new()
-            ended_processes, has_ended = self._jobs.exits.wait(LOOK_EVERY_S)
-            self._append(ended_processes)
-            if on_look is not None:
-                on_look(ended_processes)
-        return True
+        try:
+            has_ended = not self._jobs.exits.add_other(pid)
+            while not has_ended:
+                self._jobs.find_new()
+                ended_processes, has_ended = self._jobs.exits.wait(LOOK_EVERY_S)
+                self._append(ended_processes)
+                if on_look is not None:
+                    on_look(ended_processes)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the command goes on
+            sys.stderr.write(f"tracelens: the journal has failed and ends ({error!r})\n")
 
     def end(self, code: int) -> None:
         """Journal the end of the command, and of processes that end just after it."""

@@ -30,7 +30,18 @@ class Looks:
 
     def __call__(self, ended_processes: list[Exited]) -> None:
         """Take note of processes that have ended, and look if it is time."""
-        if self._watcher is None or not (ended_processes or time.monotonic() >= self._due_s):
+        if ended_processes or time.monotonic() >= self._due_s:
+            self._look(ended_processes)
+            self._due_s = time.monotonic() + LOOK_EVERY_S
+
+    def close(self) -> None:
+        """Report what is left."""
+        self._look([])
+        if self._watcher is not None:
+            self._show(self._watcher, self._watcher.close())
+
+    def _look(self, ended_processes: list[Exited]) -> None:
+        if self._watcher is None:
             return
         try:
             self._watcher.add_ends(ended_processes)
@@ -38,9 +49,3 @@ class Looks:
         except Exception as error:  # noqa: BLE001 - whatever it is, the command goes on
             sys.stderr.write(f"tracelens: the watch has failed and ends ({error!r})\n")
             self._watcher = None
-        self._due_s = time.monotonic() + LOOK_EVERY_S
-
-    def close(self) -> None:
-        """Report what is left."""
-        if self._watcher is not None:
-            self._show(self._watcher, [*self._watcher.look(), *self._watcher.close()])

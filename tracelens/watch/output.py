@@ -38,7 +38,7 @@ def output_for(stream: TextIO, *, as_json: bool) -> Iterator[Callable[[Watcher, 
 
 def write_json(stream: TextIO, watcher: Watcher, news: list[News]) -> None:
     """Write what is new and where the job stands, an object a line."""
-    rows = [{"kind": one.kind, "sentence": one.sentence, **one.facts} for one in news]
+    rows = [{"kind": item.kind, "sentence": item.sentence, **item.facts} for item in news]
     if watcher.status is not None and watcher.status.ranks:
         facts: dict[str, Any] = asdict(watcher.status)
         status = {"kind": "status", "step": watcher.status.step, **facts}
@@ -57,8 +57,8 @@ class Lines:
 
     def __call__(self, watcher: Watcher, news: list[News]) -> None:
         """Write what is new."""
-        for one in news:
-            self._write(one.sentence)
+        for item in news:
+            self._write(item.sentence)
         change = _find_change(watcher)
         if change is not None and change != self._last_change:
             self._last_change = change
@@ -80,7 +80,7 @@ def _find_change(watcher: Watcher) -> tuple[tuple[int, ...], str] | None:
     status = watcher.status
     if status is None or status.steps_per_s is None or watcher.stall is not None:
         return None
-    running_pids = tuple(one.pid for one in status.ranks if not one.is_over)
+    running_pids = tuple(item.pid for item in status.ranks if not item.is_over)
     if not running_pids:
         return None
     if status.usual_steps_per_s is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,6 +17,7 @@ __all__ = [
     "START",
     "STEP",
     "PauseLimits",
+    "SeenPauses",
     "pause_of",
     "pause_of_stack",
 ]
@@ -38,8 +39,10 @@ MIN_STALL_NS: Final = 5 * S  # ns: a shorter pause is never a stall [chosen]
 STEPS_PER_STALL: Final = 10  # times the usual step: a stall is longer [chosen]
 # times the longest pause of the same kind so far: a stall is longer [chosen]
 LONGEST_PAUSES_PER_STALL: Final = 2
-# ns: a pause of a kind that was never seen before is a stall only if it is longer than this [chosen]
-UNSEEN_LIMITS_NS: Final[Mapping[str, int]] = {
+# pauses: so many show how long those of a kind take [chosen]
+MIN_PAUSES_TO_KNOW: Final = 5
+# ns: before that a pause of a kind is a stall only if it is longer than this [chosen]
+UNKNOWN_LIMITS_NS: Final[Mapping[str, int]] = {
     START: 300 * S,
     "checkpoint": 300 * S,
     "evaluation": 300 * S,
@@ -73,16 +76,37 @@ def pause_of_stack(frames: Iterable[str]) -> str | None:
     return None
 
 
+class SeenPauses(NamedTuple):
+    """How many pauses of a kind have ended, and how long the longest took."""
+
+    ended_count: int = 0
+    longest_ns: int = 0
+
+    def with_pauses(self, count: int, longest_ns: int) -> SeenPauses:
+        """Return these and more pauses."""
+        return SeenPauses(self.ended_count + count, max(self.longest_ns, longest_ns))
+
+
 class PauseLimits:
     """How long each kind of pause may last before it is a stall, from those that were seen."""
 
     def __init__(self) -> None:
-        self._longest_ns: dict[str, int] = {}
+        self._seen: dict[str, SeenPauses] = {}
+        self._last_end_ns: dict[str, int] = {}
 
-    def learn(self, pauses_ns: Iterable[tuple[str, int]]) -> None:
-        """Take note of pauses that were no stall: kind and length."""
-        for kind, length_ns in pauses_ns:
-            self._longest_ns[kind] = max(self._longest_ns.get(kind, 0), length_ns)
+    def learn(self, kind: str, begin_ns: int, end_ns: int) -> None:
+        """Take note of a pause that was no stall; those of several ranks at one time count once."""
+        is_another = begin_ns >= self._last_end_ns.get(kind, 0)
+        seen = self._seen.get(kind, SeenPauses())
+        self._seen[kind] = seen.with_pauses(int(is_another), end_ns - begin_ns)
+        self._last_end_ns[kind] = max(end_ns, self._last_end_ns.get(kind, 0))
+
+    def learn_spans(self, kind: str, spans: SeenPauses) -> None:
+        """Take note of the pauses that a rank has marked by spans so far."""
+        count, longest_ns = self._seen.get(kind, SeenPauses())
+        self._seen[kind] = SeenPauses(
+            max(count, spans.ended_count), max(longest_ns, spans.longest_ns)
+        )
 
     def limit_ns(self, kind: str, usual_step_ns: int) -> int:
         """Return the length from which on a pause of this kind is a stall, ns.
@@ -91,9 +115,11 @@ class PauseLimits:
             kind: One of `PAUSES_BY_SPAN`, or a constant of this module.
             usual_step_ns: The median step; 0 before there is one.
         """
-        longest_ns = self._longest_ns.get(kind)
-        usual_ns = max(MIN_STALL_NS, STEPS_PER_STALL * usual_step_ns)
-        if longest_ns is None:
-            return max(usual_ns, UNSEEN_LIMITS_NS.get(kind, 0))
-        unseen_ns = UNSEEN_LIMITS_NS[START] if kind == START else 0
-        return max(usual_ns, LONGEST_PAUSES_PER_STALL * longest_ns, unseen_ns)
+        seen = self._seen.get(kind, SeenPauses())
+        is_known = seen.ended_count >= MIN_PAUSES_TO_KNOW and kind != START
+        return max(
+            MIN_STALL_NS,
+            STEPS_PER_STALL * usual_step_ns,
+            LONGEST_PAUSES_PER_STALL * seen.longest_ns,
+            0 if is_known else UNKNOWN_LIMITS_NS.get(kind, 0),
+        )

@@ -13,7 +13,7 @@ from tracelens.conversion.definitions import NO_INDEX
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.schema.record import NO_SEQ
 from tracelens.schema.vocabulary import POINT_TO_POINT
-from tracelens.watch.pauses import BETWEEN_STEPS, START, STEP, pause_of
+from tracelens.watch.pauses import BETWEEN_STEPS, START, STEP, SeenPauses, pause_of
 from tracelens.watch.segments import LiveSegments
 from tracelens.watch.side import LiveSide
 
@@ -117,7 +117,7 @@ class LiveRecording:
 
     `progress_ns` is when its training thread last began or ended a span, or a collective of it began or
     ended; 0 before the first. `exception` is the last span that an exception closed.
-    `longest_pauses_ns` has the longest span of each kind of pause (`pauses.py`).
+    `pauses` has the spans of each kind of pause (`pauses.py`).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -138,7 +138,7 @@ class LiveRecording:
         }
         self.progress_ns = 0
         self.exception: OpenSpan | None = None
-        self.longest_pauses_ns: dict[str, int] = {}
+        self.pauses: dict[str, SeenPauses] = {}
 
     @property
     def process(self) -> Process:
@@ -270,16 +270,15 @@ class LiveRecording:
                 self.work[definition.name].append((int(record["start_ns"]), amount))
 
     def _put_pauses(self, records: Records, end_ns: Ints) -> None:
-        """Keep the longest span of each kind of pause."""
+        """Count the spans of each kind of pause, and keep the length of the longest."""
+        lengths_ns = end_ns - records["start_ns"]
         for definition_id in np.unique(records["definition"]).tolist():
             definition = self._side.definition_of(definition_id)
             pause = None if definition is None else pause_of(definition)
             if pause is not None:
-                is_chosen = records["definition"] == definition_id
-                longest_ns = int((end_ns - records["start_ns"])[is_chosen].max())
-                self.longest_pauses_ns[pause] = max(
-                    self.longest_pauses_ns.get(pause, 0), longest_ns
-                )
+                chosen_ns = lengths_ns[records["definition"] == definition_id]
+                seen = self.pauses.get(pause, SeenPauses())
+                self.pauses[pause] = seen.with_pauses(len(chosen_ns), int(chosen_ns.max()))
 
     def _put_calls(self, records: Records, rows: Int32s, *, is_open: bool) -> None:
         """Put the last collectives of each communicator into its log."""

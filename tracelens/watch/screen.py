@@ -37,11 +37,11 @@ def drawing(stream: TextIO) -> Iterator[Callable[[Watcher, list[News]], None]]:
     with Live(console=console, auto_refresh=False) as live:
 
         def show(watcher: Watcher, news: list[News]) -> None:
-            for one in news:
-                style = "bold red" if one.kind in {"stalled", "gone"} and one.is_alarm else ""
-                style = "bold red" if one.kind == "stalled" else style
+            for item in news:
+                style = "bold red" if item.kind in {"stalled", "exited"} and item.is_alarm else ""
+                style = "bold red" if item.kind == "stalled" else style
                 moment = time.strftime("%H:%M:%S")
-                lines.extend(Text(f"{moment} {line}", style) for line in one.sentence.splitlines())
+                lines.extend(Text(f"{moment} {line}", style) for line in item.sentence.splitlines())
             live.update(draw(watcher, list(lines)), refresh=True)
 
         yield show
@@ -63,9 +63,11 @@ def _draw_ranks(watcher: Watcher, status: JobStatus) -> Table:
     for name in ("communicator", "last completed", "open"):
         table.add_column(name)
     culprits = () if watcher.stall is None else watcher.stall.culprits
-    for one in _choose_ranks(status, culprits):
-        style = "red" if one.rank in culprits else "dim" if one.is_over else ""
-        table.add_row(*_describe_rank(one, status.at_ns), *_describe_calls(one), style=style)
+    for rank_status in _choose_ranks(status, culprits):
+        style = "red" if rank_status.rank in culprits else "dim" if rank_status.is_over else ""
+        table.add_row(
+            *_describe_rank(rank_status, status.at_ns), *_describe_calls(rank_status), style=style
+        )
     return table
 
 
@@ -73,28 +75,38 @@ def _choose_ranks(status: JobStatus, culprits: tuple[int, ...]) -> list[RankStat
     """Return the ranks of the table: all, or of many the culprits, those that ended and the latest."""
     ranks = sorted(
         status.ranks,
-        key=lambda one: (one.rank not in culprits, not one.is_over, -(one.delay_ns or 0.0)),
+        key=lambda rank_status: (
+            rank_status.rank not in culprits,
+            not rank_status.is_over,
+            -(rank_status.delay_ns or 0.0),
+        ),
     )
-    return sorted(ranks[:MAX_RANKS_SHOWN], key=lambda one: one.rank)
+    return sorted(ranks[:MAX_RANKS_SHOWN], key=lambda rank_status: rank_status.rank)
 
 
-def _describe_rank(one: RankStatus, now_ns: int) -> list[str]:
-    since = "" if one.span_since_ns is None else fmt.duration(max(now_ns - one.span_since_ns, 0))
+def _describe_rank(rank_status: RankStatus, now_ns: int) -> list[str]:
+    since_text = (
+        ""
+        if rank_status.span_since_ns is None
+        else fmt.duration(max(now_ns - rank_status.span_since_ns, 0))
+    )
     return [
-        str(one.rank),
-        "ended" if one.is_over else one.state or f"on {clean(one.host)}",
-        "" if one.step is None else str(one.step),
-        "" if one.steps_per_s is None else f"{one.steps_per_s:.3g}",
-        "" if one.delay_ns is None or one.delay_ns <= 0 else fmt.duration(one.delay_ns),
-        "" if one.span is None else clean(one.span[1]),
-        since,
+        str(rank_status.rank),
+        "ended" if rank_status.is_over else rank_status.state or f"on {clean(rank_status.host)}",
+        "" if rank_status.step is None else str(rank_status.step),
+        "" if rank_status.steps_per_s is None else f"{rank_status.steps_per_s:.3g}",
+        ""
+        if rank_status.delay_ns is None or rank_status.delay_ns <= 0
+        else fmt.duration(rank_status.delay_ns),
+        "" if rank_status.span is None else clean(rank_status.span[1]),
+        since_text,
     ]
 
 
-def _describe_calls(one: RankStatus) -> list[str]:
+def _describe_calls(rank_status: RankStatus) -> list[str]:
     """Return name, last completed and open call of each communicator, a line each in three cells."""
     names, completed, entered = [], [], []
-    for group in one.communicators:
+    for group in rank_status.communicators:
         names.append(clean(group.name))
         completed.append("" if group.completed is None else "{} {}".format(*group.completed))
         is_open = group.entered is not None and group.entered != group.completed

@@ -140,20 +140,20 @@ class LiveSegments:
         Args:
             find_spans: Returns True for each definition number that is one of spans: only these end.
         """
-        parts: list[_Part] = []
+        news_parts: list[_Part] = []
         for number, reader in sorted(self._readers.items()):
-            parts.append(reader.read(find_spans, is_closed=number < self._current))
+            news_parts.append(reader.read(find_spans, is_closed=number < self._current))
             self._close_if_done(reader)
         while (following := self._find_next()) is not None:
             current = self._readers.get(self._current)
             if current is not None and not current.is_full:
-                parts.append(current.read(find_spans, is_closed=True))
+                news_parts.append(current.read(find_spans, is_closed=True))
             self._current, previous = following.number, current
             self._readers[following.number] = following
-            parts.append(following.read(find_spans, is_closed=False))
+            news_parts.append(following.read(find_spans, is_closed=False))
             if previous is not None:
                 self._close_if_done(previous)
-        return _split(parts)
+        return _split_news(news_parts)
 
     def _close_if_done(self, reader: _SegmentReader) -> None:
         if reader.number < self._current and reader.is_full and not len(reader.waiting_slots):
@@ -199,11 +199,11 @@ def _is_in_use(reader: _SegmentReader) -> bool:
     return bool(slots["definition"].any())
 
 
-def _split(parts: list[_Part]) -> NewRecords:
+def _split_news(news_parts: list[_Part]) -> NewRecords:
     """Divide records into those that ended, those that are open, and those that were taken back."""
-    records = join([part.records for part in parts])
-    origins = np.concatenate([np.empty(0, np.int64), *(part.origins for part in parts)])
-    is_open = np.concatenate([np.empty(0, np.bool_), *(part.is_open for part in parts)])
+    records = join([part.records for part in news_parts])
+    origins = np.concatenate([np.empty(0, np.int64), *(part.origins for part in news_parts)])
+    is_open = np.concatenate([np.empty(0, np.bool_), *(part.is_open for part in news_parts)])
     is_dropped = records["definition"] == 0
     is_ended = ~is_dropped & ~is_open
     return NewRecords(

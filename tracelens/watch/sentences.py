@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.model import fmt
 from tracelens.model.inert import clean
+from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,34 +33,36 @@ __all__ = [
 _PYTHON_FRAMES_SHOWN: Final = 3  # frames: the innermost ones of Python are shown [policy]
 
 
-def describe_begin(begun: Sequence[JobProcess], world: int, *, restarted: bool) -> str:
+def describe_begin(begun_processes: Sequence[JobProcess], world: int, *, restarted: bool) -> str:
     """Report which processes have begun to record."""
-    ranks = sorted(one.process.rank for one in begun if one.process.role == "worker")
-    servers = len(begun) - len(ranks)
+    ranks = sorted(
+        member.process.rank for member in begun_processes if member.process.role == "worker"
+    )
+    servers = len(begun_processes) - len(ranks)
     name = fmt.listing("rank", ranks) if ranks else fmt.count(servers, "parameter server")
     again = " again" if restarted else ""
-    verb = "records" if len(begun) == 1 else "record"
+    verb = "records" if len(begun_processes) == 1 else "record"
     return f"{name} of {world} {verb}{again}"
 
 
 def describe_status(status: JobStatus) -> str:
     """Describe where a job stands in one line."""
-    running = [one for one in status.ranks if not one.is_over]
-    parts = [f"{len(running)} of {fmt.count(status.world, 'rank')}"]
+    running = [member for member in status.ranks if not member.is_over]
+    phrases = [f"{len(running)} of {fmt.count(status.world, 'rank')}"]
     if status.step is not None:
-        parts.append(f"step {status.step}")
+        phrases.append(f"step {status.step}")
     if status.steps_per_s is not None:
         usual = status.usual_steps_per_s
         usual_text = f" (usual {usual[0]:.3g} to {usual[1]:.3g})" if usual else ""
-        parts.append(f"{status.steps_per_s:.3g} steps/s{usual_text}")
+        phrases.append(f"{status.steps_per_s:.3g} steps/s{usual_text}")
     if status.samples_per_s is not None:
-        parts.append(f"{status.samples_per_s:,.0f} samples/s")
+        phrases.append(f"{status.samples_per_s:,.0f} samples/s")
     if status.tokens_per_s is not None:
-        parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
+        phrases.append(f"{status.tokens_per_s:,.0f} tokens/s")
     latest = status.latest
     if latest is not None and latest.delay_ns is not None and latest.delay_ns > 0:
-        parts.append(f"rank {latest.rank} enters last, by {fmt.duration(latest.delay_ns)}")
-    return ", ".join(parts)
+        phrases.append(f"rank {latest.rank} enters last, by {fmt.duration(latest.delay_ns)}")
+    return ", ".join(phrases)
 
 
 def describe_stall(
@@ -73,19 +76,36 @@ def describe_stall(
     where = _describe_call(entry)
     if not stall.culprits:
         all_ranks = fmt.listing("rank", stall.waiting)
-        return f"STALLED for {length}: {all_ranks} are all in {where}, which does not complete"
+        others = fmt.listing("rank", sorted(set(other_hosts) - set(ranks))) if other_hosts else ""
+        hidden = f"; {others} on other hosts are not seen here" if others else ""
+        return f"STALLED for {length}: {all_ranks} are in {where}, which does not complete{hidden}"
     name = fmt.listing("rank", stall.culprits)
     details = [_describe_culprit(rank, stall, entry, ranks, other_hosts) for rank in stall.culprits]
     if not stall.waiting:
         return f"STALLED for {length}: {name} made no progress; {'; '.join(details)}"
     waiting = [rank for rank in stall.waiting if rank not in stall.culprits]
-    if not waiting or stall.reason == "wait for each other":
+    if stall.reason == "made different calls":
+        details = _list_calls(stall, ranks)
+    if not waiting or stall.reason in {"wait for each other", "made different calls"}:
         return f"STALLED for {length}: {name} wait for each other; {'; '.join(details)}"
     verb = "waits" if len(waiting) == 1 else "wait"
     return (
         f"STALLED for {length}: {fmt.listing('rank', waiting)} {verb} in {where} for {name}; "
         f"{'; '.join(details)}"
     )
+
+
+def _list_calls(stall: Stall, ranks: Mapping[int, JobProcess]) -> list[str]:
+    """Describe the call that each culprit made under one number, where it is known."""
+    calls = []
+    for rank in stall.culprits:
+        recording = ranks[rank].recording if rank in ranks else None
+        if recording is not None and stall.call is not None:
+            log = recording.call_logs.get(stall.call.communicator)
+            call = None if log is None else log.calls.get(stall.call.seq)
+            if call is not None:
+                calls.append(f"rank {rank} made {COLLECTIVES[call.op]} {call.seq}")
+    return calls
 
 
 def _describe_call(entry: Stalled) -> str:
@@ -103,27 +123,27 @@ def _describe_culprit(
     other_hosts: Mapping[int, str],
 ) -> str:
     """Describe what a rank that others wait for is doing."""
-    one = ranks.get(rank)
-    if one is None:
+    member = ranks.get(rank)
+    if member is None:
         host = other_hosts.get(rank)
         place = "was never seen here" if host is None else f"records on host {clean(host)}"
         return f"rank {rank} {place}"
-    if stall.reason in {"has ended its recording", "has died"} and one.is_over:
+    if stall.reason in {"has ended its recording", "has died"} and member.is_over:
         return f"rank {rank} {stall.reason}"
     children = [
         f"its{label.removeprefix(str(rank))} is {state}"
         for label, state in entry.states.items()
         if label.startswith(f"{rank} child")
     ]
-    span = None if one.recording is None else one.recording.innermost
-    parts = [f"rank {rank} is {one.state or 'not on this host'}"]
+    span = None if member.recording is None else member.recording.innermost
+    phrases = [f"rank {rank} is {member.state or 'not on this host'}"]
     if span is not None:
-        since_ns = entry.at_ns - one.to_wall_ns(span.start_ns)
-        parts.append(f"in {_describe_span(span)} since {fmt.duration(since_ns)}")
+        since_ns = entry.at_ns - member.to_wall_ns(span.start_ns)
+        phrases.append(f"in {_describe_span(span)} since {fmt.duration(since_ns)}")
     if stall.reason == "made another call":
         other = "another call" if stall.other_op is None else f"{stall.other_op} {entry.seq}"
-        parts.append(f"made {other} instead")
-    return ", ".join([*parts, *children])
+        phrases.append(f"made {other} instead")
+    return ", ".join([*phrases, *children])
 
 
 def describe_stacks(entry: Stalled) -> str:
@@ -140,7 +160,9 @@ def describe_stacks(entry: Stalled) -> str:
 def _choose_frames(frames: Sequence[str]) -> list[str]:
     """Return the innermost frame that has a name, and the innermost ones of Python."""
     named_frames = [frame for frame in frames if not frame.startswith("0x")]
-    python_frames = [frame for frame in named_frames if ".py:" in frame]
+    python_frames = [
+        frame for frame in named_frames if ".py:" in frame and "(tracelens_instrument/" not in frame
+    ]
     chosen_frames = [*named_frames[:1], *python_frames[:_PYTHON_FRAMES_SHOWN]]
     return list(dict.fromkeys(chosen_frames))
 
@@ -174,15 +196,15 @@ def describe_late_rank(change: LateRank) -> str:
     )
 
 
-def describe_end(entry: Exited, one: JobProcess | None) -> str:
+def describe_end(entry: Exited, member: JobProcess | None) -> str:
     """Describe how a process ended."""
     name = f"{'rank' if entry.role == 'worker' else 'parameter server'} {entry.rank}"
-    how = _describe_code(entry.code)
+    ending = _describe_code(entry.code)
     if entry.is_out_of_memory:
-        how += ", for want of memory"
-    recording = None if one is None else one.recording
+        ending += ", for want of memory"
+    recording = None if member is None else member.recording
     where = "" if recording is None or entry.code == 0 else _describe_last_span(recording, entry)
-    return f"{name} (pid {entry.pid}) {how}{where}"
+    return f"{name} (pid {entry.pid}) {ending}{where}"
 
 
 def _describe_last_span(recording: LiveRecording, entry: Exited) -> str:

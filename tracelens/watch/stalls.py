@@ -80,24 +80,25 @@ class StallDetector:
         self._learn(ranks, now_ns)
         if self.stall is not None and not self._is_resumed(self.stall, ranks):
             return self.stall
-        self.stall = self._find(ranks, now_ns)
+        hidden_ranks = set(job.other_hosts) - set(ranks)
+        self.stall = self._find(ranks, hidden_ranks, now_ns)
         return self.stall
 
     def excuse(self, stall: Stall, ranks: Mapping[int, JobProcess], pause: str) -> None:
         """Judge those who stand still by another kind of pause, until they make progress."""
         for rank in stall.culprits:
             if rank in ranks:
-                one = ranks[rank]
-                self._excuses[one.identity] = (one.progress_wall_ns, pause)
+                member = ranks[rank]
+                self._excuses[member.identity] = (member.progress_wall_ns, pause)
         self.stall = None
 
     def usual_step_ns(self, ranks: Mapping[int, JobProcess]) -> int:
         """Return the median step of all ranks, ns; 0 before there is one."""
         steps = [
             step.end_ns - step.start_ns
-            for one in ranks.values()
-            if one.recording is not None
-            for step in one.recording.steps
+            for member in ranks.values()
+            if member.recording is not None
+            for step in member.recording.steps
         ]
         return int(np.median(steps)) if steps else 0
 
@@ -106,48 +107,59 @@ class StallDetector:
         idle_since_ns = dict.fromkeys(stall.waiting, stall.found_ns)
         idle_since_ns |= dict.fromkeys(stall.culprits, stall.since_ns)
         for rank, ns in idle_since_ns.items():
-            one = ranks.get(rank)
-            if one is not None and one.progress_wall_ns > ns:
+            member = ranks.get(rank)
+            if member is not None and member.progress_wall_ns > ns:
                 return True
-        return all(one.is_over for one in ranks.values())
+        return all(member.is_over for member in ranks.values())
 
     def _learn(self, ranks: Mapping[int, JobProcess], now_ns: int) -> None:
         """Learn from spans how long pauses take, and from times without progress that have ended."""
-        pauses_ns: list[tuple[str, int]] = []
-        for one in ranks.values():
-            if one.recording is None:
+        for member in ranks.values():
+            if member.recording is None:
                 continue
-            pauses_ns += one.recording.longest_pauses_ns.items()
-            if one.step_count < STEPS_OF_START:
-                self._starting.add(one.identity)
-            elif one.identity in self._starting:  # a watch that began later cannot tell how long
-                self._starting.remove(one.identity)
-                pauses_ns.append((START, max(now_ns - one.process.incarnation, 0)))
-            progress_ns = one.progress_wall_ns
-            idle_since_ns, pause = self._idle.get(one.identity, (progress_ns, ""))
-            length_ns = progress_ns - idle_since_ns
-            if pause and length_ns > MIN_PAUSE_TO_LEARN_NS:
-                pauses_ns.append((pause, length_ns))
-            is_waiting = any(span.op is not None for span in one.recording.open_spans)
-            is_free = one.state not in {"stopped", "gone", "zombie"} and not is_waiting
-            self._idle[one.identity] = (progress_ns, self._pause_of(one) if is_free else "")
-        self.limits.learn(pauses_ns)
+            for kind, spans in member.recording.pauses.items():
+                self.limits.learn_spans(kind, spans)
+            if member.step_count < STEPS_OF_START:
+                self._starting.add(member.identity)
+            elif member.identity in self._starting:  # a watch that began later cannot tell how long
+                self._starting.remove(member.identity)
+                self.limits.learn(START, min(member.process.incarnation, now_ns), now_ns)
+            progress_ns = member.progress_wall_ns
+            idle_since_ns, kind = self._idle.get(member.identity, (progress_ns, ""))
+            if kind and progress_ns - idle_since_ns > MIN_PAUSE_TO_LEARN_NS:
+                self.limits.learn(kind, idle_since_ns, progress_ns)
+            is_waiting = any(span.op is not None for span in member.recording.open_spans)
+            is_free = member.state not in {"stopped", "gone", "zombie"} and not is_waiting
+            self._idle[member.identity] = (progress_ns, self._pause_of(member) if is_free else "")
 
-    def _find(self, ranks: Mapping[int, JobProcess], now_ns: int) -> Stall | None:
-        """Return the stall with most victims; None while all that stands still may be a pause."""
+    def _find(
+        self, ranks: Mapping[int, JobProcess], hidden_ranks: set[int], now_ns: int
+    ) -> Stall | None:
+        """Return the stall with most victims; None while all that stands still may be a pause.
+
+        Args:
+            ranks: The processes of this job.
+            hidden_ranks: Ranks on other hosts, whose calls are not seen here: none is accused.
+            now_ns: Wall time.
+        """
         if not _may_stand_still(ranks, now_ns):
             return None
         grids = _gather_calls(ranks)
         members = {
             uid: log.group.ranks
-            for one in ranks.values()
-            if one.recording is not None
-            for uid, log in one.recording.call_logs.items()
+            for member in ranks.values()
+            if member.recording is not None
+            for uid, log in member.recording.call_logs.items()
         }
         calls = [
             call
             for uid, grid in grids.items()
-            for call in find_open_calls(grid, members[uid], None, EQUAL_BYTES)
+            for call in find_open_calls(
+                grid,
+                members[uid],
+                frozenset(members[uid]) - hidden_ranks if hidden_ranks else None,
+                EQUAL_BYTES,
+            )
         ]
         calls += pair_open_messages(_gather_messages(ranks))
         counts: Counter[int] = Counter()
@@ -155,9 +167,9 @@ class StallDetector:
             counts.update(find_last_numbers(grid))
         names = {
             uid: log.group.name
-            for one in ranks.values()
-            if one.recording is not None
-            for uid, log in one.recording.call_logs.items()
+            for member in ranks.values()
+            if member.recording is not None
+            for uid, log in member.recording.call_logs.items()
         }
         for root in find_roots(calls, counts):
             stall = self._judge_root(root, ranks, names, now_ns)
@@ -180,7 +192,7 @@ class StallDetector:
         entered_ns = {call: _entered_ns(call, ranks) for call in calls}
         call = min(calls, key=lambda call: entered_ns[call])
         call = replace(call, op=_find_op(call, call.inside, ranks) or call.op)
-        progress_ns = [one.progress_wall_ns for one in culprits.values()]
+        progress_ns = [member.progress_wall_ns for member in culprits.values()]
         since_ns = max(progress_ns, default=min(entered_ns.values()))
         reason = _explain(root, culprits.values())
         pause, limit_ns = self._limit(culprits.values(), ranks)
@@ -211,12 +223,12 @@ class StallDetector:
 
         If the ranks are in a call that all have entered, nobody is the culprit.
         """
-        running = {rank: one for rank, one in ranks.items() if not one.is_over}
+        running = {rank: member for rank, member in ranks.items() if not member.is_over}
         if not running:
             return None
-        since_ns = max(one.progress_wall_ns for one in running.values())
+        since_ns = max(member.progress_wall_ns for member in running.values())
         pause, limit_ns = self._limit(running.values(), ranks)
-        is_stopped = all(one.state == "stopped" for one in running.values())
+        is_stopped = all(member.state == "stopped" for member in running.values())
         limit_ns = MIN_STALL_NS if is_stopped else limit_ns
         if now_ns - since_ns <= limit_ns:
             return None
@@ -235,25 +247,25 @@ class StallDetector:
             reason="is stopped" if is_stopped else "",
         )
 
-    def _pause_of(self, one: JobProcess) -> str:
+    def _pause_of(self, member: JobProcess) -> str:
         """Return the kind of pause that a rank makes, by its spans or by its excuse."""
-        progress_ns, pause = self._excuses.get(one.identity, (0, ""))
-        if pause and progress_ns == one.progress_wall_ns:
+        progress_ns, pause = self._excuses.get(member.identity, (0, ""))
+        if pause and progress_ns == member.progress_wall_ns:
             return pause
-        return START if one.recording is None else one.recording.pause
+        return START if member.recording is None else member.recording.pause
 
     def _limit(
         self, culprits: Iterable[JobProcess], ranks: Mapping[int, JobProcess]
     ) -> tuple[str, int]:
         """Return the kind of pause that lasts longest of those the culprits make, and its limit, ns."""
         usual_step_ns = self.usual_step_ns(ranks)
-        if any(one.is_complete for one in ranks.values()):
+        if any(member.is_complete for member in ranks.values()):
             pauses = {END}
         else:
-            has_started = any(one.step_count >= STEPS_OF_START for one in ranks.values())
-            pauses = {self._pause_of(one) for one in culprits if one.recording is not None} or {
-                STEP if has_started else START
-            }
+            has_started = any(member.step_count >= STEPS_OF_START for member in ranks.values())
+            pauses = {
+                self._pause_of(member) for member in culprits if member.recording is not None
+            } or {STEP if has_started else START}
         limits_ns = {pause: self.limits.limit_ns(pause, usual_step_ns) for pause in pauses}
         pause = max(limits_ns, key=lambda pause: limits_ns[pause])
         return pause, limits_ns[pause]
@@ -262,31 +274,32 @@ class StallDetector:
 def _may_stand_still(ranks: Mapping[int, JobProcess], now_ns: int) -> bool:
     """Return True if a rank has made no progress for the shortest time that a stall takes."""
     return any(
-        not one.is_over and now_ns - one.progress_wall_ns > MIN_STALL_NS for one in ranks.values()
+        not member.is_over and now_ns - member.progress_wall_ns > MIN_STALL_NS
+        for member in ranks.values()
     )
 
 
 def _explain(root: Root, culprits: Iterable[JobProcess]) -> str:
     """Return the reason, as a predicate, for which a root will not go on; empty where it may."""
-    states = [one.state for one in culprits if not one.is_complete]
+    states = [member.state for member in culprits if not member.is_complete]
     if states and all(state == "stopped" for state in states):
         return "is stopped"
-    if any(one.is_complete for one in culprits):
+    if any(member.is_complete for member in culprits):
         return "has ended its recording"
     if states and all(state in {"gone", "zombie"} for state in states):
         return "has died"
     if root.is_strayed:
-        return "made another call"
+        return "made another call" if len(root.ranks) == 1 else "made different calls"
     return "wait for each other" if len(root.ranks) > 1 else ""
 
 
 def _find_op(call: OpenCall, members: Iterable[int], ranks: Mapping[int, JobProcess]) -> str | None:
     """Return the operation that the first of some ranks made under the number of a call."""
     for rank in members:
-        one = ranks.get(rank)
+        member = ranks.get(rank)
         log = None
-        if one is not None and one.recording is not None:
-            log = one.recording.call_logs.get(call.communicator)
+        if member is not None and member.recording is not None:
+            log = member.recording.call_logs.get(call.communicator)
         if log is not None and call.seq in log.calls:
             return COLLECTIVES[log.calls[call.seq].op]
     return None
@@ -296,12 +309,12 @@ def _entered_ns(call: OpenCall, ranks: Mapping[int, JobProcess]) -> int:
     """Return the time at which the first of the ranks inside entered a call, wall time in ns."""
     times_ns = []
     for rank in call.inside:
-        one = ranks[rank]
-        assert one.recording is not None
-        log = one.recording.call_logs.get(call.communicator)
+        member = ranks[rank]
+        assert member.recording is not None
+        log = member.recording.call_logs.get(call.communicator)
         entry = None if log is None else log.calls.get(call.seq)
-        begin_ns = one.recording.progress_ns if entry is None else entry.start_ns
-        times_ns.append(one.to_wall_ns(begin_ns))
+        begin_ns = member.recording.progress_ns if entry is None else entry.start_ns
+        times_ns.append(member.to_wall_ns(begin_ns))
     return min(times_ns)
 
 
@@ -311,20 +324,20 @@ def _gather_messages(
     """Return open sends and receives: communicator, operation, rank, peer and step."""
     return [
         (communicator, op, rank, peer, step)
-        for rank, one in ranks.items()
-        if one.recording is not None and not one.is_over
-        for communicator, op, peer, step in one.recording.open_messages()
+        for rank, member in ranks.items()
+        if member.recording is not None and not member.is_over
+        for communicator, op, peer, step in member.recording.open_messages()
     ]
 
 
 def _gather_calls(ranks: Mapping[int, JobProcess]) -> dict[str, CallGrid]:
     """Put the last calls of all ranks side by side, by communicator, on the clocks of the ranks."""
     calls_of: dict[str, dict[int, list[Call]]] = {}
-    for rank, one in ranks.items():
-        if one.recording is not None:
-            for uid, log in one.recording.call_logs.items():
+    for rank, member in ranks.items():
+        if member.recording is not None:
+            for uid, log in member.recording.call_logs.items():
                 calls = [call for _, call in sorted(log.calls.items())]
-                if one.is_over:  # it is in no call any more: others that are wait for it
+                if member.is_over:  # it is in no call any more: others that are wait for it
                     calls = [call for call in calls if not call.is_open]
                 if calls:
                     calls_of.setdefault(uid, {})[rank] = calls

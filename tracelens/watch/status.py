@@ -79,15 +79,21 @@ class JobStatus:
     @property
     def step(self) -> int | None:
         """The last step that all ranks have completed."""
-        steps = [one.step for one in self.ranks if not one.is_over or one.step is not None]
+        steps = [
+            rank_status.step
+            for rank_status in self.ranks
+            if not rank_status.is_over or rank_status.step is not None
+        ]
         known_steps = [step for step in steps if step is not None]
         return min(known_steps) if known_steps and len(known_steps) == len(steps) else None
 
     @property
     def latest(self) -> RankStatus | None:
         """The rank that is late most."""
-        delayed_ranks = [one for one in self.ranks if one.delay_ns is not None]
-        return max(delayed_ranks, key=lambda one: one.delay_ns or 0.0, default=None)
+        delayed_ranks = [
+            rank_status for rank_status in self.ranks if rank_status.delay_ns is not None
+        ]
+        return max(delayed_ranks, key=lambda rank_status: rank_status.delay_ns or 0.0, default=None)
 
 
 @dataclass(eq=False)
@@ -116,21 +122,25 @@ def measure_status(job: LiveJob, history: PaceHistory, now_ns: int) -> JobStatus
     ranks = job.ranks
     delay_ns = _measure_delays(ranks)
     rank_statuses = tuple(
-        _measure_rank(rank, one, delay_ns.get(rank), now_ns) for rank, one in ranks.items()
+        _measure_rank(rank, member, delay_ns.get(rank), now_ns) for rank, member in ranks.items()
     )
-    paces = [one.steps_per_s for one in rank_statuses if one.steps_per_s is not None]
+    paces = [
+        rank_status.steps_per_s
+        for rank_status in rank_statuses
+        if rank_status.steps_per_s is not None
+    ]
     pace = median(paces) if paces else None
     usual = history.range()
     if pace is not None:
-        history.add(pace, sum(one.step_count for one in rank_statuses))
+        history.add(pace, sum(rank_status.step_count for rank_status in rank_statuses))
     return JobStatus(
         at_ns=now_ns,
         world=max(job.world, len(ranks)),
         ranks=rank_statuses,
         steps_per_s=pace,
         usual_steps_per_s=usual,
-        samples_per_s=_sum(one.samples_per_s for one in rank_statuses),
-        tokens_per_s=_sum(one.tokens_per_s for one in rank_statuses),
+        samples_per_s=_sum(rank_status.samples_per_s for rank_status in rank_statuses),
+        tokens_per_s=_sum(rank_status.tokens_per_s for rank_status in rank_statuses),
     )
 
 
@@ -139,15 +149,15 @@ def _sum(rates: Iterable[float | None]) -> float | None:
     return sum(known_rates) if known_rates else None
 
 
-def _measure_rank(rank: int, one: JobProcess, delay_ns: float | None, now_ns: int) -> RankStatus:
-    recording = one.recording
+def _measure_rank(rank: int, member: JobProcess, delay_ns: float | None, now_ns: int) -> RankStatus:
+    recording = member.recording
     facts: dict[str, Any] = {
         "rank": rank,
-        "host": one.process.host,
-        "pid": one.process.pid,
-        "state": one.state,
-        "is_over": one.is_over,
-        "step_count": one.step_count,
+        "host": member.process.host,
+        "pid": member.process.pid,
+        "state": member.state,
+        "is_over": member.is_over,
+        "step_count": member.step_count,
         "delay_ns": delay_ns,
     }
     nothing: dict[str, Any] = dict.fromkeys(
@@ -157,7 +167,7 @@ def _measure_rank(rank: int, one: JobProcess, delay_ns: float | None, now_ns: in
         return RankStatus(**facts, **nothing, communicators=())
     last_step = recording.steps[-1].number if recording.steps else None
     communicators = tuple(map(_describe_calls, recording.call_logs.values()))
-    if one.is_over:
+    if member.is_over:
         return RankStatus(**facts, **nothing | {"step": last_step}, communicators=communicators)
     monotonic_ns = now_ns - recording.wall_offset_ns
     begin_ns, end_ns, step_count = _window_of_steps(recording, monotonic_ns)
@@ -170,7 +180,7 @@ def _measure_rank(rank: int, one: JobProcess, delay_ns: float | None, now_ns: in
         samples_per_s=_measure_work(recording, "samples", begin_ns, seconds),
         tokens_per_s=_measure_work(recording, "tokens", begin_ns, seconds),
         span=None if span is None else (span.kind, span.name),
-        span_since_ns=None if span is None else one.to_wall_ns(span.start_ns),
+        span_since_ns=None if span is None else member.to_wall_ns(span.start_ns),
         communicators=communicators,
     )
 
@@ -217,11 +227,11 @@ def _measure_delays(ranks: Mapping[int, JobProcess]) -> dict[int, float]:
     Told from the last calls of the largest group of ranks that share a clock.
     """
     arrivals_ns: dict[tuple[str, str], dict[int, dict[int, int]]] = {}
-    for rank, one in ranks.items():
-        if one.recording is None or one.is_over:
+    for rank, member in ranks.items():
+        if member.recording is None or member.is_over:
             continue
-        for uid, log in one.recording.call_logs.items():
-            key = (uid, one.process.clock_domain)
+        for uid, log in member.recording.call_logs.items():
+            key = (uid, member.process.clock_domain)
             arrivals_ns.setdefault(key, {})[rank] = {
                 call.seq: call.start_ns for call in log.calls.values() if call.op in _FULL_CODES
             }

@@ -8,7 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.model.inert import clean
-from tracelens.schema.life import Ended, Exited, Journal, Launched, Resumed, Stalled, read_journals
+from tracelens.schema.life import (
+    Ended,
+    Exited,
+    Journal,
+    Launched,
+    Resumed,
+    Stalled,
+    journal_files,
+    read_journals,
+)
 from tracelens.watch import sentences
 from tracelens.watch.exits import ExitWatch
 from tracelens.watch.job import LiveJob
@@ -35,6 +44,10 @@ __all__ = ["News", "Watcher"]
 GRACE_S: Final = 10.0
 # seconds: stacks that are not there by then are waited for until the next look [policy]
 MAX_WAIT_FOR_QUICK_STACKS_S: Final = 0.5
+# seconds: stacks that are being taken are waited for when the watch ends [policy]
+MAX_WAIT_AT_END_S: Final = 3.0
+# processes: the stacks of no more children of a rank are taken [policy]
+MAX_LOADER_WORKERS: Final = 4
 _ORDINARY_STATES: Final = ("running", "sleeping")
 
 
@@ -77,6 +90,8 @@ class Watcher:
         self._suspicion: tuple[Stall, StackDumps] | None = None
         self._labels_without_stack: dict[str, str] = {}
         self._over_since_s: float | None = None
+        self._begun_ns = time.time_ns()
+        self._journal_sizes: tuple[int, ...] = ()
         self._journal: Journal | None = None
         self._late_ranks = LateRanks()
         self._news: list[News] = []
@@ -90,6 +105,7 @@ class Watcher:
         self._job.look()
         self._follow_processes()
         self.wait(0)
+        self._read_ends()
         self.status = measure_status(self._job, self._history, now_ns)
         self._judge(now_ns)
         self._report_late_ranks()
@@ -105,21 +121,41 @@ class Watcher:
             self.add_ends(ended_processes)
 
     def add_ends(self, entries: Iterable[Exited]) -> None:
-        """Take note of processes that have ended."""
+        """Take note of processes that have ended; each is reported once."""
         for entry in entries:
             identity = (entry.host, entry.pid, entry.incarnation)
+            if identity in self._codes:
+                continue
             self._codes[identity] = entry.code
-            one = self._job.find(identity)
-            if one is not None:
-                one.look()
+            member = self._job.find(identity)
+            if member is not None:
+                member.look()
             has_failed = entry.code != 0 and not (
-                entry.code is None and one is not None and one.is_complete
+                entry.code is None and member is not None and member.is_complete
             )
-            sentence = sentences.describe_end(entry, one)
+            sentence = sentences.describe_end(entry, member)
             facts = {"entry": "exited", **asdict(entry)}
-            self._report(News("gone", sentence, facts, is_alarm=has_failed))
+            self._report(News("exited", sentence, facts, is_alarm=has_failed))
             if self._exits is not None and not self._is_journaled():
                 self._write(entry)
+
+    def _read_ends(self) -> None:
+        """Take note of ends in the journals of others, such as of processes that were never seen."""
+        if self._exits is None:
+            return
+        files = journal_files(self._folder)
+        with suppress(OSError):
+            sizes = tuple(file.stat().st_size for file in files)
+            if sizes == self._journal_sizes:
+                return
+            self._journal_sizes = sizes
+        for entry in read_journals(self._folder):
+            if isinstance(entry, Exited):
+                if entry.at_ns >= self._begun_ns:
+                    self.add_ends([entry])
+                else:
+                    identity = (entry.host, entry.pid, entry.incarnation)
+                    self._codes.setdefault(identity, entry.code)
 
     @property
     def is_over(self) -> bool:
@@ -129,7 +165,7 @@ class Watcher:
             return False
         if self._over_since_s is None:
             self._over_since_s = time.monotonic()
-        begun_ns = max(one.process.incarnation for one in self._job.all_processes)
+        begun_ns = max(member.process.incarnation for member in self._job.all_processes)
         launched, ended = _find_command(self._folder)
         if ended is not None and ended.at_ns >= begun_ns:
             self.ended_code = ended.code
@@ -147,11 +183,13 @@ class Watcher:
         """1 if a rank failed or the job stands still, else 0."""
         if self.stall is not None or self.ended_code:
             return 1
-        return int(any(self._has_failed(one) for one in self._job.ranks.values()))
+        return int(any(self._has_failed(member) for member in self._job.ranks.values()))
 
     def close(self) -> list[News]:
         """Write what is not written yet and close all files; return the last news."""
+        self._read_ends()
         if self._dumps is not None:
+            self._dumps.wait(MAX_WAIT_AT_END_S)
             self._end_dumps()
         self._drop_suspicion()
         if self._exits is not None:
@@ -162,19 +200,23 @@ class Watcher:
 
     def _follow_processes(self) -> None:
         """Report processes that have begun, and watch for their end."""
-        new = [one for one in self._job.all_processes if one.identity not in self._followed]
-        for one in new:
-            self._followed.add(one.identity)
-            if self._exits is not None and is_on_this_host(one.process) and not one.is_over:
-                self._exits.add(one.process)
-        begun = [one for one in new if not one.is_over]
-        if begun:
+        new_processes = [
+            member for member in self._job.all_processes if member.identity not in self._followed
+        ]
+        for member in new_processes:
+            self._followed.add(member.identity)
+            if self._exits is not None and is_on_this_host(member.process) and not member.is_over:
+                self._exits.add(member.process)
+        begun_processes = [member for member in new_processes if not member.is_over]
+        if begun_processes:
             facts = {
-                "ranks": [one.process.rank for one in begun],
-                "pids": [one.process.pid for one in begun],
+                "ranks": [member.process.rank for member in begun_processes],
+                "pids": [member.process.pid for member in begun_processes],
             }
-            restarted = len(self._job.all_processes) - len(begun) >= len(self._job.ranks)
-            sentence = sentences.describe_begin(begun, self._job.world, restarted=restarted)
+            restarted = len(self._job.all_processes) - len(begun_processes) >= len(self._job.ranks)
+            sentence = sentences.describe_begin(
+                begun_processes, self._job.world, restarted=restarted
+            )
             self._report(News("began", sentence, facts))
 
     @property
@@ -223,10 +265,22 @@ class Watcher:
         """Return the processes of some ranks that can be looked into, by rank."""
         processes = {rank: self._job.ranks[rank] for rank in ranks if rank in self._job.ranks}
         return {
-            str(rank): one.process.pid
-            for rank, one in processes.items()
-            if is_on_this_host(one.process) and one.state not in {"stopped", *ENDED_STATES}
+            str(rank): member.process.pid
+            for rank, member in processes.items()
+            if is_on_this_host(member.process) and member.state not in {"stopped", *ENDED_STATES}
         }
+
+    def _find_loader_workers(self, culprits: set[int]) -> dict[str, int]:
+        """Return the children of culprits that wait for data, by rank, pid and name."""
+        workers: dict[str, int] = {}
+        for rank, member in self._job.ranks.items():
+            span = None if member.recording is None else member.recording.innermost
+            if rank in culprits and span is not None and span.kind == "data":
+                children = find_children(member.process.pid)
+                for pid, (name, state) in list(children.items())[:MAX_LOADER_WORKERS]:
+                    if state in _ORDINARY_STATES:
+                        workers[f"{rank} child {pid} ({clean(name)})"] = pid
+        return workers
 
     def _drop_suspicion(self) -> None:
         if self._suspicion is not None:
@@ -235,14 +289,18 @@ class Watcher:
 
     def _begin_stall(self, stall: Stall, now_ns: int) -> None:
         ranks = self._job.ranks
-        states = {str(rank): one.state for rank, one in ranks.items() if one.state is not None}
+        states = {
+            str(rank): member.state for rank, member in ranks.items() if member.state is not None
+        }
         for rank in stall.culprits:
             if rank in ranks and is_on_this_host(ranks[rank].process):
                 for pid, (name, state) in find_children(ranks[rank].process.pid).items():
                     if state not in _ORDINARY_STATES:
                         states[f"{rank} child {pid} ({clean(name)})"] = state
         call = stall.call
-        steps = [one.recording.open_step for one in ranks.values() if one.recording is not None]
+        steps = [
+            member.recording.open_step for member in ranks.values() if member.recording is not None
+        ]
         step = max(steps, default=-1) if call is None else call.step
         self._entry = Stalled(
             at_ns=now_ns,
@@ -265,12 +323,13 @@ class Watcher:
         culprits = set(self._entry.culprits)
         order = sorted(ranks, key=lambda rank: (rank not in culprits, rank))
         pids = self._find_pids(order)
+        pids |= self._find_loader_workers(culprits)
         self._labels_without_stack = {}
-        for rank, one in ranks.items():
-            if not is_on_this_host(one.process):
-                self._labels_without_stack[str(rank)] = f"it runs on {clean(one.process.host)}"
+        for rank, member in ranks.items():
+            if not is_on_this_host(member.process):
+                self._labels_without_stack[str(rank)] = f"it runs on {clean(member.process.host)}"
             elif str(rank) not in pids:
-                self._labels_without_stack[str(rank)] = f"the process is {one.state}"
+                self._labels_without_stack[str(rank)] = f"the process is {member.state}"
         self._dumps = StackDumps(pids)
 
     def _end_dumps(self, reason: str = "the watch ended before") -> None:
@@ -305,12 +364,12 @@ class Watcher:
         if not has_ended:
             self._write(Resumed(now_ns, stall.since_ns))
 
-    def _has_failed(self, one: JobProcess) -> bool:
+    def _has_failed(self, member: JobProcess) -> bool:
         """Return True if the process of a rank ended otherwise than well, as far as that is known."""
-        if not one.is_over:
+        if not member.is_over:
             return False
-        code = self._codes.get(one.identity)
-        return code != 0 if code is not None else not one.is_complete
+        code = self._codes.get(member.identity)
+        return code != 0 if code is not None else not member.is_complete
 
     def _report(self, news: News) -> None:
         self._news.append(news)

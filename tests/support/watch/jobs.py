@@ -11,7 +11,7 @@ from tracelens.model.columns import FOREVER, NULL
 from tracelens.schema.side import Communicator, Process
 from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.watch.job import JobProcess
-from tracelens.watch.pauses import STEP
+from tracelens.watch.pauses import STEP, SeenPauses
 from tracelens.watch.recording import Call, CallLog, Step
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class FakeRecording:
     step_count: int = 100
     steps: list[Step] = field(default_factory=lambda: [Step(i, i, i + S // 10) for i in range(9)])
     call_logs: dict[str, CallLog] = field(default_factory=dict)
-    longest_pauses_ns: dict[str, int] = field(default_factory=dict)
+    pauses: dict[str, SeenPauses] = field(default_factory=dict)
     wall_offset_ns: int = 0
     messages: Sequence[tuple[str, str, int, int]] = ()
 
@@ -70,7 +70,9 @@ def enter(
     return one
 
 
-def job_of(*ranks: JobProcess) -> LiveJob:
-    """Make a job of ranks."""
-    job: Any = SimpleNamespace(ranks={one.process.rank: one for one in ranks})
+def job_of(*ranks: JobProcess, other_hosts: dict[int, str] | None = None) -> LiveJob:
+    """Make a job of ranks; others are on other hosts."""
+    job: Any = SimpleNamespace(
+        other_hosts=other_hosts or {}, ranks={one.process.rank: one for one in ranks}
+    )
     return cast("LiveJob", job)

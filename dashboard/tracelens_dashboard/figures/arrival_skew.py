@@ -224,10 +224,8 @@ def over_run_summary(steps: pl.DataFrame) -> str:
 def _draw_points(steps: pl.DataFrame, name: str, colour: str) -> go.Scatter:
     """Draw a point per step at its largest arrival skew; an axis of logarithms has no zero."""
     skew_ns, ranks = steps["skew_max_ns"], steps["last_rank"]
-    texts = [
-        f"skew {text.duration(ns)}, rank {rank} last"
-        for ns, rank in zip(skew_ns, ranks, strict=True)
-    ]
+    pairs_of_steps = zip(skew_ns, ranks, strict=True)
+    texts = [f"skew {text.duration(ns)}, rank {rank} last" for ns, rank in pairs_of_steps]
     custom_data = pairs(texts, steps.select(CALL_COLUMNS).rows())
     marker, hover = {"size": 6, "color": colour}, "step %{x}: %{customdata[0]}"
     drawn_ns = skew_ns.clip(lower_bound=1).to_list()

@@ -187,9 +187,8 @@ def composition(
     share_by_group = grouped_shares.group_by("group").agg(pl.col("share").sum())
     groups_by_share = share_by_group.sort("share", "group", descending=[True, False])
     drawn_groups = groups_by_share.head(MOST_GROUPS)["group"].to_list()
-    group_shares = grouped_shares.group_by("group", "category", maintain_order=True).agg(
-        pl.col("share").sum()
-    )
+    by_group_and_category = grouped_shares.group_by("group", "category", maintain_order=True)
+    group_shares = by_group_and_category.agg(pl.col("share").sum())
     category_totals = dict(group_shares.group_by("category").agg(pl.col("share").sum()).iter_rows())
     traces = []
     for category in [*theme.categories, OUTSIDE]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -29,41 +29,32 @@ USE_COLUMNS: Final[quantity.Columns] = {
 
 
 def by_attempt(uses: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw the uses of each attempt's time; `uses` as in `LIFE_COLUMNS`.
+    """Draw what each attempt's time was used for, one bar after the other.
 
-    A bar begins where the one before it ended. Within a bar times of one use are drawn together.
+    `uses` has one row per attempt and use (`USE_COLUMNS`), with its time and its share of the
+    job's.
     """
     if uses.is_empty():
         return empty(theme, NO_LIFE)
     attempts = uses.group_by("attempt", maintain_order=True).agg(pl.col("ns").sum())
     ends_ns = dict(zip(attempts["attempt"], attempts["ns"].cum_sum(), strict=True))
-    reached_ns = {
-        attempt: ends_ns[attempt] - ns for attempt, ns in attempts.select("attempt", "ns").rows()
-    }
+    next_begin_ns = {attempt: ends_ns[attempt] - ns for attempt, ns in attempts.rows()}
     wall_ns = int(uses["ns"].sum())
     colours = _choose_colours(theme)
     traces = []
     for use in _IN_ORDER:
-        rows = uses.filter(pl.col("use") == use)
-        begins_ns = [reached_ns[attempt] for attempt in rows["attempt"]]
-        for attempt, ns in rows.select("attempt", "ns").rows():
-            reached_ns[attempt] += ns
-        labels = [f"attempt {attempt}" for attempt in rows["attempt"]]
-        hover = [
+        use_rows = uses.filter(pl.col("use") == use)
+        begins_ns = [next_begin_ns[attempt] for attempt in use_rows["attempt"]]
+        for attempt, ns in use_rows.select("attempt", "ns").rows():
+            next_begin_ns[attempt] += ns
+        labels = [f"attempt {attempt}" for attempt in use_rows["attempt"]]
+        hover_texts = [
             f"{text.duration(ns)}, {text.percent(share)} of the wall time"
-            for ns, share in rows.select("ns", "share").rows()
+            for ns, share in use_rows.select("ns", "share").rows()
         ]
-        traces.append(
-            bars(
-                labels,
-                rows["ns"].to_list(),
-                colours[use],
-                f"%{{y}}, {USES[use]}: %{{customdata}}",
-                base=begins_ns,
-                customdata=hover,
-                name=USES[use],
-            )
-        )
+        lengths_ns, hover = use_rows["ns"].to_list(), f"%{{y}}, {USES[use]}: %{{customdata}}"
+        options: dict[str, Any] = {"base": begins_ns, "customdata": hover_texts, "name": USES[use]}
+        traces.append(bars(labels, lengths_ns, colours[use], hover, **options))
     time_axis = axes.durations(wall_ns) | {"range": [0, wall_ns], "fixedrange": True}
     plot = figure(
         theme,
@@ -74,17 +65,19 @@ def by_attempt(uses: pl.DataFrame, theme: Theme) -> Drawing:
         bargap=0.3,
         **axes.LEGEND,
     )
-    return Drawing(plot, _describe(uses), lambda: quantity.tabulate(uses, USE_COLUMNS))
+    return Drawing(plot, _describe_uses(uses), lambda: quantity.tabulate(uses, USE_COLUMNS))
 
 
-def _describe(uses: pl.DataFrame) -> str:
-    sums = uses.group_by("use").agg(pl.col("share").sum()).sort("share", descending=True)
-    kept_share = float(sums.filter(pl.col("use") == "kept")["share"].sum())
-    others = [f"{text.percent(share)} {USES[use]}" for use, share in sums.rows() if use != "kept"]
-    wall = text.duration(int(uses["ns"].sum()))
-    return (
-        f"Of {wall}, {text.percent(kept_share)} were steps that were kept; {', '.join(others[:4])}."
-    )
+def _describe_uses(uses: pl.DataFrame) -> str:
+    """Return the share of the wall time in kept steps, and the four largest other uses."""
+    share_by_use = uses.group_by("use").agg(pl.col("share").sum()).sort("share", descending=True)
+    kept_share = float(share_by_use.filter(pl.col("use") == "kept")["share"].sum())
+    other_uses = [
+        f"{text.percent(share)} {USES[use]}" for use, share in share_by_use.rows() if use != "kept"
+    ]
+    wall_text = text.duration(int(uses["ns"].sum()))
+    largest = ", ".join(other_uses[:4])
+    return f"Of {wall_text}, {text.percent(kept_share)} were steps that were kept; {largest}."
 
 
 def _choose_colours(theme: Theme) -> dict[str, str]:

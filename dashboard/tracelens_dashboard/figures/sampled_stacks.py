@@ -125,10 +125,9 @@ def icicle_sentence(calls: pl.DataFrame, rank: int, peer_count: int) -> str:
             break
         call = worst_callee
     frame_text = f", most of it in {short(call['frame'])}" if call["frame"] else ""
-    difference = (
-        f"{text.duration(residual_ns)} longer than the median of {_count_peers(peer_count)}"
-    )
-    return f"Rank {rank} takes {difference}{frame_text}."
+    peers = _count_peers(peer_count)
+    residual = text.duration(residual_ns)
+    return f"Rank {rank} takes {residual} longer than the median of {peers}{frame_text}."
 
 
 def _count_peers(peer_count: int) -> str:

@@ -31,11 +31,9 @@ def factors(scaling: Scaling, theme: Theme) -> Drawing:
     for curve, dash in zip(scaling.curves, cycle(DASHES), strict=False):
         traces += _factor_lines(curve, dash, theme, several=len(scaling.curves) > 1)
     curves_and_rows = [(curve, row) for curve in scaling.curves for row in curve.rows]
-    highest_share = max(
-        (max(row.efficiency, *row.ratios.values()) for _, row in curves_and_rows), default=1.0
-    )
+    row_maxima = [max(row.efficiency, *row.ratios.values()) for _, row in curves_and_rows]
     share_axis = {
-        "range": [0, max(highest_share, 1.0) * HEADROOM],
+        "range": [0, max([*row_maxima, 1.0]) * HEADROOM],
         "tickformat": ".0%",
         "fixedrange": True,
         "title": {"text": "share of the smallest run's"},

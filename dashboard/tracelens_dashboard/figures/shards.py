@@ -354,10 +354,9 @@ def staleness(workers: pl.DataFrame, theme: Theme) -> Drawing:
         if panel.column == "staleness":
             ring = {"symbol": "circle-open", "size": 9, "color": theme.loss, "line": {"width": 2}}
             hover, options = "%{y}: at most %{x} versions", {"cliponaxis": False}
-            worst_dots = dots(
-                drawn_workers["staleness_max"], labels, ring, hover, customdata=ranks, **options
-            )
-            plot.add_trace(worst_dots, **cell)
+            worst = drawn_workers["staleness_max"]
+            rings = dots(worst, labels, ring, hover, customdata=ranks, **options)
+            plot.add_trace(rings, **cell)
         if panel.even:
             plot.add_vline(x=panel.even, line={"dash": "dot", "color": theme.secondary}, **cell)
     plot.update_xaxes(fixedrange=True, rangemode="tozero", nticks=5)

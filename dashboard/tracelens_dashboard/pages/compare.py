@@ -243,9 +243,8 @@ def _describe_change(metric: Metric) -> str:
     """Return by how much a metric is longer or shorter, with its interval if that is clear."""
     change = metric.change
     relative_change = change.share(change.delta) or 0.0
-    amount_text = (
-        f"{text.percent(abs(relative_change))} {'longer' if relative_change > 0 else 'shorter'}"
-    )
+    direction = "longer" if relative_change > 0 else "shorter"
+    amount_text = f"{text.percent(abs(relative_change))} {direction}"
     if not metric.clear or change.low is None or change.high is None:
         return amount_text
     low_share, high_share = sorted(

@@ -66,9 +66,8 @@ def _link_to_group(store: Store, point: dict[str, Any]) -> str | None:
     ]
     is_in_group = (pl.col("category") == category) & pl.col("rank").is_in(ranks)
     group_segments = store.table("critical_longest").filter(is_in_group)
-    return _link_to_segment(store, 0, group_segments) or links.along_path(
-        links.to_ranks(store, tuple(ranks))
-    )
+    segment_link = _link_to_segment(store, 0, group_segments)
+    return segment_link or links.along_path(links.to_ranks(store, tuple(ranks)))
 
 
 def _link_to_bar(store: Store, point: dict[str, Any]) -> str | None:

@@ -253,11 +253,8 @@ def _select_phases(store: Store) -> list[str]:
     """Return the phases of ranks' own work that take enough time for a slider."""
     total_ns = float(np.nansum(store.times.time_in(store.times.categories)))
     least_ns = LEAST_PHASE_SHARE * max(total_ns, 1.0)
-    return [
-        phase
-        for phase in OWN_CATEGORIES
-        if float(np.nansum(store.times.time_in([phase]))) > least_ns
-    ]
+    time_by_phase = {phase: np.nansum(store.times.time_in([phase])) for phase in OWN_CATEGORIES}
+    return [phase for phase, ns in time_by_phase.items() if float(ns) > least_ns]
 
 
 def _phase_slider(phase: str) -> Component:

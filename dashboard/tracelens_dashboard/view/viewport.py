@@ -150,9 +150,8 @@ def choose_opened(store: Store, controls: Controls) -> list[str]:
         known_keys = store.groups.keys() | group_keys
         return [key for key in opened_keys(controls.opened) if key in known_keys]
     lanes = store.scene.lanes
-    is_large = (
-        store.report.summary.spans > MOST_SPANS_READ_UNASKED or len(lanes) > MOST_ROWS_UNASKED
-    )
+    span_count = store.report.summary.spans
+    is_large = span_count > MOST_SPANS_READ_UNASKED or len(lanes) > MOST_ROWS_UNASKED
     if group_keys or is_large:
         return []
     pinned_px = viewport.PINNED_PX * len(set(_pinned_rows(store, controls.pins)))

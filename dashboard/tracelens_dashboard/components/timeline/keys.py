@@ -89,9 +89,8 @@ def register(app: Dash) -> None:
 
 def _meant_position(store: Store, frame: Frame, hover: Any, controls: Controls) -> Position | None:
     """Choose the position under the mouse, else the selected one."""
-    return viewport.find_position(store, frame, hover) or viewport.read_position(
-        store, controls.selected
-    )
+    hovered = viewport.find_position(store, frame, hover)
+    return hovered or viewport.read_position(store, controls.selected)
 
 
 def _meant_key(store: Store, hover: Any, controls: Controls) -> str | None:

@@ -31,7 +31,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "step": ("Last step that all ranks have completed", ()),
     "rank_running": ("1 if the process of the rank records", ("rank",)),
     "rank_delay_seconds": ("By how much a rank enters collectives after the others", ("rank",)),
-    "rank_late": ("1 if the rank is late beyond chance", ("rank",)),
+    "rank_straggler": ("1 if the rank is late beyond chance", ("rank",)),
     "stalled": ("1 while no rank makes progress", ()),
     "goodput_ratio": ("Time of kept steps / wall time, of all attempts so far", ()),
     "alarms_total": ("Alarms so far, by kind", ("kind",)),
@@ -79,8 +79,10 @@ class Metrics:
         for one in news:
             if one.is_alarm:
                 self._alarms.labels(one.kind).inc()
-            if one.kind in {"late", "on_time"}:
-                self._gauges["rank_late"].labels(one.facts["rank"]).set(one.kind == "late")
+            if one.kind in {"straggler", "caught_up"}:
+                self._gauges["rank_straggler"].labels(one.facts["rank"]).set(
+                    one.kind == "straggler"
+                )
         status = watcher.status
         if status is None:
             return

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
     from tracelens.schema.life import Exited, Stalled
     from tracelens.watch.job import JobProcess
-    from tracelens.watch.lateness import LateRank
     from tracelens.watch.recording import LiveRecording, OpenSpan
     from tracelens.watch.stalls import Stall
     from tracelens.watch.status import JobStatus
+    from tracelens.watch.stragglers import Straggler
 
 __all__ = [
     "describe_begin",
     "describe_end",
-    "describe_late_rank",
     "describe_resumption",
     "describe_stacks",
     "describe_stall",
     "describe_status",
+    "describe_straggler",
     "join_reasons",
 ]
 
@@ -184,7 +184,7 @@ def describe_resumption(stall: Stall, now_ns: int, *, has_ended: bool) -> str:
     return f"the job ended after a stall of {length}" if has_ended else f"resumed after {length}"
 
 
-def describe_late_rank(change: LateRank) -> str:
+def describe_straggler(change: Straggler) -> str:
     """Describe a rank that has become late, or is on time again."""
     lag = fmt.percent(change.lag)
     if change.is_over:

@@ -21,12 +21,12 @@ from tracelens.schema.life import (
 from tracelens.watch import sentences
 from tracelens.watch.exits import ExitWatch
 from tracelens.watch.job import LiveJob
-from tracelens.watch.lateness import LateRanks
 from tracelens.watch.pauses import BETWEEN_STEPS, STEP, pause_of_stack
 from tracelens.watch.processes import ENDED_STATES, find_children, is_on_this_host, read_state
 from tracelens.watch.stacks import StackDumps
 from tracelens.watch.stalls import StallDetector
 from tracelens.watch.status import PaceHistory, measure_status
+from tracelens.watch.stragglers import StragglerWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,7 +93,7 @@ class Watcher:
         self._begun_ns = time.time_ns()
         self._journal_sizes: tuple[int, ...] = ()
         self._journal: Journal | None = None
-        self._late_ranks = LateRanks()
+        self._stragglers = StragglerWatch()
         self._news: list[News] = []
         self.stall: Stall | None = None
         self.status: JobStatus | None = None
@@ -108,7 +108,7 @@ class Watcher:
         self._read_ends()
         self.status = measure_status(self._job, self._history, now_ns)
         self._judge(now_ns)
-        self._report_late_ranks()
+        self._report_stragglers()
         if self._alert_command is not None:
             self._alert_command.advance()
         news, self._news = self._news, []
@@ -224,11 +224,11 @@ class Watcher:
         """The trace folder."""
         return self._folder
 
-    def _report_late_ranks(self) -> None:
+    def _report_stragglers(self) -> None:
         """Report ranks that have become late, or are on time again."""
-        for change in self._late_ranks.look(self._job.ranks):
-            kind = "on_time" if change.is_over else "late"
-            sentence = sentences.describe_late_rank(change)
+        for change in self._stragglers.look(self._job.ranks):
+            kind = "caught_up" if change.is_over else "straggler"
+            sentence = sentences.describe_straggler(change)
             self._report(News(kind, sentence, asdict(change), is_alarm=True))
 
     def _judge(self, now_ns: int) -> None:

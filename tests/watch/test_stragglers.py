@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from tracelens.schema.vocabulary import COLLECTIVES
-from tracelens.watch.lateness import LateRank, LateRanks
 from tracelens.watch.recording import Call, Step
+from tracelens.watch.stragglers import Straggler, StragglerWatch
 
 MS = 1_000_000
 STEP_NS = 100 * MS
@@ -29,11 +29,11 @@ class Job:
         }
         self.step = 0
 
-    def run(self, steps: int, late_rank: int | None = None, lag_ns: int = 0) -> None:
+    def run(self, steps: int, straggler: int | None = None, lag_ns: int = 0) -> None:
         for _ in range(steps):
             work_ns = self.random.normal(60 * MS, MS, len(self.processes)).astype(np.int64)
-            if late_rank is not None:
-                work_ns[late_rank] += lag_ns
+            if straggler is not None:
+                work_ns[straggler] += lag_ns
             begin_ns, end_ns = self.step * STEP_NS, self.step * STEP_NS + work_ns.max() + MS
             for rank, process in self.processes.items():
                 offset_ns = int(self.offsets_ns[rank])
@@ -48,38 +48,38 @@ class Job:
             self.step += 1
 
 
-def watch(job: Job, late_ranks: LateRanks, steps: int, **late: Any) -> list[LateRank]:
+def watch(job: Job, stragglers: StragglerWatch, steps: int, **late: Any) -> list[Straggler]:
     """Run steps, with a look after every ten of them."""
     changes = []
     for _ in range(0, steps, 10):
         job.run(10, **late)
-        changes += late_ranks.look(job.processes)
+        changes += stragglers.look(job.processes)
     return changes
 
 
 def test_rank_is_late_and_on_time_again() -> None:
-    job, late_ranks = Job(ranks=3, seed=1), LateRanks()
-    assert watch(job, late_ranks, 100) == []
-    (alarm,) = watch(job, late_ranks, 60, late_rank=2, lag_ns=15 * MS)
+    job, stragglers = Job(ranks=3, seed=1), StragglerWatch()
+    assert watch(job, stragglers, 100) == []
+    (alarm,) = watch(job, stragglers, 60, straggler=2, lag_ns=15 * MS)
     assert (alarm.rank, alarm.is_over) == (2, False)
     assert 100 <= alarm.first_step < alarm.last_step <= 130
     assert 0.1 < alarm.lag < 0.25
-    assert watch(job, late_ranks, 40, late_rank=2, lag_ns=15 * MS) == []
-    (resolved,) = watch(job, late_ranks, 150)
+    assert watch(job, stragglers, 40, straggler=2, lag_ns=15 * MS) == []
+    (resolved,) = watch(job, stragglers, 150)
     assert (resolved.rank, resolved.is_over) == (2, True)
 
 
 def test_healthy_ranks_are_never_late() -> None:
     for seed in range(5):
-        assert watch(Job(ranks=4, seed=seed), LateRanks(), 500) == []
+        assert watch(Job(ranks=4, seed=seed), StragglerWatch(), 500) == []
 
 
 def test_other_ranks_begin_anew() -> None:
-    job, late_ranks = Job(ranks=3, seed=2), LateRanks()
-    watch(job, late_ranks, 60, late_rank=1, lag_ns=20 * MS)
+    job, stragglers = Job(ranks=3, seed=2), StragglerWatch()
+    watch(job, stragglers, 60, straggler=1, lag_ns=20 * MS)
     del job.processes[2]
-    assert watch(job, late_ranks, 60, late_rank=1, lag_ns=20 * MS)[0].rank == 1
+    assert watch(job, stragglers, 60, straggler=1, lag_ns=20 * MS)[0].rank == 1
 
 
 def test_rank_alone_is_never_late() -> None:
-    assert watch(Job(ranks=1, seed=3), LateRanks(), 50) == []
+    assert watch(Job(ranks=1, seed=3), StragglerWatch(), 50) == []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # probability: of a false alarm in a whole run, whatever its length [policy]
 MAX_FALSE_ALARMS_OF_RUN: Final = 0.003
 # of a step: a rank that is late by less is not late [chosen]
-MIN_LAG_OF_LATE_RANK: Final = 0.03
+MIN_LAG_OF_STRAGGLER: Final = 0.03
 # shares of the largest bet that can be lost; all are made at once [chosen]
 SHARES_OF_LARGEST_BET: Final = (0.2, 0.5, 0.8, 0.95)
 # exponent: the stake of bets that begin after step n is n ** -POWER_OF_STAKES [chosen]
@@ -27,7 +27,7 @@ POWER_OF_STAKES: Final = 1.1
 _SUM_OF_POWERS: Final = 10.5845  # of n ** -1.1 over all n (Riemann's zeta function) [definition]
 
 
-class LateRankTest:
+class StragglerTest:
     """Bets on each of `rank_count` ranks, at least 2; steps are given one after the other."""
 
     def __init__(self, rank_count: int) -> None:
@@ -49,10 +49,10 @@ class LateRankTest:
         self._step_count += 1
         self._capital += self._step_count**-POWER_OF_STAKES / _SUM_OF_POWERS
         last_rank = int(np.nanargmax(lags)) if np.isfinite(lags).any() else -1
-        is_late = np.zeros(len(lags), np.bool_)
+        is_straggler = np.zeros(len(lags), np.bool_)
         if last_rank >= 0:
-            is_late[last_rank] = lags[last_rank] >= MIN_LAG_OF_LATE_RANK
-        self._capital *= np.where(is_late[:, None], self._gains, self._losses)
+            is_straggler[last_rank] = lags[last_rank] >= MIN_LAG_OF_STRAGGLER
+        self._capital *= np.where(is_straggler[:, None], self._gains, self._losses)
         return np.flatnonzero(self.evidence >= 1.0 / MAX_FALSE_ALARMS_OF_RUN).tolist()
 
     def forget(self, rank: int) -> None:

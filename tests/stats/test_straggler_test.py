@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from tracelens.stats.late_ranks import LateRankTest
+from tracelens.stats.straggler_test import StragglerTest
 
 
 def find_alarm(lags: np.ndarray) -> tuple[int, list[int]]:
     """Return after which step ranks are named, and which; -1 if none is. `lags` are [step, rank]."""
-    test = LateRankTest(lags.shape[1])
+    test = StragglerTest(lags.shape[1])
     for number, row in enumerate(lags):
-        late_ranks = test.add_step(row)
-        if late_ranks:
-            return number, late_ranks
+        stragglers = test.add_step(row)
+        if stragglers:
+            return number, stragglers
     return -1, []
 
 
@@ -43,8 +43,8 @@ def test_late_rank_is_named_soon(
     for seed in range(20):
         lags = draw_lags(seed, onset + 200, ranks, 0.02)
         lags[onset:, 1] += slowdown
-        step, late_ranks = find_alarm(lags)
-        assert late_ranks == [1]
+        step, stragglers = find_alarm(lags)
+        assert stragglers == [1]
         delays.append(step - onset)
     assert np.quantile(delays, 0.95) < allowed_steps + 5 * (
         onset >= 1000

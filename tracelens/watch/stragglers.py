@@ -2,7 +2,7 @@
 
 No rank leaves a full collective before the last one has entered it. So the rank with the shortest call
 is the one that the others waited for. That needs no common clock. After each step that all ranks have
-completed, the calls of the step tell by how much each rank was late (`tracelens.stats.late_ranks`).
+completed, the calls of the step tell by how much each rank was late (`tracelens.stats.straggler_test`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES
-from tracelens.stats.late_ranks import MIN_LAG_OF_LATE_RANK, LateRankTest
+from tracelens.stats.straggler_test import MIN_LAG_OF_STRAGGLER, StragglerTest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from tracelens.watch.job import JobProcess
     from tracelens.watch.recording import LiveRecording
 
-__all__ = ["LateRank", "LateRanks"]
+__all__ = ["Straggler", "StragglerWatch"]
 
 # steps: a rank is on time again if it was late in no more of so many than by chance [chosen]
-MIN_STEPS_UNTIL_ON_TIME: Final = 50
+MIN_STEPS_UNTIL_CAUGHT_UP: Final = 50
 _FULL_CODES: Final = frozenset(map(COLLECTIVES.index, FULL_COLLECTIVES))
 
 
 @dataclass(frozen=True)
-class LateRank:
+class Straggler:
     """A rank that others wait for since `first_step`, by `lag` as a share of a step, the median.
 
     `is_over`: it is not late any more.
@@ -45,17 +45,17 @@ class LateRank:
     is_over: bool = False
 
 
-class LateRanks:
+class StragglerWatch:
     """Follows the steps of a job and names the ranks that are late beyond chance, each once."""
 
     def __init__(self) -> None:
         self._ranks: tuple[int, ...] = ()
-        self._test: LateRankTest | None = None
+        self._test: StragglerTest | None = None
         self._next_step = 0
-        self._late: dict[int, LateRank] = {}
+        self._named: dict[int, Straggler] = {}
         self._recent_lags: dict[int, deque[tuple[int, float]]] = {}
 
-    def look(self, processes: Mapping[int, JobProcess]) -> list[LateRank]:
+    def look(self, processes: Mapping[int, JobProcess]) -> list[Straggler]:
         """Judge the steps that ranks have completed since the last look; return what has changed."""
         recordings = {
             rank: one.recording
@@ -67,7 +67,7 @@ class LateRanks:
             self._begin(ranks)
         if self._test is None:
             return []
-        changes: list[LateRank] = []
+        changes: list[Straggler] = []
         for step in self._list_new_steps(recordings):
             changes += self._judge(step, _measure_lags(recordings, step))
             self._next_step = step + 1
@@ -76,10 +76,10 @@ class LateRanks:
     def _begin(self, ranks: tuple[int, ...]) -> None:
         """Begin anew for other ranks."""
         self._ranks = ranks
-        self._test = LateRankTest(len(ranks)) if len(ranks) > 1 else None
+        self._test = StragglerTest(len(ranks)) if len(ranks) > 1 else None
         self._next_step = 0
-        self._late.clear()
-        self._recent_lags = {rank: deque(maxlen=MIN_STEPS_UNTIL_ON_TIME) for rank in ranks}
+        self._named.clear()
+        self._recent_lags = {rank: deque(maxlen=MIN_STEPS_UNTIL_CAUGHT_UP) for rank in ranks}
 
     def _list_new_steps(self, recordings: Mapping[int, LiveRecording]) -> list[int]:
         """Return the steps that all ranks have completed since the last look, the first ones apart."""
@@ -90,37 +90,39 @@ class LateRanks:
             return []
         return [step for step in shared if step >= self._next_step]
 
-    def _judge(self, step: int, lags: Floats) -> list[LateRank]:
+    def _judge(self, step: int, lags: Floats) -> list[Straggler]:
         assert self._test is not None
         changes = []
-        late_indices = set(self._test.add_step(lags))
+        straggler_indices = set(self._test.add_step(lags))
         for index, rank in enumerate(self._ranks):
             lag = float(lags[index])
             recent = self._recent_lags[rank]
             recent.append((step, lag))
-            late_lags = [one for _, one in recent if one >= MIN_LAG_OF_LATE_RANK]
-            known = self._late.get(rank)
-            if known is None and index in late_indices and late_lags:
+            straggler_lags = [one for _, one in recent if one >= MIN_LAG_OF_STRAGGLER]
+            known = self._named.get(rank)
+            if known is None and index in straggler_indices and straggler_lags:
                 first_step = _find_onset(recent)
-                self._late[rank] = LateRank(rank, first_step, step, median(late_lags))
-                changes.append(self._late[rank])
-            elif known is not None and self._is_on_time(len(late_lags), step - known.last_step):
-                del self._late[rank]
+                self._named[rank] = Straggler(rank, first_step, step, median(straggler_lags))
+                changes.append(self._named[rank])
+            elif known is not None and self._has_caught_up(
+                len(straggler_lags), step - known.last_step
+            ):
+                del self._named[rank]
                 self._test.forget(index)
-                changes.append(LateRank(rank, known.first_step, step, known.lag, is_over=True))
+                changes.append(Straggler(rank, known.first_step, step, known.lag, is_over=True))
         return changes
 
-    def _is_on_time(self, late_count: int, steps_since_alarm: int) -> bool:
+    def _has_caught_up(self, straggler_count: int, steps_since_alarm: int) -> bool:
         """Return True if a rank that was late is so no more often than any rank is by chance."""
-        is_long_enough = steps_since_alarm >= MIN_STEPS_UNTIL_ON_TIME
-        return is_long_enough and late_count * len(self._ranks) <= MIN_STEPS_UNTIL_ON_TIME
+        is_long_enough = steps_since_alarm >= MIN_STEPS_UNTIL_CAUGHT_UP
+        return is_long_enough and straggler_count * len(self._ranks) <= MIN_STEPS_UNTIL_CAUGHT_UP
 
 
 def _find_onset(recent: Iterable[tuple[int, float]]) -> int:
     """Return the step since which a rank has been late most of the time; `recent` are steps and lags."""
     steps, lags = zip(*recent, strict=True)
-    late_beyond_half = np.where(np.array(lags) >= MIN_LAG_OF_LATE_RANK, 0.5, -0.5)
-    sums_from_step = late_beyond_half[::-1].cumsum()[::-1]
+    beyond_half = np.where(np.array(lags) >= MIN_LAG_OF_STRAGGLER, 0.5, -0.5)
+    sums_from_step = beyond_half[::-1].cumsum()[::-1]
     return int(steps[int(sums_from_step.argmax())])
 
 

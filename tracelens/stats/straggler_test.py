@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 MAX_FALSE_ALARMS_OF_RUN: Final = 0.003
 # of a step: a rank that is late by less is not late [chosen]
 MIN_LAG_OF_STRAGGLER: Final = 0.03
-# shares of the largest bet that can be lost; all are made at once [chosen]
+# of the largest bet that can be lost: bets of these shares are made at once [chosen]
 SHARES_OF_LARGEST_BET: Final = (0.2, 0.5, 0.8, 0.95)
 # exponent: the stake of bets that begin after step n is n ** -POWER_OF_STAKES [chosen]
 POWER_OF_STAKES: Final = 1.1
-_SUM_OF_POWERS: Final = 10.5845  # of n ** -1.1 over all n (Riemann's zeta function) [definition]
+_SUM_OF_POWERS: Final = 10.5845  # number: the sum of n ** -1.1 over all n [definition]
 
 
 class StragglerTest:

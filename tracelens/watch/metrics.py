@@ -20,7 +20,7 @@ GOODPUT_EVERY_S: Final = 60.0
 RETRY_GOODPUT_S: Final = 10.0  # seconds: until it is known it is tried so often [policy]
 # bytes: of a larger recording goodput is not measured while the job runs [policy]
 MAX_BYTES_FOR_GOODPUT: Final = 1 << 28
-MAX_PORT: Final = 65_535
+MAX_PORT: Final = 65_535  # number: no port has a higher one [definition]
 
 # Names without their prefix: what they are, and their labels. All are gauges but the last.
 METRICS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Straggler", "StragglerWatch"]
 
-# steps: a rank is on time again if it was late in no more of so many than by chance [chosen]
+# steps: a rank is on time again if it was late in no more of so many than by chance
+# [chosen; one decision in StragglerWatch._begin, StragglerWatch._has_caught_up]
 MIN_STEPS_UNTIL_CAUGHT_UP: Final = 50
 _FULL_CODES: Final = frozenset(map(COLLECTIVES.index, FULL_COLLECTIVES))
 

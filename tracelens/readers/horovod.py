@@ -226,15 +226,14 @@ def _reduction_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
 def _wait_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
     """Yield each rank's waits as rows of `_ROW`, in microseconds.
 
-    From its last tensor of a step to the end of the last operation, as `DistributedOptimizer`
-    waits:
-    the file itself does not hold it. Ranks that go on only after each operation wait for each.
+    The file itself does not hold them. A wait lasts from the rank's last tensor of a step to the end
+    of the last operation, as in `DistributedOptimizer`; ranks that await each operation wait in each.
     """
     calls_of_rank: dict[int, list[_RankCall]] = defaultdict(list)
-    end_of_step: dict[int, int] = {}
+    end_us_of_step: dict[int, int] = {}
     for call in calls:
         if call.step is not None:
-            end_of_step[call.step] = max(end_of_step.get(call.step, 0), call.end_us)
+            end_us_of_step[call.step] = max(end_us_of_step.get(call.step, 0), call.end_us)
             for rank, ready_us in call.begin_of_rank.items():
                 end_us = max(ready_us, call.end_us)
                 calls_of_rank[rank].append(_RankCall(ready_us, call.step, end_us))
@@ -242,7 +241,7 @@ def _wait_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
     for rank, rank_calls in calls_of_rank.items():
         last_call_of_step = {call.step: call for call in sorted(rank_calls)}
         step_ends = [
-            call._replace(end_us=max(call.ready_us, end_of_step[step]))
+            call._replace(end_us=max(call.ready_us, end_us_of_step[step]))
             for step, call in last_call_of_step.items()
         ]
         for ready_us, step, end_us in rank_calls if is_each_awaited else step_ends:

@@ -229,7 +229,7 @@ def _copies(database: Database) -> pl.DataFrame:
 
 
 def _number_streams(table: pl.DataFrame) -> pl.DataFrame:
-    """Number streams: those of a process are of all its devices."""
+    """Return the work in words of `spans.build`; streams are numbered over all devices."""
     stream = pl.col("deviceId").fill_null(0) * STREAMS_OF_A_DEVICE + pl.col("streamId")
     if "bytes" not in table.columns:
         table = table.with_columns(bytes=pl.lit(None, _INT))

@@ -76,7 +76,7 @@ class _Clock:
     `incremental`: each reading is the difference to the one before.
     """
 
-    last: int
+    last_reading: int  # in units of `unit_ns`
     unit_ns: int
     incremental: bool
     offset_to_trace_ns: int
@@ -170,8 +170,9 @@ class _Reading:
         clock = sequence.clocks.get(clock_id)
         if clock is None:
             return int(packet.timestamp) + self.offset_to_trace_ns.get(clock_id, 0)
-        clock.last = clock.last + packet.timestamp if clock.incremental else packet.timestamp
-        return clock.last * clock.unit_ns + clock.offset_to_trace_ns
+        base_reading = clock.last_reading if clock.incremental else 0
+        clock.last_reading = base_reading + packet.timestamp
+        return clock.last_reading * clock.unit_ns + clock.offset_to_trace_ns
 
     def _take_event(self, packet: Any, sequence: _Sequence, slices: Slices) -> None:
         """Begin or end a slice by an event of a track, or leave the event out, and count it."""

@@ -143,7 +143,7 @@ def _read_times(path: Path) -> tuple[int, str | None] | None:
         from tracelens.readers.perfetto.reader import slices_of  # noqa: PLC0415 - an extra
 
         slices = slices_of(path)
-        return slices.ahead_ns, _CLOCKS.get(slices.clock, "BOOTTIME")
+        return slices.offset_to_file_ns, _CLOCKS.get(slices.clock, "BOOTTIME")
     if not looks_like_events(path):
         return None
     stream = EventStream(path)

@@ -52,10 +52,10 @@ class _Track(NamedTuple):
 
 @dataclass(eq=False)
 class Slices(FileOfProcesses):
-    """What one file holds; its rows are `ahead_ns` later than in the file, where `clock` counts."""
+    """What one file holds; times of rows are those of the file, by its `clock`, plus the offset."""
 
     clock: int = 0
-    ahead_ns: int = 0
+    offset_to_file_ns: int = 0
 
 
 @dataclass(eq=False)
@@ -226,8 +226,8 @@ class _Reading:
             step=pl.when(pl.col("kind") == "step").then(step),
             process=process_column(self.spans, [track.pid or 0 for track in tracks.values()]),
         )
-        slices.clock, slices.ahead_ns = self.primary, self.real_offset_ns or 0
-        slices.rows = rows.with_columns(pl.col("start_ns", "end_ns") + slices.ahead_ns)
+        slices.clock, slices.offset_to_file_ns = self.primary, self.real_offset_ns or 0
+        slices.rows = rows.with_columns(pl.col("start_ns", "end_ns") + slices.offset_to_file_ns)
         return slices
 
     def _find_track(self, uuid: int, processes: Mapping[int, str]) -> _Track:

@@ -19,7 +19,7 @@ from tracelens_instrument.core.failures import (
     short_repr,
     warn_once,
 )
-from tracelens_instrument.core.identity import identify, launcher_of, with_learned
+from tracelens_instrument.core.identity import identify, launcher_of, with_hook_values
 from tracelens_instrument.core.registry import REGISTRY
 from tracelens_instrument.core.state import NO_STEP, STATE, Waiting
 from tracelens_instrument.endings import open_on_failure
@@ -58,9 +58,7 @@ __all__ = [
     "wait_for_first_use",
 ]
 
-
 _MOST_NAMED: Final = 3
-_LOCK: Final = [RLock()]  # in a list, because a forked child needs a fresh one
 
 
 class UnrecordedFunctions:
@@ -106,7 +104,7 @@ class _Guard:
 _GUARD: Final = _Guard()
 _beginnings: list[Callable[[], object]] = []
 _callbacks: list[Callable[[], object]] = []
-_learned: dict[str, int | None] = {}
+_hook_values: dict[str, int | None] = {}
 _details: list[str] = []  # details asked for before the recording began
 
 
@@ -115,12 +113,12 @@ def under_way() -> Recording | None:
     return STATE.recording  # type: ignore[return-value]  # nothing else is ever put there, see `_open`
 
 
-def begin(directory: Path | None, given: Mapping[str, Any], retention: Retention) -> None:
+def begin(directory: Path | None, identity_values: Mapping[str, Any], retention: Retention) -> None:
     """Open a recording now."""
     with _GUARD.lock:
         current = under_way()
         if current is None:
-            _open(directory, lambda: identify(given, _learned), lambda: retention)
+            _open(directory, lambda: identify(identity_values, _hook_values), lambda: retention)
         else:
             _warn_of_differences(current, directory, retention)
 
@@ -137,12 +135,14 @@ def wait_for_first_use() -> None:
 
 
 def first_use() -> OpenSegment | None:
-    """Open the recording that waits for its first event; None if none does."""
+    """Open the recording that waits for its first event; return its segment, None if none waits."""
     with _GUARD.lock:
         waiting = STATE.waiting
         if STATE.segment is None and waiting is not None:
             identity = waiting.identity
-            _open(waiting.directory, lambda: identity or identify({}, _learned), from_environment)
+            _open(
+                waiting.directory, lambda: identity or identify({}, _hook_values), from_environment
+            )
         return STATE.segment
 
 
@@ -150,10 +150,10 @@ def first_use() -> OpenSegment | None:
 def learn_identity(rank: int | None, world: int | None, local_rank: int | None) -> None:
     """Take from a hook what neither the launcher nor the caller of `start` has set."""
     with _GUARD.lock:
-        _learned.update(rank=rank, world=world, local_rank=local_rank)
+        _hook_values.update(rank=rank, world=world, local_rank=local_rank)
         recording = under_way()
         if recording is not None and not recording.identity.rank_known:
-            recording.rename(with_learned(recording.identity, _learned))
+            recording.rename(with_hook_values(recording.identity, _hook_values))
             _mark_environment(recording)
 
 
@@ -190,12 +190,12 @@ def end(*, wait: bool = False) -> None:
     with _GUARD.lock:
         STATE.waiting = None
         recording = under_way()
-        _run(_callbacks, "stopped")
+        _run_callbacks(_callbacks, "stopped")
         _callbacks.clear()
         if recording is None:
             return
-        for last in (recording.close, environment.restore):
-            contained(last)()
+        for finish in (recording.close, environment.restore):
+            contained(finish)()
     _convert(recording, wait=wait)
 
 
@@ -210,15 +210,20 @@ def on_stop(callback: Callable[[], object]) -> None:
 
 
 def _open(
-    directory: Path | None, identity: Callable[[], Identity], retention: Callable[[], Retention]
+    directory: Path | None,
+    make_identity: Callable[[], Identity],
+    read_retention: Callable[[], Retention],
 ) -> None:
+    """Begin to record into `directory`, else where the environment says; warn if that fails."""
     STATE.waiting = None
     if sys.platform != "linux":
         warn_once("the recorder works on Linux only, so nothing is recorded here")
         return
     try:
-        chosen = directory or environment.wanted_directory() or environment.default_directory()
-        recording = Recording(chosen.absolute(), identity(), retention())
+        trace_folder = (
+            directory or environment.wanted_directory() or environment.default_directory()
+        )
+        recording = Recording(trace_folder.absolute(), make_identity(), read_retention())
     except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
         reraise_if_handlers(error)
         REGISTRY.stop_listening()
@@ -242,7 +247,7 @@ def _prepare(recording: Recording) -> None:
         _begin_sampling(recording)
     _end_with_multiprocessing()
     UNRECORDED.warn()
-    _run(_beginnings, "began")
+    _run_callbacks(_beginnings, "began")
 
 
 def _mark_environment(recording: Recording) -> None:
@@ -297,7 +302,7 @@ def _end_with_multiprocessing() -> None:
         util.Finalize(None, end, exitpriority=-100)
 
 
-def _run(callbacks: list[Callable[[], object]], moment: str) -> None:
+def _run_callbacks(callbacks: list[Callable[[], object]], moment: str) -> None:
     for callback in callbacks:
         try:
             callback()

@@ -6,13 +6,7 @@ import threading
 from dataclasses import replace
 
 from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, to_line
-from tracelens.schema.vocabulary import (
-    CLIPPED,
-    DETAILS,
-    FAILED,
-    TOO_MANY_NAMES,
-    UNFINISHED_FILE,
-)
+from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES, UNFINISHED_FILE
 from tracelens_instrument.core.arguments import any_text
 from tracelens_instrument.core.clock import now, read_clocks
 from tracelens_instrument.core.failures import contain, contained
@@ -43,7 +37,7 @@ __all__ = ["Recording"]
 
 _LOOK_EVERY_NS: Final = 10**8
 _CLOCK_EVERY_NS: Final = 10 * 10**9
-_MOST_FOREIGN: Final = 1024
+_MOST_FOREIGN_THREADS: Final = 1024
 _NO_STEPS: Final = 32  # segments since one ended: then the converter hears of them in between
 
 
@@ -76,7 +70,7 @@ class Recording:
         self.end_notes = EndNotes(self.folder, self._side.append)
         REGISTRY.listen(self._side.append, identity.job)
         self.read_clocks()
-        self._foreign: dict[int, ThreadState] = {}
+        self._foreign_threads: dict[int, ThreadState] = {}
         self._look_due = 0
         self._lock = threading.RLock()  # a signal handler may come in between
         self._devices: Devices | None = None
@@ -151,28 +145,30 @@ class Recording:
         self.clipped.add()
 
     def arrive(self) -> ThreadState:
-        """Enter the calling thread into the thread table, or find it there again.
+        """Return the calling thread's state; enter the thread into the thread table if it is new.
 
         A thread that Python did not start is a new one to Python each time it calls something.
         """
         python_thread = threading.current_thread()
-        foreign = isinstance(python_thread, threading._DummyThread)  # noqa: SLF001 - nothing public tells it
+        is_foreign = isinstance(python_thread, threading._DummyThread)  # noqa: SLF001 - nothing public tells it
         native_id = threading.get_native_id()
-        thread = self._foreign.get(native_id) if foreign else None
+        thread = self._foreign_threads.get(native_id) if is_foreign else None
         if thread is None:
             thread = ThreadState(REGISTRY.thread_index())
             if thread.index != LAST_THREAD:
                 row = Thread(thread.index, any_text(python_thread.name)[:MAX_NAME], native_id)
                 self._side.append(to_line("threads", row))
-            if foreign:
+            if is_foreign:
                 self._remember(native_id, thread)
         STATE.local.thread_state = thread
         return thread
 
     def _remember(self, native_id: int, thread: ThreadState) -> None:
-        if len(self._foreign) == _MOST_FOREIGN:  # which of them have ended is not known
-            self._foreign.clear()
-        self._foreign[native_id] = thread
+        if (
+            len(self._foreign_threads) == _MOST_FOREIGN_THREADS
+        ):  # which of them have ended is not known
+            self._foreign_threads.clear()
+        self._foreign_threads[native_id] = thread
 
     def rename(self, identity: Identity) -> None:
         """Change the identity of the process, which was not known before; the last one counts."""

@@ -26,15 +26,17 @@ _FUNCTIONS: Final = (types.FunctionType, types.BuiltinFunctionType, types.Method
 _CYTHON: Final = "cython_function_or_method"
 
 
-def decorated(function: F, name: str | None, handle: Callable[[str], Span]) -> F:
-    """Return `function` with a span around it, or itself where nothing records.
+def decorated(function: F, name: str | None, make_handle: Callable[[str], Span]) -> F:
+    """Return `function` with a span around each call, or itself where nothing records.
+
+    `make_handle` makes the span of a name: this one, or else the function's own.
 
     Raises:
         InvalidArgument: it cannot be called.
     """
     candidate: Any = function
     if isinstance(candidate, staticmethod | classmethod):  # the descriptor stays outermost
-        return type(candidate)(decorated(candidate.__func__, name, handle))  # type: ignore[return-value]  # F again
+        return type(candidate)(decorated(candidate.__func__, name, make_handle))  # type: ignore[return-value]  # F again
     if not callable(candidate):
         raise InvalidArgument(
             f"traced got {short_repr(candidate)}, expected a function, or a name for one."
@@ -45,7 +47,7 @@ def decorated(function: F, name: str | None, handle: Callable[[str], Span]) -> F
     if not (isinstance(candidate, _FUNCTIONS) or type(candidate).__name__ == _CYTHON):
         warn_once(f"tl.traced records functions, and left alone {short_repr(candidate)}", "traced")
         return function
-    wrapped: F = _wrapped(function, handle(name or _name(candidate)))
+    wrapped: F = _wrap(function, make_handle(name or _name(candidate)))
     return wrapped
 
 
@@ -59,21 +61,24 @@ def _name(function: object) -> str:
     return name if isinstance(name, str) else type(function).__qualname__
 
 
-def _wrapped(function: Any, span: Span) -> Any:
-    """A generator's span lasts from when it is first asked until it is used up."""
+def _wrap(function: Any, span: Span) -> Any:
+    """Return `function` with a span around each call.
+
+    A generator's span lasts from when it is first asked until it is used up.
+    """
     if inspect.iscoroutinefunction(function):
-        return _around_coroutine(function, span)
+        return _wrap_coroutine(function, span)
     if inspect.isasyncgenfunction(function):
-        return _around_asynchronous_generator(function, span)
+        return _wrap_asynchronous_generator(function, span)
     if inspect.isgeneratorfunction(function):
-        around = _around_generator(function, span)
-        awaitable = function.__code__.co_flags & inspect.CO_ITERABLE_COROUTINE
-        return types.coroutine(around) if awaitable else around
-    return _around_call(function, span)
+        wrapper = _wrap_generator(function, span)
+        is_awaitable = function.__code__.co_flags & inspect.CO_ITERABLE_COROUTINE
+        return types.coroutine(wrapper) if is_awaitable else wrapper
+    return _wrap_call(function, span)
 
 
-def _around_call(function: Any, span: Span) -> Any:
-    # What `with span:` does, called directly: that is quicker from Python to Python.
+def _wrap_call(function: Any, span: Span) -> Any:
+    """Return `function` with a span around each call; as `with span:`, but quicker."""
     enter: Callable[[], object] = span.__enter__
     leave: Callable[..., None] = span.__exit__
 
@@ -91,7 +96,7 @@ def _around_call(function: Any, span: Span) -> Any:
     return traced
 
 
-def _around_coroutine(function: Any, span: Span) -> Any:
+def _wrap_coroutine(function: Any, span: Span) -> Any:
     @functools.wraps(function)
     async def traced(*args: Any, **kwargs: Any) -> Any:
         with span():
@@ -100,7 +105,7 @@ def _around_coroutine(function: Any, span: Span) -> Any:
     return traced
 
 
-def _around_generator(function: Any, span: Span) -> Any:
+def _wrap_generator(function: Any, span: Span) -> Any:
     @functools.wraps(function)
     def traced(*args: Any, **kwargs: Any) -> Any:
         with span():
@@ -109,25 +114,28 @@ def _around_generator(function: Any, span: Span) -> Any:
     return traced
 
 
-def _around_asynchronous_generator(function: Any, span: Span) -> Any:
+def _wrap_asynchronous_generator(function: Any, span: Span) -> Any:
+    """Return `function` with a span from each generator's first value until its end."""
+
     @functools.wraps(function)
     async def traced(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        """Yield what the function's generator yields; hand on what the caller sends and throws."""
         with span():
-            inner = function(*args, **kwargs)
-            awaitable = inner.__anext__()
+            generator = function(*args, **kwargs)
+            awaitable = generator.__anext__()
             while True:
                 try:
                     value = await awaitable
                 except StopAsyncIteration:
                     return
                 try:
-                    sent = yield value
+                    message = yield value
                 except GeneratorExit:
-                    await inner.aclose()
+                    await generator.aclose()
                     raise
                 except BaseException as error:  # noqa: BLE001 - it is for the generator inside
-                    awaitable = inner.athrow(error)
+                    awaitable = generator.athrow(error)
                 else:
-                    awaitable = inner.asend(sent)
+                    awaitable = generator.asend(message)
 
     return traced

@@ -115,7 +115,7 @@ def test_without_py_spy_it_says_how_to_get_it(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(OSError, match="pip install py-spy"):
-        sampler._program()
+        sampler._find_py_spy()
 
 
 def test_damaged_samples_are_left_out(slow: Path, tmp_path: Path) -> None:

@@ -59,6 +59,6 @@ def test_a_file_that_is_not_there_is_not_made(
 def test_a_framework_of_which_nothing_is_recorded_is_named(framework: str) -> None:
     """Beside others that are recorded; and not once something of it is."""
     used = [f"{attachments.USED}{framework}", f"{attachments.USED}mpi4py", "MPI with 2 ranks"]
-    (sentence,) = attachments.unrecorded(used)
+    (sentence,) = attachments.list_unrecorded_frameworks(used)
     assert sentence.startswith(f"{framework} was used, nothing of it is recorded: ")
-    assert attachments.unrecorded([*used, f"{framework}'s steps"]) == []
+    assert attachments.list_unrecorded_frameworks([*used, f"{framework}'s steps"]) == []

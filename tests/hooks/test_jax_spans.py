@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracelens_instrument.hooks.jax import Operation, Seen, spans_of
+from tracelens_instrument.hooks.jax import Operation, ProfiledSpan, spans_of
 
 US = 1000
 STEPS = {7: 0, 8: 10_000 * US}
@@ -14,7 +14,7 @@ def _ran(name: str, begin_us: int, end_us: int, device: int = 0) -> Operation:
     return Operation(name, "jit_step", device, begin_us * US, end_us * US)
 
 
-def _spans_in(*operations: Operation) -> list[Seen]:
+def _spans_in(*operations: Operation) -> list[ProfiledSpan]:
     return list(spans_of(operations, STEPS))
 
 

@@ -15,8 +15,10 @@ def test_in_place_each_rank_has_its_share() -> None:
         from tracelens_instrument.hooks.mpi.table import Collective
         for instead in (MPI.IN_PLACE, None):
             values = {"sendbuf": instead, "recvbuf": np.zeros(12)}
-            shared = Collective("all_gather", payload="sendbuf", instead="recvbuf", shared=True)
-            whole = Collective("allreduce", payload="sendbuf", instead="recvbuf")
+            shared = Collective(
+                "all_gather", payload="sendbuf", in_place_payload="recvbuf", holds_all=True
+            )
+            whole = Collective("allreduce", payload="sendbuf", in_place_payload="recvbuf")
             assert of_call(shared, values, 4) == 24
             assert of_call(whole, values, 4) == 96
             assert of_call(shared, {**values, "recvbuf": object()}, 4) == NO_BYTES

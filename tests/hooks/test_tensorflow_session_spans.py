@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracelens_instrument.hooks.tensorflow.plan import Plan, Transfer
-from tracelens_instrument.hooks.tensorflow.spans import Event, Run, Seen, spans_of
+from tracelens_instrument.hooks.tensorflow.spans import Event, ProfiledSpan, Run, spans_of
 
 WORKER, SHARD = 3, 1
 PLAN = Plan(
@@ -43,7 +43,7 @@ def _worker() -> list[Event]:
     ]
 
 
-def _name_and_times(seen: list[Seen]) -> list[tuple[str, int, int]]:
+def _name_and_times(seen: list[ProfiledSpan]) -> list[tuple[str, int, int]]:
     return [(one.op or one.kind, one.start_ns, one.end_ns) for one in seen]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tracelens_instrument.hooks.tensorflow.plan import Plan, Transfer
-from tracelens_instrument.hooks.tensorflow.spans import Event, Seen, spans_of
+from tracelens_instrument.hooks.tensorflow.spans import Event, ProfiledSpan, spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,14 +62,14 @@ def _server() -> list[Event]:
     ]
 
 
-def _spans_by_op(events: Iterable[Event], role: str, number: int) -> dict[str, Seen]:
+def _spans_by_op(events: Iterable[Event], role: str, number: int) -> dict[str, ProfiledSpan]:
     spans = list(spans_of(events, role, number, PLAN))
     by_op = {span.op or span.kind: span for span in spans}
     assert len(by_op) == len(spans)
     return by_op
 
 
-def _times(seen: Seen) -> tuple[int, int]:
+def _times(seen: ProfiledSpan) -> tuple[int, int]:
     return seen.start_ns, seen.end_ns
 
 
@@ -116,7 +116,7 @@ def test_between_steps_a_worker_waits_for_the_coordinator() -> None:
             event,
             start_ns=event.start_ns + 200,
             end_ns=event.end_ns + 200,
-            about={name: 5 if value == STEP else value for name, value in event.about.items()},
+            stats={name: 5 if value == STEP else value for name, value in event.stats.items()},
         )
         for event in _worker()
     ]

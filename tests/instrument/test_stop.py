@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 import pytest
-from support.launch.patience import until
+from support.launch.patience import wait_until
 from support.launch.recording import read, read_one, run_child
 
 import tracelens as tl
@@ -188,7 +188,7 @@ def test_threads_that_go_on_recording(trace: Path, count: int) -> None:
         thread.start()
     for folder in (trace, trace / "again", trace / "and again"):
         tl.start(folder)
-        until(lambda folder=folder: highest(folder) > 1)  # type: ignore[misc]  # bound for this turn
+        wait_until(lambda folder=folder: highest(folder) > 1)  # type: ignore[misc]  # bound for this turn
         tl.stop()
     ended.set()
     for thread in threads:

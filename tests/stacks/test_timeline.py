@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tracelens_instrument.stacks.timeline import MARKER, Run, mark, offset_ns, read_runs
+from tracelens_instrument.stacks.timeline import MARKER, Run, find_clock_offset_ns, mark, read_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,12 +85,12 @@ def test_markers_give_the_offset() -> None:
         marked[f"{MARKER}{number}"] = (begin, end)
         run = Run(7, 1, "", begin - true + lag, end - true + 2 * lag, (f"{MARKER}{number} (x:1)",))
         sampled_runs += [run, replace(run, frames=("other (x:2)",))]
-    assert offset_ns(sampled_runs, marked) == true - 400
+    assert find_clock_offset_ns(sampled_runs, marked) == true - 400
 
 
 def test_too_few_markers_tell_nothing() -> None:
     run = Run(7, 1, "", 0, 10, (f"{MARKER}0 (x:1)",))
-    assert offset_ns([run], {f"{MARKER}0": (5, 15)}) is None
+    assert find_clock_offset_ns([run], {f"{MARKER}0": (5, 15)}) is None
 
 
 def test_a_marker_has_a_number_and_lasts_its_time() -> None:

@@ -335,9 +335,9 @@ def _summarize(folder: Path, files: Collection[Path], attachments: Sequence[str]
 
 
 def _write_unrecorded(attached: Sequence[str]) -> None:
-    from tracelens_instrument.core.attachments import unrecorded
+    from tracelens_instrument.core.attachments import list_unrecorded_frameworks
 
-    for sentence in unrecorded(attached):
+    for sentence in list_unrecorded_frameworks(attached):
         _write(sentence)
 
 

@@ -24,20 +24,21 @@ def _install_hooks() -> None:
         raise
 
 
-def _run_the_users_own() -> None:
+def _run_next_sitecustomize() -> None:
+    """Import the user's own `sitecustomize`, if the path without our folder holds one."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _FOLDER]  # noqa: PTH100 - as above
-    own_module = sys.modules.pop("sitecustomize", None)
+    this_module = sys.modules.pop("sitecustomize", None)
     try:
         importlib.import_module("sitecustomize")
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
-        if own_module is not None:
-            sys.modules["sitecustomize"] = own_module
+        if this_module is not None:
+            sys.modules["sitecustomize"] = this_module
 
 
 try:
     _install_hooks()
 except Exception as error:  # noqa: BLE001 - the training must start
     sys.stderr.write(f"tracelens: hooks could not be installed, the training goes on ({error!r})\n")
-_run_the_users_own()
+_run_next_sitecustomize()

@@ -32,10 +32,9 @@ __all__ = [
     "path",
     "role",
     "text",
-    "text_or_nothing",
+    "text_or_empty",
     "write_what_fits",
 ]
-
 
 _MOST: Final = 2**31
 _I32: Final = (-(2**31), 2**31 - 1, NO_INDEX)
@@ -55,14 +54,14 @@ _RANGES: Final = (
 )
 
 
-def text(what: str, value: object) -> str:
+def text(label: str, value: object) -> str:
     """Return a text as a plain `str`.
 
     Raises:
         InvalidArgument: the value is not one.
     """
     if not isinstance(value, str):
-        raise InvalidArgument(f"{what} is {short_repr(value)}, expected a text.")
+        raise InvalidArgument(f"{label} is {short_repr(value)}, expected a text.")
     return str.__str__(value)
 
 
@@ -98,7 +97,7 @@ def role(value: object) -> str | None:
     return None if value is None else one_of("role", value, ROLES)
 
 
-def index(what: str, value: Any, lowest: int = 0) -> int | None:
+def index(label: str, value: Any, lowest: int = 0) -> int | None:
     """Return None or an integer from `lowest`; integers of other libraries are converted.
 
     Raises:
@@ -112,24 +111,24 @@ def index(what: str, value: Any, lowest: int = 0) -> int | None:
         reraise_if_handlers(error)
         number = lowest - 1
     if not lowest <= number < _MOST:
-        raise InvalidArgument(f"{what} is {short_repr(value)}, expected a number from {lowest}.")
+        raise InvalidArgument(f"{label} is {short_repr(value)}, expected a number from {lowest}.")
     return number
 
 
-def path(what: str, value: Any) -> Path | None:
+def path(label: str, value: Any) -> Path | None:
     """Return None or the path as a text.
 
     Raises:
         InvalidArgument: it is neither.
     """
     try:
-        return None if value is None else Path(_own_text(value))
+        return None if value is None else Path(_to_plain_text(value))
     except Exception as error:
         reraise_if_handlers(error)
-        raise InvalidArgument(f"{what} is {short_repr(value)}, expected a path.") from error
+        raise InvalidArgument(f"{label} is {short_repr(value)}, expected a path.") from error
 
 
-def _own_text(value: Any) -> Any:
+def _to_plain_text(value: Any) -> Any:
     """Return a text of a class of the user's as one of Python's; anything else as it is."""
     return str.__str__(value) if isinstance(value, str) else value
 
@@ -143,44 +142,50 @@ def is_true(value: Any) -> bool:
         return True
 
 
-def one_of(what: str, value: object, allowed_words: tuple[str, ...]) -> str:
-    """Return one of the allowed words, checked.
+def one_of(label: str, value: object, allowed_words: tuple[str, ...]) -> str:
+    """Return `value` as a plain `str`, one of the allowed words; `label` names it in the error.
 
     Raises:
         InvalidArgument: the value is not among them.
     """
-    text = text_or_nothing(value)
+    text = text_or_empty(value)
     if text not in allowed_words:
         expected = f"one of {', '.join(allowed_words)}" if allowed_words else "none"
-        raise InvalidArgument(f"{what} is {short_repr(value)}, expected {expected}.")
+        raise InvalidArgument(f"{label} is {short_repr(value)}, expected {expected}.")
     return text
 
 
-def text_or_nothing(value: object) -> str:
-    """Return a text as it is, anything else as an empty one."""
+def text_or_empty(value: object) -> str:
+    """Return a text as a plain `str`, anything else as an empty one."""
     return str.__str__(value) if isinstance(value, str) else ""
 
 
 def write_what_fits(
-    segment: OpenSegment, offset: int, start_ns: int, values: tuple[Any, ...], definition: int
+    segment: OpenSegment, offset: int, start_ns: int, values: tuple[Any, ...], definition_id: int
 ) -> None:
-    """Write an open record; count it if a value other than None had to be left out."""
-    numbers = [_fitting(value, *limits) for value, limits in zip(values, _RANGES, strict=True)]
-    written = [
-        absent if number is None else number
-        for number, (_, _, absent) in zip(numbers, _RANGES, strict=True)
+    """Write a record at byte `offset`, from `start_ns` of the monotonic clock, without an end.
+
+    `values` are those of the fields in `_RANGES`. If one does not fit, its field says "does not
+    apply", and the record is counted as clipped.
+    """
+    numbers = [
+        _to_int_within(value, *limits) for value, limits in zip(values, _RANGES, strict=True)
     ]
-    RECORD.pack_into(segment.memory, offset, start_ns, 0, *written, 0, definition)
-    if any(n is None and v is not None for n, v in zip(numbers, values, strict=True)):
+    fields = [
+        absent if number is None else number
+        for number, (_lowest, _highest, absent) in zip(numbers, _RANGES, strict=True)
+    ]
+    RECORD.pack_into(segment.memory, offset, start_ns, 0, *fields, 0, definition_id)
+    if any(n is None and value is not None for n, value in zip(numbers, values, strict=True)):
         segment.owner.clipped.add()
 
 
 def fits_step(step: Any) -> int | None:
     """Return `step` as a number that a record can hold; None if it cannot."""
-    return _fitting(step, *_I32)
+    return _to_int_within(step, *_I32)
 
 
-def _fitting(value: Any, lowest: int, highest: int, _absent: int) -> int | None:
+def _to_int_within(value: Any, lowest: int, highest: int, _absent: int) -> int | None:
     try:
         number = int.__index__(int(value))  # of a subclass, the number itself
     except Exception as error:  # noqa: BLE001 - a tensor or an array fails in its own way

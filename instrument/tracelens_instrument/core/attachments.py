@@ -15,17 +15,17 @@ __all__ = [
     "RECORDED_TO",
     "USED",
     "attached",
+    "list_unrecorded_frameworks",
     "note_attached",
     "note_recorder",
     "note_used",
-    "unrecorded",
 ]
 
 ATTACHED_VARIABLE: Final = "TRACELENS_ATTACHED"
 USED: Final = "used: "  # how a line begins that names a framework, attached or not
 RECORDED_TO: Final = "recorded to: "  # how a line begins that names the folder of an inner `record`
 # Of these nothing is recorded before something is noted as attached, as "TensorFlow's ...".
-_NEEDED: Final = {
+_REASONS: Final = {
     "TensorFlow": "no session or ClusterCoordinator trained for some seconds with servers of jobs "
     "named 'worker' and 'ps'",
     "JAX": "no step was marked with jax.profiler.StepTraceAnnotation",
@@ -34,13 +34,13 @@ _NEEDED: Final = {
 _ATTACHED: Final[list[str]] = []
 
 
-def note_attached(words: str) -> None:
+def note_attached(line: str) -> None:
     """Remember that something was attached, for later questions about the recording.
 
     `tracelens record` asks by a file that it names in the environment.
     """
-    _ATTACHED.append(words)
-    _report(words)
+    _ATTACHED.append(line)
+    _report(line)
 
 
 def note_used(framework: str) -> None:
@@ -53,11 +53,11 @@ def note_recorder(folder: str) -> None:
     _report(f"{RECORDED_TO}{folder}")
 
 
-def _report(words: str) -> None:
-    asking = os.environ.get(ATTACHED_VARIABLE)
-    if asking:
+def _report(line: str) -> None:
+    report_path = os.environ.get(ATTACHED_VARIABLE)
+    if report_path:
         with contextlib.suppress(OSError):  # on another host there is no such file
-            _append(asking, f"{words}\n".encode())
+            _append(report_path, f"{line}\n".encode())
 
 
 def _append(path: str, line: bytes) -> None:
@@ -69,13 +69,16 @@ def _append(path: str, line: bytes) -> None:
         os.close(file)
 
 
-def unrecorded(reported: Sequence[str]) -> list[str]:
-    """Return a sentence for each framework that was used and not recorded."""
+def list_unrecorded_frameworks(reported_lines: Sequence[str]) -> list[str]:
+    """Return a sentence for each framework that was used and not recorded.
+
+    `reported_lines` are what the training's processes noted as used and as attached.
+    """
     return [
         f"{framework} was used, nothing of it is recorded: {reason}"
-        for framework, reason in _NEEDED.items()
-        if f"{USED}{framework}" in reported
-        and not any(words.startswith(f"{framework}'s ") for words in reported)
+        for framework, reason in _REASONS.items()
+        if f"{USED}{framework}" in reported_lines
+        and not any(line.startswith(f"{framework}'s ") for line in reported_lines)
     ]
 
 

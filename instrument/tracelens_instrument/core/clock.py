@@ -18,7 +18,7 @@ __all__ = ["now", "ping_pong", "read_clocks"]
 
 _TRIES = 50
 _SOURCE: Final = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-_SCHEDULED: Final = Path("/proc/self/schedstat")  # of the main thread
+_SCHEDULER_STATISTICS: Final = Path("/proc/self/schedstat")  # of the main thread
 
 
 def _counts_ticks() -> bool:
@@ -47,42 +47,50 @@ def read_clocks() -> ClockReading:
 
     And for how long the main thread has run so far, and waited for a core.
     """
-    window, before, wall = min(_bracketed_wall() for _ in range(_TRIES))
-    ran, queued = _scheduled()
-    at = before + window // 2
-    return ClockReading("local", at, window, wall_ns=wall, ran_ns=ran, queued_ns=queued)
+    window_ns, window_begin_ns, wall_ns = min(_read_wall_between() for _ in range(_TRIES))
+    ran_ns, queued_ns = _read_scheduled_ns()
+    monotonic_ns = window_begin_ns + window_ns // 2
+    return ClockReading(
+        "local", monotonic_ns, window_ns, wall_ns=wall_ns, ran_ns=ran_ns, queued_ns=queued_ns
+    )
 
 
-def _scheduled() -> tuple[int | None, int | None]:
-    """Return the main thread's time on a core and in run queues; None where neither is counted."""
+def _read_scheduled_ns() -> tuple[int | None, int | None]:
+    """Return the main thread's ns on a core and in run queues; None where neither is counted."""
     try:
-        ran, queued, _ = map(int, _SCHEDULED.read_bytes().split())
+        ran_ns, queued_ns, _ = map(int, _SCHEDULER_STATISTICS.read_bytes().split())
     except (OSError, ValueError):
         return None, None
-    return (ran, queued) if ran else (None, None)
+    return (ran_ns, queued_ns) if ran_ns else (None, None)
 
 
-def _bracketed_wall() -> tuple[int, int, int]:
-    before = now()
-    wall = time.time_ns()
-    return now() - before, before, wall
+def _read_wall_between() -> tuple[int, int, int]:
+    """Return (window, monotonic time before, wall-clock time), ns: read within the window."""
+    before_ns = now()
+    wall_ns = time.time_ns()
+    return now() - before_ns, before_ns, wall_ns
 
 
 def ping_pong(
     send: Callable[[int], object], receive: Callable[[], int], rounds: int = 20
 ) -> tuple[int, int]:
-    """Measure this clock minus a peer's by round trips; return (offset_ns, smallest round trip).
+    """Measure this clock minus a peer's by round trips; return offset and smallest round trip, ns.
 
     Each round sends this clock to the peer by `send`; the peer answers with its own clock's
     nanoseconds, which `receive` returns. The offset is wrong by half the round trip at most.
     """
-    round_trip, offset = min(_round(send, receive) for _ in range(max(rounds, 1)))
-    return offset, round_trip
+    round_trip_ns, offset_ns = min(
+        _measure_round_trip(send, receive) for _ in range(max(rounds, 1))
+    )
+    return offset_ns, round_trip_ns
 
 
-def _round(send: Callable[[int], object], receive: Callable[[], int]) -> tuple[int, int]:
-    sent = now()
-    send(sent)
-    theirs = receive()
-    returned = now()
-    return returned - sent, (sent + returned) // 2 - theirs
+def _measure_round_trip(
+    send: Callable[[int], object], receive: Callable[[], int]
+) -> tuple[int, int]:
+    """Return (round trip, this clock minus the peer's in the middle of it), ns."""
+    sent_ns = now()
+    send(sent_ns)
+    peer_ns = receive()
+    returned_ns = now()
+    return returned_ns - sent_ns, (sent_ns + returned_ns) // 2 - peer_ns

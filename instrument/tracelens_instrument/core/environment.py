@@ -32,7 +32,7 @@ KEEP_SIGNAL_VARIABLE: Final = "TRACELENS_KEEP_SIGNAL"
 RATE_VARIABLE: Final = "TRACELENS_SAMPLE"  # of stacks, Hz
 ALL_RANKS_VARIABLE: Final = "TRACELENS_ALL_RANKS"  # set where one `record` is around the launcher
 
-_replaced: dict[str, str | None] = {}
+_earlier_values: dict[str, str | None] = {}  # None: it was not set
 
 
 def wanted_directory() -> Path | None:
@@ -43,31 +43,34 @@ def wanted_directory() -> Path | None:
 
 def default_directory() -> Path:
     """Return the default trace folder: equal for ranks of one launcher on one host."""
-    launched = launcher_of(os.environ) is not None
-    since = process_started_ns(os.getppid()) if launched else None
-    seconds = time.time() if since is None else since // 10**9
-    return Path("traces") / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(seconds))
+    has_launcher = launcher_of(os.environ) is not None
+    launcher_start_ns = process_started_ns(os.getppid()) if has_launcher else None
+    wall_s = time.time() if launcher_start_ns is None else launcher_start_ns // 10**9
+    return Path("traces") / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(wall_s))
 
 
-def mark_for_children(directory: Path, identity: Identity, kept: Mapping[str, str]) -> None:
+def mark_for_children(
+    directory: Path, identity: Identity, retention_variables: Mapping[str, str]
+) -> None:
     """Set variables so that spawned processes record to the same folder, as children of this one.
 
-    `kept` are the variables that say how much is kept.
+    `retention_variables` say how much is kept. `restore` takes all back.
     """
-    marks = {
+    variables = {
         DIRECTORY_VARIABLE: str(directory),
         PARENT_VARIABLE: identity.for_children(os.getpid()),
+        **retention_variables,
     }
-    for name, value in (*marks.items(), *kept.items()):
-        _replaced.setdefault(name, os.environ.get(name))
+    for name, value in variables.items():
+        _earlier_values.setdefault(name, os.environ.get(name))
         os.environ[name] = value
 
 
 def restore() -> None:
     """Restore the environment to what it was before `mark_for_children`."""
-    for name, value in _replaced.items():
+    for name, value in _earlier_values.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    _replaced.clear()
+    _earlier_values.clear()

@@ -35,21 +35,21 @@ _LONGEST: Final = 200
 _warned: dict[str, object] = {}
 
 
-def warn_once(sentence: str, about: str | None = None) -> None:
+def warn_once(sentence: str, topic: str | None = None) -> None:
     """Warn of `sentence`, once in the life of the process; never raises.
 
-    Of several sentences `about` the same only the first is said. A user may have turned warnings into
+    Of several sentences on one `topic` only the first is said. A user may have turned warnings into
     errors, or closed what they are written to, and the training must not fail by ours.
     """
-    mine = object()
-    if _warned.setdefault(about or sentence, mine) is not mine:
+    own_mark = object()
+    if _warned.setdefault(topic or sentence, own_mark) is not own_mark:
         return
-    text = f"TraceLens: {sentence}"
+    message = f"TraceLens: {sentence}"
     try:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
     except Exception as error:  # noqa: BLE001 - filters and printers of warnings are the user's
         reraise_if_handlers(error)
-        _write(f"{text}\n")
+        _write(f"{message}\n")
 
 
 def _write(text: str) -> None:

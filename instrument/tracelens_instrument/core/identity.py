@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Final
 
-__all__ = ["PARENT_VARIABLE", "Identity", "identify", "launcher_of", "process_row", "with_learned"]
+__all__ = [
+    "PARENT_VARIABLE",
+    "Identity",
+    "identify",
+    "launcher_of",
+    "process_row",
+    "with_hook_values",
+]
 
 PARENT_VARIABLE: Final = "TRACELENS_PARENT"
 
@@ -67,36 +74,40 @@ class Identity:
 
 
 def identify(
-    given: Mapping[str, Any],
-    learned: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    hook_values: Mapping[str, Any],
     environment: Mapping[str, str] = os.environ,
 ) -> Identity:
-    """Determine rank, world and role; entries of `given` and `learned` that are None do not count."""
-    given_values = {key: value for key, value in given.items() if value is not None}
-    launched_identity = _launched(environment)
-    if "rank" in given_values:  # a process that is given a rank is no child of another
-        inherited_identity = replace(launched_identity, rank_known=True)
+    """Determine rank, world and role: by the caller, else by the environment, else by hooks.
+
+    The keys of `arguments` and `hook_values` are fields of `Identity`; None does not count.
+    """
+    overrides = {key: value for key, value in arguments.items() if value is not None}
+    environment_identity = _identity_from_launcher(environment)
+    if "rank" in overrides:  # a process that is given a rank is no child of another
+        environment_identity = replace(environment_identity, rank_known=True)
     else:
-        inherited_identity = (
-            _inherited(environment, launched_identity.launcher) or launched_identity
-        )
-    identity = replace(with_learned(inherited_identity, learned), **given_values)
+        parent_identity = _identity_from_parent(environment, environment_identity.launcher)
+        environment_identity = parent_identity or environment_identity
+    identity = replace(with_hook_values(environment_identity, hook_values), **overrides)
     return replace(identity, world=max(identity.world, identity.rank + 1))
 
 
-def with_learned(identity: Identity, learned: Mapping[str, Any]) -> Identity:
-    """Add what a hook learned, where the rank is not known otherwise."""
-    known = {key: value for key, value in learned.items() if value is not None}
-    return identity if identity.rank_known or not known else replace(identity, parent=None, **known)
+def with_hook_values(identity: Identity, hook_values: Mapping[str, Any]) -> Identity:
+    """Add what a hook learned from its framework, where the rank is not known otherwise."""
+    values = {key: value for key, value in hook_values.items() if value is not None}
+    if identity.rank_known or not values:
+        return identity
+    return replace(identity, parent=None, **values)
 
 
 def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
     """Read (rank, world, local rank) as the launcher set them; None without a launcher."""
-    for rank, world, local_rank in _LAUNCHERS:
-        rank_number = _number(environment, rank)
-        if rank_number is not None:
-            size = _number(environment, world) or 1
-            return rank_number, size, _number(environment, local_rank) or 0
+    for rank_variable, world_variable, local_rank_variable in _LAUNCHERS:
+        rank = _read_number(environment, rank_variable)
+        if rank is not None:
+            world = _read_number(environment, world_variable) or 1
+            return rank, world, _read_number(environment, local_rank_variable) or 0
     return None
 
 
@@ -124,7 +135,8 @@ def process_row(identity: Identity) -> Process:
     )
 
 
-def _launched(environment: Mapping[str, str]) -> Identity:
+def _identity_from_launcher(environment: Mapping[str, str]) -> Identity:
+    """Return the identity that the launcher set; without one, rank 0 of 1, not known for sure."""
     job = next((environment[name] for name in _JOBS if environment.get(name)), "")
     launcher = launcher_of(environment)
     if launcher is None:
@@ -140,24 +152,30 @@ def _launched(environment: Mapping[str, str]) -> Identity:
     )
 
 
-def _inherited(environment: Mapping[str, str], launcher: tuple[int, int] | None) -> Identity | None:
-    """Read the parent's mark, unless a launcher gave this process a rank of its own since."""
-    written = environment.get(PARENT_VARIABLE)
-    if not written:
+def _identity_from_parent(
+    environment: Mapping[str, str], own_launcher: tuple[int, int] | None
+) -> Identity | None:
+    """Return the identity that a recording parent left in the environment; None without one.
+
+    None also if `own_launcher`, (rank, world), is another: a launcher has given it a rank since.
+    """
+    mark = environment.get(PARENT_VARIABLE)
+    if not mark:
         return None
     try:
-        mark = loads(written)
-        grandparent_pid = mark.pop("above")
-        parent_launcher = tuple(mark["launcher"]) if mark["launcher"] else None
-        identity = Identity(**mark | {"launcher": parent_launcher})
+        fields = loads(mark)
+        grandparent_pid = fields.pop("above")
+        parent_launcher = tuple(fields["launcher"]) if fields["launcher"] else None
+        identity = Identity(**fields | {"launcher": parent_launcher})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     if identity.parent == os.getpid():  # the program before this one, in this process
         identity = replace(identity, parent=grandparent_pid)
-    return identity if parent_launcher == launcher and isinstance(identity.parent, int) else None
+    is_usable = parent_launcher == own_launcher and isinstance(identity.parent, int)
+    return identity if is_usable else None
 
 
-def _number(environment: Mapping[str, str], name: str) -> int | None:
+def _read_number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "")
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 

@@ -46,7 +46,7 @@ class Registry:
         self._numbers: dict[Definition, int] = {}
         self._unused = itertools.count(1)
         self._communicators: list[tuple[str, list[int], int]] = []
-        self._groups_seen: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._group_counts: dict[tuple[str, tuple[int, ...]], int] = {}
         self._tracks: dict[str, Thread] = {}
         self._threads = itertools.count()
         self._local = _Local()
@@ -112,9 +112,9 @@ class Registry:
                 self._count_overflow()
                 return NO_INDEX
             group = (name, tuple(members))
-            before = self._groups_seen.get(group, 0)
-            self._communicators.append((name, members, before))
-            self._groups_seen[group] = before + 1
+            order = self._group_counts.get(group, 0)  # equal groups so far
+            self._communicators.append((name, members, order))
+            self._group_counts[group] = order + 1
             self._pass_on(to_line("communicators", self._communicator(index)))
             return index
 
@@ -152,7 +152,7 @@ class Registry:
         self._pass_on(to_line("threads", row))
 
     def listen(self, listener: Callable[[bytes], None], job: str) -> None:
-        """Pass all rows known and, from now on, each new one to `listener`."""
+        """Pass all rows of this job so far, and each new one later, to `listener` as lines."""
         with self._lock:
             self._job = job
             for definition in list(self._definitions.values()):

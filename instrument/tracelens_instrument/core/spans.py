@@ -61,7 +61,6 @@ __all__ = [
     "span_of",
 ]
 
-
 _write_definition = struct.Struct("@I").pack_into
 _DEFINITION_OFFSET = 60
 _UNUSED = 0
@@ -70,23 +69,24 @@ _UNUSED = 0
 class PythonToken:
     """A span that has begun; `end` closes it, in any thread, and so does leaving it as a context."""
 
-    __slots__ = ("segment", "word")
+    __slots__ = ("end_index", "segment")
 
     segment: OpenSegment | None
-    word: int
+    end_index: int  # of the end, in `segment.ends`; the start is in the word before
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, _error: object, _traceback: object
+        self, exception_type: type[BaseException] | None, _error: object, _traceback: object
     ) -> None:
         try:
             segment = self.segment
             if segment is not None:
-                end = now()
+                end_ns = now()
                 self.segment = None
-                segment.ends[self.word] = end if kind is None else -end
+                # An end below zero says that the span failed.
+                segment.ends[self.end_index] = end_ns if exception_type is None else -end_ns
         except Exception as failure:  # noqa: BLE001 - the border to the user's training code
             contain(failure)
 
@@ -95,11 +95,11 @@ class PythonToken:
         try:
             segment = self.segment
             if segment is not None:
-                end = now()
+                end_ns = now()
                 self.segment = None
                 if failed is not False and is_true(failed):
-                    end = -end
-                segment.ends[self.word] = end
+                    end_ns = -end_ns  # says that the span failed
+                segment.ends[self.end_index] = end_ns
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             contain(error)
 
@@ -111,7 +111,7 @@ class PythonToken:
         """Remove the span as if it had not begun."""
         segment, self.segment = self.segment, None
         if segment is not None:
-            _write_definition(segment.memory, 8 * self.word + _DEFINITION_OFFSET, _UNUSED)
+            _write_definition(segment.memory, 8 * self.end_index + _DEFINITION_OFFSET, _UNUSED)
 
 
 def end_by(future: Future, token: Ends) -> None:
@@ -213,14 +213,14 @@ class PythonSpan(metaclass=_Handle):
             ):
                 return NOTHING
             try:
-                word_index, offset = next(segment.slots)
+                end_index, byte_offset = next(segment.slots)
             except StopIteration:
-                segment, (word_index, offset) = segment.owner.rotate(segment)
+                segment, (end_index, byte_offset) = segment.owner.rotate(segment)
             try:
                 thread = STATE.local.thread_state
             except AttributeError:
                 thread = segment.owner.arrive()
-            start = now()
+            start_ns = now()
             try:
                 # The fields and their order are those of tracelens.schema.record.
                 if (
@@ -230,15 +230,15 @@ class PythonSpan(metaclass=_Handle):
                 ):  # fmt: skip
                     _write_open_with_bytes(
                         segment.memory,
-                        offset,
-                        start,
+                        byte_offset,
+                        start_ns,
                         nbytes,
                         STATE.blank_beside_bytes,
                         thread.block,
                         self.definition,
                     )
                 else:
-                    _write(segment.memory, offset, start, 0, nbytes,
+                    _write(segment.memory, byte_offset, start_ns, 0, nbytes,
                            NO_REQUEST if request is None else request,
                            NO_SEQ if seq is None else seq,
                            STATE.step if step is None else step,
@@ -251,15 +251,16 @@ class PythonSpan(metaclass=_Handle):
                            0, self.definition)  # fmt: skip
             except Exception as error:  # noqa: BLE001 - training code hands in anything
                 reraise_if_handlers(error)
-                number = STATE.step if step is None else step
-                row = thread.index if track is None else track
+                step_number = STATE.step if step is None else step
+                track_index = thread.index if track is None else track
                 values = (
-                    nbytes, request, seq, number, key, bucket, peer, row, micro_step, queue_depth
+                    nbytes, request, seq, step_number, key, bucket, peer, track_index, micro_step,
+                    queue_depth,
                 )  # fmt: skip
-                write_what_fits(segment, offset, start, values, self.definition)
+                write_what_fits(segment, byte_offset, start_ns, values, self.definition)
             token = PythonToken()
             token.segment = segment
-            token.word = word_index
+            token.end_index = end_index
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             contain(error)
             return NOTHING
@@ -283,20 +284,21 @@ class PythonSpan(metaclass=_Handle):
         if segment is None:
             return
         if estimated is not False and is_true(estimated):
-            _write_flags(segment.memory, 8 * token.word + _FLAGS_OFFSET, ESTIMATED)
+            _write_flags(segment.memory, 8 * token.end_index + _FLAGS_OFFSET, ESTIMATED)
         try:
-            segment.ends[token.word - 1] = start_ns
-            segment.ends[token.word] = -end_ns if is_true(failed) else end_ns
+            segment.ends[token.end_index - 1] = start_ns  # the word before
+            segment.ends[token.end_index] = -end_ns if is_true(failed) else end_ns
         except Exception as error:  # noqa: BLE001 - times are what training code hands in
             reraise_if_handlers(error)
             token.discard()
             segment.owner.count_unusable_time()
 
 
-def _entering(span: PythonSpan, definition: int) -> Callable[[], PythonSpan]:
+def _entering(span: PythonSpan, definition_id: int) -> Callable[[], PythonSpan]:
     """Return the function that `with span:` calls first."""
 
     def enter() -> PythonSpan:
+        """Write a record without an end into a free slot of the segment; return the span."""
         try:  # as `begin` does it, line by line: calls would cost more than all of them
             segment = STATE.segment
             if segment is None and (
@@ -304,15 +306,18 @@ def _entering(span: PythonSpan, definition: int) -> Callable[[], PythonSpan]:
             ):
                 return span
             try:
-                word_index, offset = next(segment.slots)
+                end_index, byte_offset = next(segment.slots)
             except StopIteration:
-                segment, (word_index, offset) = segment.owner.rotate(segment)
+                segment, (end_index, byte_offset) = segment.owner.rotate(segment)
             try:
                 thread = STATE.local.thread_state
             except AttributeError:
                 thread = segment.owner.arrive()
-            thread.top = (span, segment, word_index, thread.top)
-            _write_open(segment.memory, offset, now(), STATE.blank, thread.block, definition)
+            # An entered span, where its end is to be written, and the one around it.
+            thread.top = (span, segment, end_index, thread.top)
+            _write_open(
+                segment.memory, byte_offset, now(), STATE.blank, thread.block, definition_id
+            )
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             contain(error)
         return span
@@ -323,21 +328,24 @@ def _entering(span: PythonSpan, definition: int) -> Callable[[], PythonSpan]:
 def _leaving(span: PythonSpan) -> Callable[..., None]:
     """Return the function that `with span:` calls last."""
 
-    def leave(kind: type[BaseException] | None, _error: object, _traceback: object) -> None:
+    def leave(
+        exception_type: type[BaseException] | None, _error: object, _traceback: object
+    ) -> None:
+        """Write the end of the span that this thread entered last; negative if it failed."""
         try:
             if STATE.segment is None:
                 return
-            end = now()
+            end_ns = now()
             try:
                 thread = STATE.local.thread_state
-                entered, segment, word_index, outer_use = thread.top
+                entered_span, segment, end_index, outer_use = thread.top
             except (AttributeError, TypeError):
                 return  # it was entered before recording began
-            if entered is span:
+            if entered_span is span:
                 thread.top = outer_use
-                segment.ends[word_index] = end if kind is None else -end
+                segment.ends[end_index] = end_ns if exception_type is None else -end_ns
             else:
-                _leave_below(thread, span, end if kind is None else -end)
+                _leave_below(thread, span, end_ns if exception_type is None else -end_ns)
         except Exception as failure:  # noqa: BLE001 - the border to the user's training code
             contain(failure)
 
@@ -352,29 +360,34 @@ def _leave(span: PythonSpan, *what: object) -> None:
     span.__exit__(*what)
 
 
-def reduced(definition: int) -> tuple[Callable[[Definition], PythonSpan], tuple[Definition]]:
+def reduced(definition_id: int) -> tuple[Callable[[Definition], PythonSpan], tuple[Definition]]:
     """Return the function and arguments that make an equal handle, for pickling."""
-    return _same_span, (REGISTRY.lookup(definition),)
+    return _same_span, (REGISTRY.lookup(definition_id),)
 
 
 def _same_span(row: Definition) -> PythonSpan:
     return Span(REGISTRY.number(row))
 
 
-def _leave_below(thread: ThreadState, span: PythonSpan, end: int) -> None:
-    """Close the latest use of `span` where uses did not nest, and take it out."""
+def _leave_below(thread: ThreadState, span: PythonSpan, end_ns: int) -> None:
+    """Close the latest use of `span` where uses did not nest, and take it out of the thread's uses.
+
+    A use is an entered span, where its end is to be written, and the use around it.
+    """
     inner_uses = []
-    entry = thread.top
-    while entry is not None and entry[0] is not span:
-        inner_uses.append(entry)
-        entry = entry[3]
-    if entry is None:
-        return
-    _, segment, word_index, top = entry
-    for entered, its_segment, its_word, _ in reversed(inner_uses):
-        top = (entered, its_segment, its_word, top)
-    thread.top = top
-    segment.ends[word_index] = end
+    use = thread.top
+    while use is not None:
+        entered, segment, end_index, outer_use = use
+        if entered is span:
+            break
+        inner_uses.append((entered, segment, end_index))
+        use = outer_use
+    else:
+        return  # it was entered before recording began
+    for inner_use in reversed(inner_uses):
+        outer_use = (*inner_use, outer_use)
+    thread.top = outer_use
+    segment.ends[end_index] = end_ns
 
 
 if TYPE_CHECKING or not NATIVE:

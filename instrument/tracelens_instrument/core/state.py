@@ -84,16 +84,7 @@ if TYPE_CHECKING:
             ...
 
 
-__all__ = [
-    "NO_STEP",
-    "OPEN",
-    "OPEN_WITH_BYTES",
-    "STATE",
-    "WORD",
-    "State",
-    "ThreadState",
-    "Waiting",
-]
+__all__ = ["NO_STEP", "OPEN", "OPEN_WITH_BYTES", "STATE", "WORD", "State", "ThreadState", "Waiting"]
 
 NO_STEP: Final = -1
 
@@ -126,9 +117,9 @@ class _ThreadState:
 
 class _Fields:
     __slots__ = (
-        "_armed",
-        "_least",
-        "_most",
+        "_armed_segment",
+        "_max_step_slots",
+        "_min_slots_left",
         "_until_ns",
         "blank",
         "blank_beside_bytes",
@@ -149,36 +140,37 @@ class _Fields:
     infers_steps: bool
     blank: bytes
     blank_beside_bytes: bytes
-    left: int  # slots, at the latest boundary between steps
-    _armed: OpenSegment | None
-    _least: int
-    _most: int
+    left: int  # slots of the segment, at the latest boundary between steps
+    _armed_segment: OpenSegment | None
+    _min_slots_left: int
+    _max_step_slots: int
     _until_ns: int
 
-    def arm(self, ns: int, most: int, least: int) -> bool:
-        """Pass over the boundaries of the next `ns`, as long as there is nothing to do in the segment.
+    def arm(self, duration_ns: int, max_step_slots: int, min_slots_left: int) -> bool:
+        """Pass over the boundaries until then, as long as there is nothing to do in the segment.
 
-        That is so while steps take no more slots than `most`, and `least` are left.
+        That is so while no step takes more than `max_step_slots`, and `min_slots_left` remain.
         """
-        segment = self._armed = self.segment
+        segment = self._armed_segment = self.segment
         if segment is None:
             return False
         self.left = length_hint(segment.slots)
-        self._most, self._least, self._until_ns = most, least, now() + ns
+        self._max_step_slots, self._min_slots_left = max_step_slots, min_slots_left
+        self._until_ns = now() + duration_ns
         return True
 
     def disarm(self) -> None:
         """Pass over no boundary until `arm` is called again."""
-        self._armed = None
+        self._armed_segment = None
 
     def pass_boundary(self) -> bool:
-        """Note a boundary at which there is nothing to do; False if there may be."""
+        """Note a boundary between steps at which there is nothing to do; False if there may be."""
         segment = self.segment
-        if segment is None or segment is not self._armed or now() >= self._until_ns:
+        if segment is None or segment is not self._armed_segment or now() >= self._until_ns:
             return False
         slots_left = length_hint(segment.slots)
         slots_used = self.left - slots_left
-        if slots_used > self._most or slots_left < self._least:
+        if slots_used > self._max_step_slots or slots_left < self._min_slots_left:
             return False
         self.left = slots_left
         return True

@@ -13,11 +13,7 @@ import torch
 
 Event: TypeAlias = Any  # `torch.cuda.Event`
 
-__all__ = [
-    "CudaClock",
-    "Event",
-    "current",
-]
+__all__ = ["CudaClock", "Event", "current"]
 
 _CUDA: Final[Any] = torch.cuda  # which is typed in part only
 _HIGH: Final = -1  # priority of a stream
@@ -44,7 +40,7 @@ class CudaClock:
         return f"cuda:{self._index}"
 
     def record(self) -> tuple[Event, int] | None:
-        """Record an event on the calling thread's stream, unless that is captured."""
+        """Record an event on the calling thread's stream; return both, None if that is captured."""
         if _CUDA.is_current_stream_capturing():
             return None
         stream = _CUDA.current_stream(self._index)

@@ -65,12 +65,12 @@ class DeviceToken:
 class DeviceSpan:
     """A kind of work that is queued on a device: as `Span`, and timed there, too.
 
-    `row` names where a timeline shows it; without one, the stream on which it begins.
+    A timeline shows it as `track_name`; without one, by the stream on which it begins.
     """
 
-    def __init__(self, span: Span, row: str | None = None) -> None:
+    def __init__(self, span: Span, track_name: str | None = None) -> None:
         self._span = span
-        self._row = row
+        self._track_name = track_name
         self._local = local()
 
     def __enter__(self) -> Self:
@@ -84,37 +84,37 @@ class DeviceSpan:
             entered.pop().end(failed=kind is not None)
 
     def __reduce__(self) -> tuple[Callable[..., DeviceSpan], tuple[Span, str | None]]:
-        return DeviceSpan, (self._span, self._row)
+        return DeviceSpan, (self._span, self._track_name)
 
     def begin(self, track: int | None = None, **values: Unpack[Values]) -> Token | DeviceToken:
         """Begin a span now, on this thread or on `track`; what is returned ends it.
 
-        A span that bears a `request` of its own is not timed on the device.
+        The number `request` ties it to its times on the device; one that bears another has none.
         """
-        devices = self._devices()
+        devices = self._find_devices()
         if devices is None or "request" in values:
             return self._span.begin(track, **values)
-        times, name, timing = None, None, None
+        device_times, request, timing = None, None, None
         try:
-            times = devices.current()
-            name = None if times is None else times.next_name()
+            device_times = devices.current()
+            request = None if device_times is None else device_times.next_request()
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             devices.give_up(error)
-        if times is None or name is None:
+        if device_times is None or request is None:
             return self._span.begin(track, **values)
-        values["request"] = name
+        values["request"] = request
         # On the host first: nothing begins on the device before.
         token = self._span.begin(track, **values)
         try:
-            timing = times.begin(name, self._row)
+            timing = device_times.begin(request, self._track_name)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             devices.give_up(error)
-        return DeviceToken(token, devices, times, timing)
+        return DeviceToken(token, devices, device_times, timing)
 
     __call__ = begin
 
-    def _devices(self) -> Devices | None:
-        """Return the recording's devices; what waits for its first event begins to record."""
+    def _find_devices(self) -> Devices | None:
+        """Return the recording's devices; a recording that waits for its first event begins."""
         if STATE.segment is None and (waiting := STATE.waiting) is not None:
             waiting.open()
         recording = STATE.recording

@@ -114,16 +114,16 @@ class Anchors:
         self._clock = clock
         self._write = write
         self._now = now
-        self._known: Anchor | None = None
-        self.latest = self._cast()
+        self._last_known: Anchor | None = None
+        self.latest = self._cast_sharpest()
         self.look()
 
     def cast_if_due(self) -> None:
         """Cast an anchor, unless the last is young and sharp, or still on its way."""
         latest = self.latest
         if latest.device_ns is not None:
-            wait = _AGAIN_NS if latest.window_ns > _LOOK_NS else ANCHOR_EVERY_NS
-            if self._now() >= latest.before_ns + wait:
+            wait_ns = _AGAIN_NS if latest.window_ns > _LOOK_NS else ANCHOR_EVERY_NS
+            if self._now() >= latest.before_ns + wait_ns:
                 self._cast_latest()
 
     def cast_last(self) -> None:
@@ -133,35 +133,35 @@ class Anchors:
             self._cast_latest()
 
     def look(self) -> None:
-        """Check whether the device has passed the latest anchor, and write down its reading."""
+        """Write down a reading of both clocks if the device has passed the latest anchor by now."""
         anchor = self.latest
         if anchor.device_ns is not None or not self._wait_until_seen(anchor):
             return
-        middle_ns = anchor.before_ns + anchor.window_ns // 2
-        last_anchor = self._known
-        if last_anchor is None or last_anchor.device_ns is None:
-            anchor.device_ns = middle_ns
+        host_middle_ns = anchor.before_ns + anchor.window_ns // 2
+        earlier_anchor = self._last_known
+        if earlier_anchor is None or earlier_anchor.device_ns is None:
+            anchor.device_ns = host_middle_ns
         else:
-            anchor.device_ns = last_anchor.device_ns + self._clock.between_ns(
-                last_anchor.event, anchor.event
+            anchor.device_ns = earlier_anchor.device_ns + self._clock.between_ns(
+                earlier_anchor.event, anchor.event
             )
-        self._known = anchor
+        self._last_known = anchor
         self._write(
             ClockReading(
                 "device",
-                middle_ns,
+                host_middle_ns,
                 anchor.window_ns,
-                offset_ns=middle_ns - anchor.device_ns,
+                offset_ns=host_middle_ns - anchor.device_ns,
                 device=self._clock.index,
             )
         )
 
     def _cast_latest(self) -> None:
-        self.latest = self._cast()
+        self.latest = self._cast_sharpest()
         self.look()
 
-    def _cast(self) -> Anchor:
-        """Try a few times, and keep the sharpest; an anchor that is not seen now may be seen later."""
+    def _cast_sharpest(self) -> Anchor:
+        """Record some anchors, until one is not seen soon; return that with the smallest window."""
         sharpest_anchor: Anchor | None = None
         for _ in range(_TRIES):
             anchor = Anchor(None, self._now())
@@ -176,9 +176,9 @@ class Anchors:
         assert sharpest_anchor is not None  # there is at least one try
         return sharpest_anchor
 
-    def _wait_until_seen(self, anchor: Anchor, look_ns: int = 0) -> bool:
-        """Look, for a while, whether the device has passed it."""
-        deadline_ns = anchor.before_ns + look_ns
+    def _wait_until_seen(self, anchor: Anchor, patience_ns: int = 0) -> bool:
+        """Return True if the device passes the anchor within `patience_ns`; ask once at least."""
+        deadline_ns = anchor.before_ns + patience_ns
         while anchor.after_ns is None:
             is_over, moment_ns = self._clock.is_over(anchor.event), self._now()
             if is_over:

@@ -29,21 +29,14 @@ if TYPE_CHECKING:
     from tracelens_instrument.device.timebase import Anchor, DeviceClock, Event
     from tracelens_instrument.storage.side_file import Losses
 
-__all__ = [
-    "MOST_WAITING",
-    "STOP_LIMIT_S",
-    "DeviceTimes",
-    "Devices",
-    "Timing",
-]
-
+__all__ = ["MOST_WAITING", "STOP_LIMIT_S", "DeviceTimes", "Devices", "Timing"]
 
 MOST_WAITING: Final = 4096
 _ASK_AT: Final = 1024  # waiting, where no step ends that would ask
-_NOT_YET: Final = 8  # answers like this in a row, after which the rest is not asked
+_MOST_UNFINISHED: Final = 8  # answers like this in a row, after which the rest is not asked
 _PAUSE_S: Final = 0.001
 
-_names: Final = itertools.count(TIMED_ON_DEVICE + 1)
+_requests: Final = itertools.count(TIMED_ON_DEVICE + 1)
 STOP_LIMIT_S: Final = 2.0
 # In a forked child the parent's device cannot be used, not even to give its events back.
 _ABANDONED: Final[list[Devices]] = []
@@ -51,17 +44,14 @@ _ABANDONED: Final[list[Devices]] = []
 
 @dataclass(slots=True)
 class Timing:
-    """A span under way: its events, the anchor to measure from, and by what name it is known.
+    """A span under way: its events on the device, and the anchor to measure their times from."""
 
-    `host_ns` is when it began on the host, about; `stream` is the row of the thread table.
-    """
-
-    name: int
-    host_ns: int
+    request: int  # also of its span on the host
+    host_begin_ns: int  # about
     anchor: Anchor
-    begin: Event
-    stream: int
-    end: Event = None
+    begin_event: Event
+    track: int
+    end_event: Event = None
 
 
 class DeviceTimes:
@@ -71,49 +61,49 @@ class DeviceTimes:
         self,
         clock: DeviceClock,
         write: Callable[[ClockReading], None],
-        lose: Callable[[], object],
+        count_lost: Callable[[], object],
         now: Callable[[], int],
     ) -> None:
         self._clock = clock
-        self._lose = lose
+        self._count_lost = count_lost
         self._now = now
         self._record = Span(REGISTRY.definition("device times", "device", DEVICE_TIMES))
-        self._rows: dict[object, int] = {}
+        self._tracks: dict[object, int] = {}
         self._waiting: deque[Timing] = deque()
         self._lock = threading.Lock()
         self._closed = False
         self._anchors = Anchors(clock, write, now)
 
-    def next_name(self) -> int | None:
-        """Return a name for a span that begins on the host; None where nothing can be timed now."""
-        return None if self._closed or not self._clock.may_ask() else next(_names)
+    def next_request(self) -> int | None:
+        """Return the number of a span that begins on the host; None if it cannot be timed."""
+        return None if self._closed or not self._clock.may_ask() else next(_requests)
 
-    def begin(self, name: int, row: str | None) -> Timing | None:
+    def begin(self, request: int, track_name: str | None) -> Timing | None:
         """Begin to time what the calling thread's stream does next; None where that cannot be."""
-        recorded = None if self._closed else self._clock.record()
-        if recorded is None:
+        event_and_stream = None if self._closed else self._clock.record()
+        if event_and_stream is None:
             return None
-        event, stream = recorded
-        where = self._row(f"stream {stream}" if row is None else row)
-        return Timing(name, self._now(), self._anchors.latest, event, where)
+        event, stream = event_and_stream
+        track = self._track_of(f"stream {stream}" if track_name is None else track_name)
+        return Timing(request, self._now(), self._anchors.latest, event, track)
 
     def end(self, timing: Timing) -> None:
         """End where the calling thread's stream is now."""
-        recorded = None if self._closed else self._clock.record()
-        if recorded is None:
+        event_and_stream = None if self._closed else self._clock.record()
+        if event_and_stream is None:
             return
-        timing.end = recorded[0]
+        timing.end_event, _stream = event_and_stream
         self._waiting.append(timing)
         if len(self._waiting) >= _ASK_AT:
             self.ask()
         if len(self._waiting) > MOST_WAITING:
             with contextlib.suppress(IndexError):  # another thread has just written them all
                 self._waiting.popleft()
-                self._lose()
+                self._count_lost()
 
     def drop(self, timing: Timing) -> None:
         """Remove the span as if it had not begun."""
-        self._clock.reuse(timing.begin)
+        self._clock.reuse(timing.begin_event)
 
     def at_step_boundary(self) -> None:
         """Write down what is known by now, and cast an anchor now and then."""
@@ -127,7 +117,7 @@ class DeviceTimes:
             return
         try:
             self._anchors.look()
-            self._write_known()
+            self._write_known_times()
         finally:
             self._lock.release()
 
@@ -135,21 +125,22 @@ class DeviceTimes:
         """Wait a limited time for the device to finish; times not known then are lost, and counted."""
         if self._clock.may_ask():
             self._anchors.cast_last()
-        until = time.monotonic() + limit_s
-        while self._has_unknown_times and time.monotonic() < until:
+        deadline_s = time.monotonic() + limit_s
+        while self._has_unknown_times and time.monotonic() < deadline_s:
             self.ask()
             if self._has_unknown_times:
                 time.sleep(_PAUSE_S)
         self._closed = True
         for _ in self._waiting:
-            self._lose()
+            self._count_lost()
         self._waiting.clear()
 
     @property
     def _has_unknown_times(self) -> bool:
         return bool(self._waiting) or self._anchors.latest.device_ns is None
 
-    def _write_known(self) -> None:
+    def _write_known_times(self) -> None:
+        """Write down the known times; the spans that are unfinished wait on in their order."""
         unfinished: list[Timing] = []
         for _ in range(len(self._waiting)):
             try:
@@ -158,32 +149,39 @@ class DeviceTimes:
                 break  # another thread has lost it
             if not self._write_if_known(timing):
                 unfinished.append(timing)
-                if len(unfinished) == _NOT_YET:
+                if len(unfinished) == _MOST_UNFINISHED:
                     break
         self._waiting.extendleft(reversed(unfinished))
 
     def _write_if_known(self, timing: Timing) -> bool:
-        """Write a span's times down if they are known."""
+        """Write a span's times down if the device has passed both its events; return True then.
+
+        The record has the host's begin, the device's duration, and as `nbytes` the device's begin.
+        """
         clock, anchor_device_ns = self._clock, timing.anchor.device_ns
         if anchor_device_ns is None or not (
-            clock.is_over(timing.end) and clock.is_over(timing.begin)
+            clock.is_over(timing.end_event) and clock.is_over(timing.begin_event)
         ):
             return False
-        begin_ns = anchor_device_ns + clock.between_ns(timing.anchor.event, timing.begin)
-        length_ns = max(clock.between_ns(timing.begin, timing.end), 0)
-        clock.reuse(timing.begin, timing.end)
-        host_ns = timing.host_ns
+        begin_event, end_event = timing.begin_event, timing.end_event
+        device_begin_ns = anchor_device_ns + clock.between_ns(timing.anchor.event, begin_event)
+        duration_ns = max(clock.between_ns(begin_event, end_event), 0)
+        clock.reuse(begin_event, end_event)
         self._record.complete(
-            host_ns, host_ns + length_ns, timing.stream, nbytes=begin_ns, request=timing.name
+            timing.host_begin_ns,
+            timing.host_begin_ns + duration_ns,
+            timing.track,
+            nbytes=device_begin_ns,
+            request=timing.request,
         )
         return True
 
-    def _row(self, name: str) -> int:
-        row = self._rows.get(name)
-        if row is None:
+    def _track_of(self, name: str) -> int:
+        track = self._tracks.get(name)
+        if track is None:
             clock = self._clock
-            row = self._rows[name] = REGISTRY.track(f"{clock.name} {name}", clock.index)
-        return row
+            track = self._tracks[name] = REGISTRY.track(f"{clock.name} {name}", clock.index)
+        return track
 
 
 class Devices:
@@ -192,28 +190,28 @@ class Devices:
     def __init__(self, write: Callable[[ClockReading], None], losses: Losses) -> None:
         self._write = write
         self._losses = losses
-        self._known: dict[int, DeviceTimes] = {}
+        self._times_by_device: dict[int, DeviceTimes] = {}
         self._failed = False
         self._lock = threading.RLock()  # a signal handler may come in between
 
     def current(self) -> DeviceTimes | None:
-        """Return the device that the calling thread uses; None without one."""
+        """Return the times of the device that the calling thread uses; None without one."""
         if self._failed:
             return None
         clock = timebase.find()
         if clock is None:
             return None
-        times = self._known.get(clock.index)
+        times = self._times_by_device.get(clock.index)
         if times is None and clock.may_ask():
             times = self._new_device(clock)
         return times
 
     def at_step_boundary(self) -> None:
         """Read the times that are due between two steps."""
-        if self._failed or not self._known:
+        if self._failed or not self._times_by_device:
             return
         try:
-            for times in list(self._known.values()):
+            for times in list(self._times_by_device.values()):
                 times.at_step_boundary()
         except Exception as error:  # noqa: BLE001 - a device fails in its own way; training goes on
             self.give_up(error)
@@ -223,7 +221,7 @@ class Devices:
         if self._failed:
             return
         try:
-            for times in self._known.values():
+            for times in self._times_by_device.values():
                 times.finish(STOP_LIMIT_S)
         except Exception as error:  # noqa: BLE001 - a device fails in its own way; training goes on
             self.give_up(error)
@@ -240,10 +238,11 @@ class Devices:
         _ABANDONED.append(self)
 
     def _new_device(self, clock: DeviceClock) -> DeviceTimes:
+        """Return the times of a device that was not known before; the first thread makes them."""
         with self._lock:
-            times = self._known.get(clock.index)
+            times = self._times_by_device.get(clock.index)
             if times is None:
-                lose = self._losses.counter(UNKNOWN_TIMES).add
-                made = DeviceTimes(clock, self._write, lose, now)
-                times = self._known.setdefault(clock.index, made)
+                count_lost = self._losses.counter(UNKNOWN_TIMES).add
+                new_times = DeviceTimes(clock, self._write, count_lost, now)
+                times = self._times_by_device.setdefault(clock.index, new_times)
             return times

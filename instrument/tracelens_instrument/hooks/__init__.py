@@ -43,14 +43,16 @@ def attach(obj: Any, **options: Any) -> Any:
     Raises:
         InvalidArgument: an object that no hook knows, or an option that its hook does not have.
     """
-    by_hand = [hook for hook in HOOKS if hook.attaches]
-    for hook in by_hand:
+    attachable_hooks = [hook for hook in HOOKS if hook.attaches]
+    for hook in attachable_hooks:
         if hook.is_framework_loaded:
             module = hook.load()
             if module.matches(obj):
                 return module.attach(obj, **options)
-    known = ", ".join(hook.attaches for hook in by_hand)
-    raise InvalidArgument(f"attach got {type(obj).__qualname__!r}, expected one of: {known}.")
+    attachable_objects = ", ".join(hook.attaches for hook in attachable_hooks)
+    raise InvalidArgument(
+        f"attach got {type(obj).__qualname__!r}, expected one of: {attachable_objects}."
+    )
 
 
 def install() -> None:

@@ -130,6 +130,8 @@ def warn_failed(function: Callable[..., object], error: Exception) -> None:
         Exception: `error` itself, if a signal handler of the program raised it.
     """
     reraise_if_handlers(error)
-    where = function.__module__.removeprefix("tracelens_instrument.hooks.")
-    what = f"{where}.{function.__name__}"
-    warn_once(f"hook {what} failed and recorded nothing ({short_repr(error)}).", f"hook {what}")
+    module_name = function.__module__.removeprefix("tracelens_instrument.hooks.")
+    hook_name = f"{module_name}.{function.__name__}"
+    warn_once(
+        f"hook {hook_name} failed and recorded nothing ({short_repr(error)}).", f"hook {hook_name}"
+    )

@@ -26,28 +26,28 @@ class _Collections:
     """What Python calls back; one collection at a time runs in a process."""
 
     def __init__(self) -> None:
-        self._begun = 0
+        self._begin_ns = 0
         self._span: Span | None = None
 
     def __call__(self, phase: str, _info: dict[str, Any]) -> None:
         try:
             if phase == "start":
-                self._begun = now()
+                self._begin_ns = now()
             elif STATE.segment is not None:
-                ended = now()
-                if ended - self._begun >= LEAST_NS:
-                    self._record(ended)
+                end_ns = now()
+                if end_ns - self._begin_ns >= LEAST_NS:
+                    self._record(end_ns)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             contain(error)
 
-    def _record(self, ended: int) -> None:
+    def _record(self, end_ns: int) -> None:
         from tracelens_instrument import recorder  # noqa: PLC0415 - not loaded before it records
 
         if recorder.detail() == "step":
             return
         if self._span is None:
             self._span = recorder.span("garbage collection", kind="gc")
-        self._span.complete(self._begun, ended)
+        self._span.complete(self._begin_ns, end_ns)
 
 
 _COLLECTIONS: Final = _Collections()

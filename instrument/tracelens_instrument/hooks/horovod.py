@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["install"]
 
-# What hands in, by operation; the blocking forms call these.
+# Operations by the functions that hand them in; the blocking forms call these.
 _OPS: Final = {
     "allreduce_async": "allreduce",
     "allreduce_async_": "allreduce",
@@ -40,34 +40,36 @@ _TRACK: Final = "Horovod"
 
 _in_flight: Final[dict[int, Token]] = {}
 _spans: Final[dict[tuple[str, str], Span]] = {}
-_calls: Final[Counter[tuple[str, str]]] = Counter()
-_unnamed: Final[Counter[str]] = Counter()
+_call_counts: Final[Counter[tuple[str, str]]] = Counter()
+_unnamed_counts: Final[Counter[str]] = Counter()
 
 
 def install(_horovod: Any) -> None:
     """Record what is reduced by Horovod, its optimizer included."""
-    _replace("init", _init)
+    _wrap_everywhere("init", _around_init)
     if recorder.detail() == "step":
         return
     for name, op in _OPS.items():
-        _replace(name, _handing_in(op))
-    _replace("synchronize", _synchronize)
+        _wrap_everywhere(name, _around_issuing(op))
+    _wrap_everywhere("synchronize", _around_synchronize)
     for kind in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
-        wrapt.wrap_function_wrapper("horovod.torch.optimizer", f"{kind}.synchronize", _wait)
+        wrapt.wrap_function_wrapper(
+            "horovod.torch.optimizer", f"{kind}.synchronize", _around_optimizer_synchronize
+        )
 
 
-def _replace(name: str, wrapper: Callable[..., Any]) -> None:
+def _wrap_everywhere(name: str, wrapper: Callable[..., Any]) -> None:
     """Put a wrapper around a function of Horovod, wherever it was imported to."""
     original = getattr(sys.modules["horovod.torch.mpi_ops"], name, None)
     if original is None:
         return  # this version has none
     wrapped = wrapt.FunctionWrapper(original, wrapper)
-    for module in [m for path, m in sys.modules.items() if path.startswith("horovod.torch")]:
-        if getattr(module, name, None) is original:
+    for path, module in list(sys.modules.items()):
+        if path.startswith("horovod.torch") and getattr(module, name, None) is original:
             setattr(module, name, wrapped)
 
 
-def _init(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+def _around_init(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
     value = wrapped(*args, **kwargs)
     attempt(_identify)
     return value
@@ -80,9 +82,12 @@ def _identify() -> None:
     note_attached(f"Horovod with {size} ranks")
 
 
-def _handing_in(op: str) -> Callable[..., Any]:
-    def hand_in(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
-        token = attempt(_begin, op, args, kwargs)
+def _around_issuing(op: str) -> Callable[..., Any]:
+    """Make the wrapper of a function that hands in an operation and returns its handle."""
+
+    def issue(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+        """Begin a span, which ends when the program synchronizes with the handle returned."""
+        token = attempt(_begin_reduction, op, args, kwargs)
         try:
             handle = wrapped(*args, **kwargs)
         except BaseException:
@@ -93,35 +98,36 @@ def _handing_in(op: str) -> Callable[..., Any]:
             _in_flight[handle] = token
         return handle
 
-    return hand_in
+    return issue
 
 
-def _begin(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token:
-    tensors = args[0] if args else kwargs.get("tensor", kwargs.get("tensors", ()))
-    group = tensors if isinstance(tensors, (list, tuple)) else (tensors,)
-    name = kwargs.get("name") or _nameless(op)
+def _begin_reduction(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token:
+    """Begin a span, numbered among those of the same operation and name."""
+    payload = args[0] if args else kwargs.get("tensor", kwargs.get("tensors", ()))
+    tensors = payload if isinstance(payload, (list, tuple)) else (payload,)
+    name = kwargs.get("name") or _next_default_name(op)
     key = op, name
-    seq = _calls[key]
-    _calls[key] += 1
-    span = _spans.get(key) or _spans.setdefault(key, _span(op, name))
-    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in group)
+    seq = _call_counts[key]
+    _call_counts[key] += 1
+    span = _spans.get(key) or _spans.setdefault(key, _make_span(op, name))
+    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     return span.begin(recorder.track(_TRACK), seq=seq, nbytes=nbytes)
 
 
-def _span(op: str, name: str) -> Span:
+def _make_span(op: str, name: str) -> Span:
     """Make the handle for a tensor, with a communicator of its own."""
     size = sys.modules["horovod.torch.mpi_ops"].size()
     communicator = recorder.communicator(range(size), f"Horovod {op} {name}")
     return recorder.span(name, kind="reduction", op=op, communicator=communicator)
 
 
-def _nameless(op: str) -> str:
+def _next_default_name(op: str) -> str:
     """Name a tensor as Horovod does: by its order of issue, which is the same on every rank."""
-    _unnamed[op] += 1
-    return f"{op}.noname.{_unnamed[op]}"
+    _unnamed_counts[op] += 1
+    return f"{op}.noname.{_unnamed_counts[op]}"
 
 
-def _synchronize(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+def _around_synchronize(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
     value = wrapped(*args, **kwargs)
     token = _in_flight.pop(args[0] if args else kwargs.get("handle"), None)
     if token is not None:
@@ -129,7 +135,7 @@ def _synchronize(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
     return value
 
 
-def _wait(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+def _around_optimizer_synchronize(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
     """Set the optimizer's waiting apart from the update in which it happens."""
     with recorder.span("synchronize", kind="wait"):
         return wrapped(*args, **kwargs)

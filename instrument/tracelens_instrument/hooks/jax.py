@@ -35,7 +35,7 @@ __all__ = [
     "WINDOW",
     "WINDOW_VARIABLE",
     "Operation",
-    "Seen",
+    "ProfiledSpan",
     "install",
     "spans_of",
 ]
@@ -68,7 +68,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProfiledSpan:
     """A span to record; without `op` it is computation."""
 
     name: str
@@ -79,54 +79,57 @@ class Seen:
     seq: int = 0
 
 
-def spans_of(operations: Iterable[Operation], steps: Mapping[int, int]) -> Iterator[Seen]:
-    """Yield spans by time.
+def spans_of(
+    operations: Iterable[Operation], step_begins_ns: Mapping[int, int]
+) -> Iterator[ProfiledSpan]:
+    """Yield the collectives by time, then computation.
 
     Args:
         operations: What was run; of several devices of a process the first counts.
-        steps: The steps that were profiled, and when each began.
+        step_begins_ns: When each step began that was profiled, by its number.
     """
-    by_time = sorted(operations, key=lambda operation: operation.start_ns)
-    first_device = min((operation.device for operation in by_time), default=0)
-    begins = sorted((begin_ns, step) for step, begin_ns in steps.items())
-    calls: Counter[str] = Counter()
-    computing: list[tuple[int, int]] = []
-    for operation in by_time:
-        step = _step_at(operation.start_ns, begins)
+    ordered_operations = sorted(operations, key=lambda operation: operation.start_ns)
+    first_device = min((operation.device for operation in ordered_operations), default=0)
+    begins = sorted((begin_ns, step) for step, begin_ns in step_begins_ns.items())
+    call_counts: Counter[str] = Counter()
+    computations: list[tuple[int, int]] = []  # begin and end, ns
+    for operation in ordered_operations:
+        step = _find_step(operation.start_ns, begins)
         if operation.device != first_device or step is None:
             continue
         op = _collective_op(operation.name)
         if op is None:
-            _extend_computation(computing, operation)
+            _extend_computations(computations, operation)
             continue
         name = f"{operation.module}/{operation.name}"
-        yield Seen(name, op, operation.start_ns, operation.end_ns, step, calls[name])
-        calls[name] += 1
-    for begin_ns, end_ns in computing:
-        yield Seen("computation", None, begin_ns, end_ns, _step_at(begin_ns, begins) or 0)
+        yield ProfiledSpan(name, op, operation.start_ns, operation.end_ns, step, call_counts[name])
+        call_counts[name] += 1
+    for begin_ns, end_ns in computations:
+        yield ProfiledSpan("computation", None, begin_ns, end_ns, _find_step(begin_ns, begins) or 0)
 
 
 def _collective_op(name: str) -> str | None:
     return next((op for pattern, op in _COLLECTIVES if pattern.match(name)), None)
 
 
-def _step_at(moment: int, begins: list[tuple[int, int]]) -> int | None:
-    at = bisect_right(begins, moment, key=lambda pair: pair[0])
-    return begins[at - 1][1] if at else None
+def _find_step(moment_ns: int, begins: list[tuple[int, int]]) -> int | None:
+    """Return the last step that had begun by then; `begins` are (begin in ns, step), by time."""
+    begun_count = bisect_right(begins, moment_ns, key=lambda begin: begin[0])
+    return begins[begun_count - 1][1] if begun_count else None
 
 
-def _extend_computation(computing: list[tuple[int, int]], operation: Operation) -> None:
-    """Add an operation to those before it, if it touches them."""
-    if computing and operation.start_ns <= computing[-1][1] + _TOUCHING_NS:
-        begin, end = computing[-1]
-        computing[-1] = begin, max(end, operation.end_ns)
+def _extend_computations(computations: list[tuple[int, int]], operation: Operation) -> None:
+    """Extend the last computation by an operation that touches it, or begin another."""
+    if computations and operation.start_ns <= computations[-1][1] + _TOUCHING_NS:
+        begin_ns, end_ns = computations[-1]
+        computations[-1] = begin_ns, max(end_ns, operation.end_ns)
     else:
-        computing.append((operation.start_ns, operation.end_ns))
+        computations.append((operation.start_ns, operation.end_ns))
 
 
 def install(_jax: Any) -> None:
     """Record annotated steps, and the rank of this process."""
-    wrapt.wrap_function_wrapper("jax.distributed", "initialize", _initialize)
+    wrapt.wrap_function_wrapper("jax.distributed", "initialize", _around_initialize)
     for method, wrapper in (
         ("__init__", _around_init),
         ("__enter__", _around_enter),
@@ -139,21 +142,22 @@ class _Window:
     """The steps that are profiled: the same ones in every process."""
 
     def __init__(self) -> None:
+        """Take the window from the environment, as ``FIRST:LAST`` of the steps counted here."""
         self.first, self.last = WINDOW
         with contextlib.suppress(ValueError):
             first, _, last = os.environ.get(WINDOW_VARIABLE, "").partition(":")
             self.first, self.last = int(first), int(last)
-        self.count = 0
-        self.begun: dict[int, int] = {}  # steps and when they began, ns
+        self.count = 0  # steps that have begun
+        self.step_begins_ns: dict[int, int] = {}  # by step
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._offset_ns = 0
+        self._wall_minus_monotonic_ns = 0
 
     def begin(self, step: int) -> None:
         """Called when a step begins."""
         if self.count == self.first:
             self._start()
         self.count += 1
-        self.begun[step] = now()
+        self.step_begins_ns[step] = now()
 
     def end(self) -> None:
         """Called when it is over."""
@@ -166,13 +170,13 @@ class _Window:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level, options.host_tracer_level = 0, HOST_LEVEL
         self._folder = tempfile.TemporaryDirectory()
-        self._offset_ns = time.time_ns() - now()
-        self.begun.clear()
+        self._wall_minus_monotonic_ns = time.time_ns() - now()
+        self.step_begins_ns.clear()
         jax.profiler.start_trace(self._folder.name, profiler_options=options)
         recorder.on_stop(self.finish)
 
     def finish(self) -> None:
-        """Stop profiling, and record what was seen."""
+        """Stop profiling, and record the spans of the profile."""
         folder, self._folder = self._folder, None
         if folder is None:
             return
@@ -181,9 +185,9 @@ class _Window:
         jax.profiler.stop_trace()
         with folder:
             for file in Path(folder.name).rglob("*.xplane.pb"):
-                operations = _operations(file, self._offset_ns)
-                for seen in spans_of(operations, self.begun):
-                    _record(seen)
+                operations = _read_operations(file, self._wall_minus_monotonic_ns)
+                for span in spans_of(operations, self.step_begins_ns):
+                    _record_span(span)
 
 
 @functools.cache
@@ -193,7 +197,7 @@ def _window() -> _Window:
     return _Window()
 
 
-def _initialize(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+def _around_initialize(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
     value = wrapped(*args, **kwargs)
     attempt(_identify)
     return value
@@ -211,11 +215,11 @@ def _around_init(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> None:
 
 
 def _around_enter(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
-    attempt(_begin, annotation)
+    attempt(_begin_step, annotation)
     return wrapped(*args, **kwargs)
 
 
-def _begin(annotation: Any) -> None:
+def _begin_step(annotation: Any) -> None:
     number = annotation.tracelens_step
     step = _window().count if number is None else int(number)
     annotation.tracelens_open = recorder.step(step)
@@ -225,28 +229,28 @@ def _begin(annotation: Any) -> None:
 
 def _around_exit(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
     value = wrapped(*args, **kwargs)
-    attempt(_end, annotation)
+    attempt(_end_step, annotation)
     return value
 
 
-def _end(annotation: Any) -> None:
+def _end_step(annotation: Any) -> None:
     annotation.tracelens_open.__exit__(None, None, None)
     _window().end()
 
 
-def _operations(file: Path, wall_minus_monotonic: int) -> list[Operation]:
-    """Read what XLA ran on this process's first device; times become those of the monotonic clock."""
+def _read_operations(profile_path: Path, wall_minus_monotonic_ns: int) -> list[Operation]:
+    """Read the operations that XLA ran in this process; their times become monotonic ones."""
     import jax  # noqa: PLC0415 - only with JAX
 
-    profile = jax.profiler.ProfileData.from_file(str(file))
+    profile = jax.profiler.ProfileData.from_file(str(profile_path))
     planes = list(profile.planes)
-    began = next(
+    profile_begin_ns = next(
         int(value)
         for plane in planes
         for name, value in plane.stats
         if name == "profile_start_time"
     )
-    offset_ns = began - wall_minus_monotonic
+    offset_ns = profile_begin_ns - wall_minus_monotonic_ns
     operations = []
     for event in (event for plane in planes for line in plane.lines for event in line.events):
         stats = dict(event.stats)
@@ -264,18 +268,15 @@ def _operations(file: Path, wall_minus_monotonic: int) -> list[Operation]:
     return operations
 
 
-def _record(observed: Seen) -> None:
-    if observed.op is None:
-        recorder.span(observed.name, kind="user").complete(
-            observed.start_ns, observed.end_ns, step=observed.step
-        )
+def _record_span(span: ProfiledSpan) -> None:
+    """Record a collective, among all processes, on XLA's track; computation on this thread."""
+    if span.op is None:
+        recorder.span(span.name, kind="user").complete(span.start_ns, span.end_ns, step=span.step)
         return
     from jax._src.distributed import global_state  # noqa: PLC0415 - only with JAX
 
     ranks = range(global_state.num_processes or 1)
-    communicator = recorder.communicator(ranks, f"XLA {observed.name}")
-    handle = recorder.span(
-        observed.name, kind="reduction", op=observed.op, communicator=communicator
-    )
+    communicator = recorder.communicator(ranks, f"XLA {span.name}")
+    handle = recorder.span(span.name, kind="reduction", op=span.op, communicator=communicator)
     track = recorder.track(_TRACK)
-    handle.complete(observed.start_ns, observed.end_ns, track, seq=observed.seq, step=observed.step)
+    handle.complete(span.start_ns, span.end_ns, track, seq=span.seq, step=span.step)

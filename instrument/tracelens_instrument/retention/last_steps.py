@@ -39,10 +39,9 @@ __all__ = [
     "uninstall_signal",
 ]
 
-
-_WORDS: Final = RECORD_BYTES // 8
-_INTEGERS: Final = RECORD_BYTES // 4
-_STEP: Final = 9  # the integer of a record that is its step; the last is its definition
+_WORDS_PER_RECORD: Final = RECORD_BYTES // 8
+_INTEGERS_PER_RECORD: Final = RECORD_BYTES // 4
+_STEP_INTEGER: Final = 9  # the integer of a record that is its step; the last is its definition
 REQUEST_FILE: Final = "keep.request"
 WHEN_VARIABLE: Final = "TRACELENS_KEEP_WHEN"
 _LOOK_EVERY_NS: Final = 10**9
@@ -50,9 +49,8 @@ _WHEN_PATTERN: Final = r"slow:([0-9]{1,4}(?:\.[0-9]{1,3})?)(?::([0-9]{1,4}))?"
 _STEPS_IN_A_ROW: Final = 3  # steps in a row
 _REMEMBERED: Final = 64
 _FEWEST_STEPS: Final = 20  # steps, to know what is usual
-_OUTLIER_MADS: Final = (
-    6 * 1.4826
-)  # standard deviations, from the median deviation of a normal distribution
+# Six standard deviations, from the median deviation of a normal distribution.
+_OUTLIER_MADS: Final = 6 * 1.4826
 
 
 class _RingSegment(NamedTuple):
@@ -67,47 +65,51 @@ class Ring:
     """
 
     def __init__(self, last: int) -> None:
-        self._last = last
-        self._taken: deque[_RingSegment] = deque()
+        self._kept_steps = last
+        self._segments: deque[_RingSegment] = deque()
 
     def take(self, path: Path, steps: int) -> None:
         """Add a segment that is used after `steps` steps."""
-        self._taken.append(_RingSegment(path, steps))
+        self._segments.append(_RingSegment(path, steps))
 
     def outdated(self, steps: int) -> Iterator[Path]:
         """Drop the segments with nothing of the last steps, `steps` being over."""
-        while len(self._taken) > 1 and self._taken[1].steps + self._last < steps:
-            yield self._taken.popleft().path
+        while len(self._segments) > 1 and self._segments[1].steps + self._kept_steps < steps:
+            yield self._segments.popleft().path
 
     def oldest(self) -> Path | None:
         """Drop the oldest segment, if any may be dropped."""
-        return self._taken.popleft().path if len(self._taken) > 1 else None
+        return self._segments.popleft().path if len(self._segments) > 1 else None
 
     def freeze(self) -> None:
         """Keep the held steps permanently, the segment in use included."""
-        self._taken.clear()
+        self._segments.clear()
 
 
-def steps_in(content: bytes, definition: int) -> list[tuple[int, int, int]]:
-    """Return number, begin and end of the steps that are over in a segment."""
+def steps_in(content: bytes, step_definition: int) -> list[tuple[int, int, int]]:
+    """Return (number, begin, end), ns, of the steps that are over in a segment's content.
+
+    Their records have the number `step_definition`. An end is 0 while a step lasts, and negative if
+    it failed.
+    """
     int64_words, int32_words = memoryview(content).cast("q"), memoryview(content).cast("i")
-    return [
-        (
-            int32_words[_INTEGERS * row + _STEP],
-            int64_words[_WORDS * row],
-            abs(int64_words[_WORDS * row + 1]),
-        )
-        for row in _rows_of(int32_words[_INTEGERS - 1 :: _INTEGERS].tolist(), definition)
-        if int64_words[_WORDS * row + 1]
-    ]
+    definitions = int32_words[_INTEGERS_PER_RECORD - 1 :: _INTEGERS_PER_RECORD].tolist()
+    steps: list[tuple[int, int, int]] = []
+    for row in _find_rows(definitions, step_definition):
+        word = _WORDS_PER_RECORD * row
+        begin_ns, end_ns = int64_words[word], int64_words[word + 1]
+        if end_ns:
+            step_number = int32_words[_INTEGERS_PER_RECORD * row + _STEP_INTEGER]
+            steps.append((step_number, begin_ns, abs(end_ns)))
+    return steps
 
 
-def _rows_of(definitions: list[int], wanted: int) -> Iterator[int]:
+def _find_rows(definitions: list[int], definition: int) -> Iterator[int]:
     """Find the wanted ones; the first row is the segment's header."""
     row = 0
     with contextlib.suppress(ValueError):
         while True:
-            row = definitions.index(wanted, row + 1)
+            row = definitions.index(definition, row + 1)
             yield row
 
 
@@ -122,24 +124,24 @@ class SlowSteps:
         self._factor = factor
         self._steps = steps
         self._recent: deque[int] = deque(maxlen=_REMEMBERED)
-        self._before: int | None = None
-        self._in_a_row = 0
+        self._last_end_ns: int | None = None
+        self._slow_in_a_row = 0
 
-    def over(self, moment_ns: int) -> bool:
-        """Called when a step is over; whether it is the one that makes it enough."""
-        previous_ns, self._before = self._before, moment_ns
-        if previous_ns is None:
+    def ends_slow_row(self, step_end_ns: int) -> bool:
+        """Called when a step ends; True if it is the last of enough slow ones in a row."""
+        step_begin_ns, self._last_end_ns = self._last_end_ns, step_end_ns
+        if step_begin_ns is None:
             return False
-        step_ns = moment_ns - previous_ns
-        is_slow = len(self._recent) >= _FEWEST_STEPS and step_ns > self._limit()
+        step_ns = step_end_ns - step_begin_ns
+        is_slow = len(self._recent) >= _FEWEST_STEPS and step_ns > self._limit_ns()
         self._recent.append(step_ns)
-        self._in_a_row = self._in_a_row + 1 if is_slow else 0
-        return self._in_a_row == self._steps
+        self._slow_in_a_row = self._slow_in_a_row + 1 if is_slow else 0
+        return self._slow_in_a_row == self._steps
 
-    def _limit(self) -> float:
-        usual = _median(self._recent)
-        spread = _median(abs(took - usual) for took in self._recent)
-        return max(self._factor * usual, usual + _OUTLIER_MADS * spread)
+    def _limit_ns(self) -> float:
+        median_ns = _median(self._recent)
+        deviation_ns = _median(abs(step_ns - median_ns) for step_ns in self._recent)
+        return max(self._factor * median_ns, median_ns + _OUTLIER_MADS * deviation_ns)
 
 
 class KeepRequest:
@@ -150,11 +152,11 @@ class KeepRequest:
         self._keep = keep
         self._seen = self._touched()
         self._look_due = 0
-        self._slow = _slow_steps_wanted(os.environ.get(WHEN_VARIABLE, ""))
+        self._slow = _parse_slow_steps(os.environ.get(WHEN_VARIABLE, ""))
 
     def at_step_boundary(self, moment: int) -> None:
         """Keep the steps held, if that is requested or steps are slow."""
-        if self._slow is not None and self._slow.over(moment):
+        if self._slow is not None and self._slow.ends_slow_row(moment):
             self._keep()
             self._ask()
         elif moment >= self._look_due:
@@ -178,10 +180,10 @@ class KeepRequest:
         return None
 
 
-def _slow_steps_wanted(text: str) -> SlowSteps | None:
-    found = re.fullmatch(_WHEN_PATTERN, text) if text else None
-    if found and float(found[1]) > 1 and int(found[2] or _STEPS_IN_A_ROW) > 0:
-        return SlowSteps(float(found[1]), int(found[2] or _STEPS_IN_A_ROW))
+def _parse_slow_steps(text: str) -> SlowSteps | None:
+    match = re.fullmatch(_WHEN_PATTERN, text) if text else None
+    if match and float(match[1]) > 1 and int(match[2] or _STEPS_IN_A_ROW) > 0:
+        return SlowSteps(float(match[1]), int(match[2] or _STEPS_IN_A_ROW))
     if text:
         warn_once(
             f"{WHEN_VARIABLE} is passed over: it is {text!r}, expected slow:FACTOR or slow:FACTOR:STEPS "
@@ -202,11 +204,11 @@ def install_signal() -> None:
     """Handle the signal that the environment names, if any, and chain to the handler before."""
     name = os.environ.get(KEEP_SIGNAL_VARIABLE, "")
     try:
-        number = _signal_number(name)
-        earlier_handler = signal.getsignal(number)
+        signal_number = _signal_number(name)
+        earlier_handler = signal.getsignal(signal_number)
         if earlier_handler is not _on_signal:
-            signal.signal(number, _on_signal)
-            _replaced_handlers[number] = earlier_handler
+            signal.signal(signal_number, _on_signal)
+            _replaced_handlers[signal_number] = earlier_handler
     except (KeyError, ValueError, OSError) as error:
         warn_once(f"{KEEP_SIGNAL_VARIABLE} is {name!r}, which cannot be handled ({error})")
 

@@ -13,7 +13,7 @@ import re
 from tracelens.errors import InvalidArgument
 from tracelens.schema.side import Retention
 from tracelens.schema.vocabulary import DETAILS
-from tracelens_instrument.core.arguments import one_of, text_or_nothing
+from tracelens_instrument.core.arguments import one_of, text_or_empty
 from tracelens_instrument.core.failures import short_repr, warn_once
 
 TYPE_CHECKING = False
@@ -49,21 +49,23 @@ _EVERY: Final = r"every:([0-9]{1,9})(?::([0-9]{1,9}))?"
 _SIZE: Final = r"(?i)([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b?"
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
-_Steps = tuple[int | None, int | None, int]  # last, every, burst
-_ALL: Final[_Steps] = (None, None, 1)
+_KeepRule = tuple[int | None, int | None, int]  # in steps: last, every, burst
+_ALL: Final[_KeepRule] = (None, None, 1)
 
 
 def parse(
     keep: str | None = None, budget: int | str | None = None, detail: str | None = None
 ) -> Retention:
-    """Understand what the user wants kept; None means all of it, however much, phase by phase.
+    """Return the retention that a user asks for; None means all steps, any size, phase by phase.
 
     Raises:
         InvalidArgument: one of them is not among what this module's description names.
     """
-    steps = _ALL if keep is None else _steps(keep)
-    size = None if budget is None else _bytes(budget)
-    return Retention(*steps, size, DEFAULT_DETAIL if detail is None else checked_detail(detail))
+    keep_rule = _ALL if keep is None else _parse_keep(keep)
+    budget_bytes = None if budget is None else _parse_budget(budget)
+    return Retention(
+        *keep_rule, budget_bytes, DEFAULT_DETAIL if detail is None else checked_detail(detail)
+    )
 
 
 def from_environment() -> Retention:
@@ -77,14 +79,16 @@ def read_retention(keep: str | None, budget: int | str | None, detail: str | Non
     Raises:
         InvalidArgument: what is given makes no sense.
     """
-    steps = _read_variable(KEEP_VARIABLE, _steps) if keep is None else _steps(keep)
-    size = _read_variable(BUDGET_VARIABLE, _bytes) if budget is None else _bytes(budget)
+    keep_rule = _read_variable(KEEP_VARIABLE, _parse_keep) if keep is None else _parse_keep(keep)
+    budget_bytes = (
+        _read_variable(BUDGET_VARIABLE, _parse_budget) if budget is None else _parse_budget(budget)
+    )
     level = (
         _read_variable(DETAIL_VARIABLE, checked_detail)
         if detail is None
         else checked_detail(detail)
     )
-    return Retention(*(steps or _ALL), size, level or DEFAULT_DETAIL)
+    return Retention(*(keep_rule or _ALL), budget_bytes, level or DEFAULT_DETAIL)
 
 
 def checked_detail(detail: object) -> str:
@@ -98,22 +102,22 @@ def checked_detail(detail: object) -> str:
 
 def to_environment(retention: Retention) -> dict[str, str]:
     """Return the variables from which a process that inherits them reads the same."""
-    size = retention.budget_bytes
+    budget_bytes = retention.budget_bytes
     return {
-        KEEP_VARIABLE: _keep_of(retention),
-        BUDGET_VARIABLE: "" if size is None else str(size),
+        KEEP_VARIABLE: _to_keep_text(retention),
+        BUDGET_VARIABLE: "" if budget_bytes is None else str(budget_bytes),
         DETAIL_VARIABLE: retention.detail or "",
     }
 
 
 def described(retention: Retention) -> str:
     """Describe in words what is kept."""
-    size = retention.budget_bytes
-    within = "" if size is None else f" within {size:,} bytes"
-    return f"{_keep_of(retention)}{within} at detail {retention.detail}"
+    budget_bytes = retention.budget_bytes
+    within = "" if budget_bytes is None else f" within {budget_bytes:,} bytes"
+    return f"{_to_keep_text(retention)}{within} at detail {retention.detail}"
 
 
-def _keep_of(retention: Retention) -> str:
+def _to_keep_text(retention: Retention) -> str:
     if retention.last is not None:
         return f"last:{retention.last}"
     if retention.every is not None:
@@ -130,8 +134,9 @@ def _read_variable(variable: str, understand: Callable[[str], T]) -> T | None:
         return None
 
 
-def _steps(keep: object) -> _Steps:
-    text = text_or_nothing(keep)
+def _parse_keep(keep: object) -> _KeepRule:
+    """Return (last, every, burst) in steps; None for one that does not apply."""
+    text = text_or_empty(keep)
     if text == "all":
         return _ALL
     last_match, every_match = re.fullmatch(_LAST, text), re.fullmatch(_EVERY, text)
@@ -145,21 +150,22 @@ def _steps(keep: object) -> _Steps:
     )
 
 
-def _bytes(budget: object) -> int:
-    size = _size(budget)
-    if size is None or not _LEAST_BUDGET <= size <= _MOST:
+def _parse_budget(budget: object) -> int:
+    budget_bytes = _parse_bytes(budget)
+    if budget_bytes is None or not _LEAST_BUDGET <= budget_bytes <= _MOST:
         raise InvalidArgument(
             f"budget is {short_repr(budget)}, expected a number of bytes from {_LEAST_BUDGET} or a text "
             "such as 500MB or 4GB."
         )
-    return size
+    return budget_bytes
 
 
-def _size(budget: object) -> int | None:
+def _parse_bytes(budget: object) -> int | None:
+    """Return the bytes that a number or a text such as ``4 GiB`` means; None if it is neither."""
     if isinstance(budget, int) and not isinstance(budget, bool):
         return int.__index__(budget)
-    match = re.fullmatch(_SIZE, text_or_nothing(budget).strip())
+    match = re.fullmatch(_SIZE, text_or_empty(budget).strip())
     if match is None:
         return None
-    unit: int = (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]
-    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+    unit_bytes: int = (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]
+    return int(float(match[1]) * unit_bytes) if "." in match[1] else int(match[1]) * unit_bytes

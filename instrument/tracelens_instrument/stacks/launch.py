@@ -34,21 +34,24 @@ def begin(pid: int, directory: Path, name: str) -> Callable[[], object] | None:
         What to call before the recording ends.
     """
     try:
-        sampler = _start(pid, directory / SAMPLES_FOLDER / f"{name}{TRACE_SUFFIX}")
+        sampler = _start_sampler(pid, directory / SAMPLES_FOLDER / f"{name}{TRACE_SUFFIX}")
     except OSError as error:
         warn_once(f"stacks are not sampled, the training goes on ({error})")
         return None
     with contextlib.suppress(OSError, AttributeError):  # only some kernels ask, and only on Linux
         ctypes.CDLL(None).prctl(_SET_PTRACER, sampler.pid, 0, 0, 0)
     _await_first_sample(sampler)
-    return lambda: _finish(sampler)
+    return lambda: _await_samples(sampler)
 
 
-def _start(pid: int, file: Path) -> subprocess.Popen[bytes]:
-    arguments = [str(pid), os.environ[RATE_VARIABLE], str(file)]
+def _start_sampler(pid: int, samples_path: Path) -> subprocess.Popen[bytes]:
+    """Start the process that samples stacks, at the rate that the environment says."""
+    arguments = [str(pid), os.environ[RATE_VARIABLE], str(samples_path)]
     # It is no rank: nothing of it is to be recorded.
-    hidden = (DIRECTORY_VARIABLE, _HOOKS_VARIABLE)
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    hidden_variables = (DIRECTORY_VARIABLE, _HOOKS_VARIABLE)
+    environment = {
+        name: value for name, value in os.environ.items() if name not in hidden_variables
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "tracelens_instrument.stacks.sampler", *arguments],
         stdin=subprocess.PIPE,
@@ -65,7 +68,7 @@ def _await_first_sample(sampler: subprocess.Popen[bytes]) -> None:
         select.select([output], [], [], _PATIENCE_S)
 
 
-def _finish(sampler: subprocess.Popen[bytes]) -> None:
+def _await_samples(sampler: subprocess.Popen[bytes]) -> None:
     """Wait until the samples are written: a launcher may end everything as soon as this process ends."""
     assert sampler.stdin
     sampler.stdin.close()

@@ -20,7 +20,13 @@ import pyarrow as pa
 from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, UNFINISHED_SAMPLES
 from tracelens_instrument.core.attachments import ATTACHED_VARIABLE, note_attached
 from tracelens_instrument.core.clock import now
-from tracelens_instrument.stacks.timeline import Run, mark, offset_ns, path_shortener, read_runs
+from tracelens_instrument.stacks.timeline import (
+    Run,
+    find_clock_offset_ns,
+    mark,
+    path_shortener,
+    read_runs,
+)
 
 PIECE_S: Final = 60  # py-spy keeps everything in memory, and writes at the end
 MARKERS: Final = 40
@@ -49,12 +55,12 @@ class _Rank:
 class _Spy:
     """One py-spy, which samples the rank and its children, so also us, for a piece of time."""
 
-    def __init__(self, pid: int, rate: int, folder: Path) -> None:
-        self.written = folder / "timeline.json"
+    def __init__(self, pid: int, rate_hz: int, folder: Path) -> None:
+        self.timeline_path = folder / "timeline.json"
         self._log = (folder / "said.txt").open("w+b")
         self.started_ns = now()
-        command = [_program(), "record", "--pid", str(pid), "--rate", str(rate)]
-        command += ["--output", str(self.written), "--format", "chrometrace", "--idle"]
+        command = [_find_py_spy(), "record", "--pid", str(pid), "--rate", str(rate_hz)]
+        command += ["--output", str(self.timeline_path), "--format", "chrometrace", "--idle"]
         command += ["--threads", "--nonblocking", "--subprocesses", "--full-filenames"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
@@ -80,7 +86,7 @@ class _Spy:
 
     def failure(self) -> str | None:
         """Return its error output if it wrote nothing."""
-        if self.written.exists():
+        if self.timeline_path.exists():
             return None
         lines = self._logged().decode(errors="replace").split("\n")
         errors = [line.removeprefix("Error:").strip() for line in lines if "Error" in line]
@@ -91,53 +97,54 @@ class _Spy:
 
 
 def main() -> None:
-    """Sample in pieces until the rank ends."""
-    rank, rate, file = _Rank(int(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
+    """Sample the rank in pieces until it ends, and write them to a file, a batch each."""
+    rank, rate_hz, samples_path = _Rank(int(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank gets it, too, and ends us
-    folder = file.with_suffix(UNFINISHED_SAMPLES)
-    folder.mkdir(parents=True, exist_ok=True)
-    schema = SAMPLE_SCHEMA.with_metadata({SAMPLE_RATE_KEY: str(rate)})
+    work_folder = samples_path.with_suffix(UNFINISHED_SAMPLES)
+    work_folder.mkdir(parents=True, exist_ok=True)
+    schema = SAMPLE_SCHEMA.with_metadata({SAMPLE_RATE_KEY: str(rate_hz)})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     try:
-        with pa.ipc.new_stream(str(file), schema, options=options) as stream:
+        with pa.ipc.new_stream(str(samples_path), schema, options=options) as stream:
             while not rank.is_over():
-                stream.write_batch(_piece(rank, rate, folder))
-                _report(f"stacks at {rate} Hz")
+                stream.write_batch(_sample_piece(rank, rate_hz, work_folder))
+                _report(f"stacks at {rate_hz} Hz")
     except (OSError, ValueError, KeyError) as error:
-        file.unlink(missing_ok=True)
+        samples_path.unlink(missing_ok=True)
         _report(f"no stacks: {error}")
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(work_folder, ignore_errors=True)
 
 
-def _piece(rank: _Rank, rate: int, folder: Path) -> pa.RecordBatch:
-    """Sample until the piece is full or the rank ends.
+def _sample_piece(rank: _Rank, rate_hz: int, work_folder: Path) -> pa.RecordBatch:
+    """Sample until the piece is full or the rank ends; return its runs on the monotonic clock.
 
     Raises:
         OSError: py-spy cannot be run, or may not look into the rank.
         ValueError: it wrote what is no timeline.
     """
-    spy = _Spy(rank.pid, rate, folder)
-    marked: dict[str, tuple[int, int]] = {}
+    spy = _Spy(rank.pid, rate_hz, work_folder)
+    marker_spans: dict[str, tuple[int, int]] = {}  # begin and end of each marker, ns, by its name
     while not (spy.samples() or spy.has_ended() or rank.is_over(LOOK_EVERY_S / 4)):
         pass
     _let_rank_go_on()
     while now() - spy.started_ns < PIECE_S * NS and not spy.has_ended():
-        if len(marked) < MARKERS:
-            marked |= mark(len(marked))
-        if rank.is_over(LOOK_EVERY_S / 4 if len(marked) < MARKERS else LOOK_EVERY_S):
+        if len(marker_spans) < MARKERS:
+            marker_spans |= mark(len(marker_spans))
+        if rank.is_over(LOOK_EVERY_S / 4 if len(marker_spans) < MARKERS else LOOK_EVERY_S):
             break
     spy.end()
     failure = spy.failure()
     if failure:
         raise OSError(f"py-spy: {failure}")
-    runs = list(read_runs(spy.written, path_shortener()))
-    spy.written.unlink()
-    clock_offset_ns = offset_ns(runs, marked)
-    half_sample_ns = NS // rate // 2  # a sample stands for the time around it
-    return _batch(
+    runs = list(read_runs(spy.timeline_path, path_shortener()))
+    spy.timeline_path.unlink()
+    monotonic_minus_spy_ns = find_clock_offset_ns(runs, marker_spans)
+    half_sample_ns = NS // rate_hz // 2  # a sample stands for the time around it
+    return _make_batch(
         [run for run in runs if run.pid != os.getpid()],
-        (spy.started_ns if clock_offset_ns is None else clock_offset_ns) - half_sample_ns,
+        (spy.started_ns if monotonic_minus_spy_ns is None else monotonic_minus_spy_ns)
+        - half_sample_ns,
     )
 
 
@@ -146,26 +153,27 @@ def _let_rank_go_on() -> None:
         os.write(sys.stdout.fileno(), b"\n")
 
 
-def _batch(runs: list[Run], clock_offset_ns: int) -> pa.RecordBatch:
-    rows: dict[str, list[Any]] = {
+def _make_batch(runs: list[Run], shift_ns: int) -> pa.RecordBatch:
+    """Return a row for each run, its times shifted by `shift_ns`."""
+    columns: dict[str, list[Any]] = {
         "pid": [run.pid for run in runs],
         "thread": [run.thread for run in runs],
         "thread_name": [run.thread_name for run in runs],
-        "start_ns": [run.start_ns + clock_offset_ns for run in runs],
-        "end_ns": [run.end_ns + clock_offset_ns for run in runs],
+        "start_ns": [run.start_ns + shift_ns for run in runs],
+        "end_ns": [run.end_ns + shift_ns for run in runs],
         "frames": [list(run.frames) for run in runs],
     }
-    return pa.RecordBatch.from_pydict(rows, schema=SAMPLE_SCHEMA)
+    return pa.RecordBatch.from_pydict(columns, schema=SAMPLE_SCHEMA)
 
 
-def _program() -> str:
+def _find_py_spy() -> str:
     """Find py-spy: in the folder of this Python, or on the path.
 
     Raises:
         OSError: it is at neither place.
     """
-    sibling = Path(sys.executable).with_name("py-spy")
-    program = str(sibling) if sibling.exists() else shutil.which("py-spy")
+    sibling_path = Path(sys.executable).with_name("py-spy")
+    program = str(sibling_path) if sibling_path.exists() else shutil.which("py-spy")
     if program is None:
         raise OSError("py-spy was not found; install it with 'pip install py-spy'")
     return program

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["MARKER", "Run", "mark", "offset_ns", "path_shortener", "read_runs"]
+__all__ = ["MARKER", "Run", "find_clock_offset_ns", "mark", "path_shortener", "read_runs"]
 _THREAD: Final = re.compile(r"thread \((\d+)\)(?:: (.*))?", re.DOTALL)
 _PROCESS: Final = re.compile(r"process \d+:")
 MARKER: Final = "tracelens_marker_"
 _LASTS_S: Final = 0.025
-_FEWEST: Final = 3
+_FEWEST_MARKERS: Final = 3
 
 
 def path_shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]:
@@ -40,22 +40,25 @@ def path_shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]
     Args:
         folders: Default: the working directory and what modules are imported from.
     """
-    inside = [str(Path.cwd()), *sys.path] if folders is None else folders
-    prefixes = {f"{Path(folder).absolute()}{os.sep}" for folder in inside if folder}
+    import_folders = [str(Path.cwd()), *sys.path] if folders is None else folders
+    prefixes = {f"{Path(folder).absolute()}{os.sep}" for folder in import_folders if folder}
     longest_first = sorted(prefixes - {2 * os.sep}, key=len, reverse=True)
 
     @functools.cache
-    def short(file: str) -> str:
+    def shorten(file: str) -> str:
+        """Return the file relative to a prefix, or, outside of all, to what holds its package."""
         for prefix in longest_first:
             if file.startswith(prefix):
                 return file[len(prefix) :]
         path = Path(file)
         if not path.is_absolute():
             return file
-        outside = (folder for folder in path.parents if not (folder / "__init__.py").is_file())
-        return str(path.relative_to(next(outside, path.anchor)))
+        non_package_folders = (
+            folder for folder in path.parents if not (folder / "__init__.py").is_file()
+        )
+        return str(path.relative_to(next(non_package_folders, path.anchor)))
 
-    return short
+    return shorten
 
 
 @dataclass(frozen=True)
@@ -88,71 +91,76 @@ class _Track:
         self.since_ns = moment_ns
 
 
-def read_runs(path: Path, place: Callable[[str], str] = str) -> Iterator[Run]:
-    """Return the runs in a file of ``py-spy record --format chrometrace --threads``.
+def read_runs(path: Path, shorten_path: Callable[[str], str] = str) -> Iterator[Run]:
+    """Yield the runs in a file of ``py-spy record --format chrometrace --threads``.
 
-    `place` names the file of a frame.
+    `shorten_path` names the file of a frame.
 
     Raises:
         ValueError: the file has another format.
     """
-    tracks: dict[tuple[int, int], _Track] = {}
-    last_ns = 0
+    tracks: dict[tuple[int, int], _Track] = {}  # by process and thread
+    moment_ns = 0
     for event in json.loads(path.read_bytes()):
-        last_ns = round(event["ts"] * 1000)
+        moment_ns = round(event["ts"] * 1000)
         track = tracks.setdefault((event["pid"], event["tid"]), _Track(event["pid"]))
-        yield from track.end_run_at(last_ns)
+        yield from track.end_run_at(moment_ns)
         if event["ph"] == "B":
-            track.frames.append(_frame(event, track, place))
+            track.frames.append(_name_frame(event, track, shorten_path))
         elif track.frames:
             track.frames.pop()
     for track in tracks.values():
-        yield from track.end_run_at(last_ns)
+        yield from track.end_run_at(moment_ns)
 
 
-def _frame(event: dict[str, Any], track: _Track, place: Callable[[str], str]) -> str:
-    """Return a frame's name, empty for py-spy's own: the process and the thread."""
+def _name_frame(event: dict[str, Any], track: _Track, shorten_path: Callable[[str], str]) -> str:
+    """Return ``function (file:line)``; empty for the process and its thread, which `track` gets."""
     name: str = event["name"]
-    where = event["args"]
-    if not where["filename"]:
-        thread = _THREAD.fullmatch(name)
-        if thread:
-            track.thread, track.name = int(thread[1]), thread[2] or ""
-        if thread or _PROCESS.match(name):
+    source = event["args"]
+    if not source["filename"]:
+        thread_match = _THREAD.fullmatch(name)
+        if thread_match:
+            track.thread, track.name = int(thread_match[1]), thread_match[2] or ""
+        if thread_match or _PROCESS.match(name):
             return ""
-    return f"{name} ({place(where['filename'])}:{where['line']})"
+    return f"{name} ({shorten_path(source['filename'])}:{source['line']})"
 
 
 def mark(number: int) -> dict[str, tuple[int, int]]:
     """Run for a moment in a function named after this number; return its name, begin and end (ns)."""
     name = f"{MARKER}{number}"
     # py-spy shows a function's qualified name where there is one (from Python 3.11).
-    renamed = _sleep.__code__.replace(co_name=name)
-    if hasattr(renamed, "co_qualname"):
-        renamed = renamed.replace(co_qualname=name)
-    marker: Callable[[], tuple[int, int]] = FunctionType(renamed, globals())
+    code = _sleep.__code__.replace(co_name=name)
+    if hasattr(code, "co_qualname"):
+        code = code.replace(co_qualname=name)
+    marker: Callable[[], tuple[int, int]] = FunctionType(code, globals())
     return {name: marker()}
 
 
-def offset_ns(runs: Iterable[Run], marked: Mapping[str, tuple[int, int]]) -> int | None:
-    """Return monotonic time minus py-spy's, ns; None if too few markers were seen to tell."""
-    seen_spans: dict[str, tuple[int, int]] = {}
+def find_clock_offset_ns(
+    runs: Iterable[Run], marker_spans: Mapping[str, tuple[int, int]]
+) -> int | None:
+    """Return monotonic time minus py-spy's, ns; None if too few markers were sampled to tell.
+
+    `marker_spans` are the true begin and end of each marker, by its name.
+    """
+    sampled_spans: dict[str, tuple[int, int]] = {}
     for run in runs:
         for frame in run.frames:
             name = frame.partition(" ")[0]
-            if name in marked:
-                first_ns, last_ns = seen_spans.get(name, (run.start_ns, run.end_ns))
-                seen_spans[name] = min(first_ns, run.start_ns), max(last_ns, run.end_ns)
-    if len(seen_spans) < _FEWEST:
+            if name in marker_spans:
+                first_ns, last_ns = sampled_spans.get(name, (run.start_ns, run.end_ns))
+                sampled_spans[name] = min(first_ns, run.start_ns), max(last_ns, run.end_ns)
+    if len(sampled_spans) < _FEWEST_MARKERS:
         return None
-    return max(
-        bound
-        for name, (first_ns, last_ns) in seen_spans.items()
-        for bound in (marked[name][0] - first_ns, marked[name][1] - last_ns)
-    )
+    lower_bounds_ns: list[int] = []
+    for name, (first_ns, last_ns) in sampled_spans.items():
+        begin_ns, end_ns = marker_spans[name]
+        lower_bounds_ns += [begin_ns - first_ns, end_ns - last_ns]
+    return max(lower_bounds_ns)
 
 
 def _sleep() -> tuple[int, int]:
-    begin = time.monotonic_ns()
+    begin_ns = time.monotonic_ns()
     time.sleep(_LASTS_S)
-    return begin, time.monotonic_ns()
+    return begin_ns, time.monotonic_ns()

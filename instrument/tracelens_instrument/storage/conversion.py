@@ -36,7 +36,6 @@ __all__ = [
     "python_command",
 ]
 
-
 _PYTHONS: Final = ("python", "pypy")
 _FEW_THREADS: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _LITTLE_MEMORY: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
@@ -47,11 +46,13 @@ _REPORT_EVERY: Final = 4
 _STARTS: Final = 3  # of converters, one after the other, if they are killed
 _PATIENCE_MS: Final = 3000
 _LOOK_EVERY_MS: Final = 1000
-_STILL: Final = 60  # looks at a file that does not grow: its converter is given up
+_MOST_UNCHANGED_LOOKS: Final = 60  # looks at a file that does not grow: its converter is given up
 _SEND_FLAGS: Final = 0x4040  # MSG_NOSIGNAL | MSG_DONTWAIT
 _NO_MORE: Final = 1  # SHUT_WR
 _SHELL: Final = "/bin/sh"
-_ORPHAN: Final = 'exec 3<&0; "$@" <&3 3<&- &'  # with our end of the line; the shell ends at once
+_RUN_DETACHED: Final = (
+    'exec 3<&0; "$@" <&3 3<&- &'  # with our end of the line; the shell ends at once
+)
 _BACKGROUND_PROGRAM: Final = (
     # before it loads more
     "from tracelens_instrument.storage.low_priority import lower_priority; lower_priority(); "
@@ -67,10 +68,10 @@ _FINAL_PROGRAM: Final = (
 
 def can_start_python() -> bool:
     """Return True if this Python can be started again, and is not embedded in a program."""
-    name = (
-        (sys.executable or "").rpartition("/")[2].rstrip("t").rstrip("0123456789.")
-    )  # python3.13t
-    return name in _PYTHONS and not getattr(sys, "frozen", False)
+    file_name = (sys.executable or "").rpartition("/")[2]  # such as python3.13t
+    return file_name.rstrip("t").rstrip("0123456789.") in _PYTHONS and not getattr(
+        sys, "frozen", False
+    )
 
 
 def python_command(program: str, *arguments: str) -> list[str]:
@@ -93,56 +94,58 @@ def bare_environment() -> dict[str, str]:
 class Background:
     """The converter of one recording; nothing here raises."""
 
-    def __init__(self, place: Path, retention: Retention) -> None:
-        self._place = place
-        self._left = _STARTS if _converter_wanted(retention) else 0
-        self._line: _Channel | None = None
-        self._next = _START_AT
+    def __init__(self, recording_path: Path, retention: Retention) -> None:
+        self._recording_path = recording_path
+        self._starts_left = _STARTS if _converter_wanted(retention) else 0
+        self._channel: _Channel | None = None
+        self._next_report = _START_AT
         if retention.budget_bytes is not None:
-            half = retention.budget_bytes // segments.SEGMENT_BYTES // 2
-            self._next = max(segments.LEAST_CONVERTED, min(_START_AT, half))
+            half_budget_segments = retention.budget_bytes // segments.SEGMENT_BYTES // 2
+            self._next_report = max(segments.LEAST_CONVERTED, min(_START_AT, half_budget_segments))
 
-    def inform(self, number: int) -> None:
-        """Inform the converter that the segments before this number are full; start it if it is time."""
-        if number < self._next:
+    def inform(self, full_segments: int) -> None:
+        """Inform the converter of how many segments are full; start it if it is time."""
+        if full_segments < self._next_report:
             return
-        self._next = number + _REPORT_EVERY
-        if self._line is None and self._left:
-            self._left -= 1
+        self._next_report = full_segments + _REPORT_EVERY
+        if self._channel is None and self._starts_left:
+            self._starts_left -= 1
             try:
-                self._line = _start_converter(self._place)
+                self._channel = _start_converter(self._recording_path)
             except (OSError, ValueError, ImportError) as error:  # it is done at the end, then
                 reraise_if_handlers(error)
-        self._send(b"%d\n" % number)
+        self._send(b"%d\n" % full_segments)
 
-    def end(self, growing: Path | None = None) -> bool:
-        """Hand over the rest for conversion; False if no converter runs any more. None starts now.
+    def end(self, growing_file: Path | None = None) -> bool:
+        """Hand over the rest to the converter, and wait for its end; True if it still runs then.
 
-        It is given three seconds, or as long as the file `growing` grows, if one is named.
+        It has three seconds, or as long as `growing_file`, which it writes, grows.
         """
-        self._left = 0
+        self._starts_left = 0
         self._send(b"end\n")
-        line, self._line = self._line, None
-        if line is None:
+        channel, self._channel = self._channel, None
+        if channel is None:
             return False
         try:
-            line.finish_sending()
-            ended = line.broken_off(_PATIENCE_MS)
-            return not (ended or (growing is not None and _await_end(line, growing)))
+            channel.finish_sending()
+            is_closed = channel.wait_until_closed(_PATIENCE_MS)
+            return not (
+                is_closed or (growing_file is not None and _await_end(channel, growing_file))
+            )
         finally:
-            line.let_go()
+            channel.close()
 
     def abandon(self) -> None:
         """Drop the connection, in a forked child: it is the parent's."""
-        self._left = 0
-        line, self._line = self._line, None
-        if line is not None:
-            line.let_go()
+        self._starts_left = 0
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
     def _send(self, text: bytes) -> None:
-        if self._line is not None and not self._line.send(text):
-            self._line.let_go()
-            self._line = None
+        if self._channel is not None and not self._channel.send(text):
+            self._channel.close()
+            self._channel = None
 
 
 class _Channel:
@@ -171,7 +174,7 @@ class _Channel:
             if self._descriptor.number is not None:
                 self._socket.shutdown(_NO_MORE)
 
-    def broken_off(self, patience_ms: int) -> bool:
+    def wait_until_closed(self, patience_ms: int) -> bool:
         """Wait until the other end has closed, at most that long; return True if it has."""
         import select  # noqa: PLC0415 - not before it is needed: recording must start quickly
 
@@ -179,23 +182,23 @@ class _Channel:
         poller.register(self._socket, 0)
         return bool(poller.poll(patience_ms))
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Close the socket, unless the training has done so: the number may be another file's now."""
         self._socket.detach()
         with Tolerated(OSError):
             self._descriptor.close()
 
 
-def _await_end(line: _Channel, growing: Path) -> bool:
-    """Wait for a converter as long as its file grows; return whether it has ended."""
-    size, still = -1, 0
+def _await_end(channel: _Channel, growing_file: Path) -> bool:
+    """Wait for a converter while its file grows, and show its size; True if it has ended."""
+    size_bytes, unchanged_looks = -1, 0
     try:
-        while still < _STILL:
-            if line.broken_off(_LOOK_EVERY_MS):
+        while unchanged_looks < _MOST_UNCHANGED_LOOKS:
+            if channel.wait_until_closed(_LOOK_EVERY_MS):
                 return True
-            before, size = size, _size_of(growing)
-            still = still + 1 if size == before else 0
-            _show(f"TraceLens: writing the recording, {max(size, 0) / 1e6:.0f} MB so far")
+            earlier_bytes, size_bytes = size_bytes, _size_of(growing_file)
+            unchanged_looks = unchanged_looks + 1 if size_bytes == earlier_bytes else 0
+            _show(f"TraceLens: writing the recording, {max(size_bytes, 0) / 1e6:.0f} MB so far")
     finally:
         _show("")
     return False
@@ -217,16 +220,17 @@ def _size_of(file: Path) -> int:
         return -1  # it is not begun, or has its place already
 
 
-def _start_converter(place: Path) -> _Channel:
+def _start_converter(recording_path: Path) -> _Channel:
+    """Start the process that converts a recording, and return the channel to it."""
     import socket  # noqa: PLC0415 - not before it is needed: recording must start quickly
 
-    own_end, converter_end = socket.socketpair()
-    with converter_end:
+    own_socket, converter_socket = socket.socketpair()
+    with converter_socket:
         try:
-            _spawn_converter(place, converter_end.fileno())
-            return _Channel(own_end)
+            _spawn_converter(recording_path, converter_socket.fileno())
+            return _Channel(own_socket)
         except BaseException:
-            own_end.close()
+            own_socket.close()
             raise
 
 
@@ -235,30 +239,30 @@ def _converter_wanted(retention: Retention) -> bool:
     return os.environ.get(SWITCH) != "0" and retention.last is None and can_start_python()
 
 
-def _spawn_converter(place: Path, reading: int) -> None:
-    """Start the converter detached from this process, with no descriptor but the pipe.
+def _spawn_converter(recording_path: Path, input_descriptor: int) -> None:
+    """Start the converter detached from this process, with no descriptor but its input.
 
     Raises:
         OSError: it cannot be started.
     """
     import signal  # noqa: PLC0415 - as above
 
-    converter = python_command(_BACKGROUND_PROGRAM, str(place), str(os.getpid()))
-    nowhere = [(os.POSIX_SPAWN_OPEN, out, os.devnull, os.O_WRONLY, 0) for out in (1, 2)]
-    shell = os.posix_spawn(
+    command = python_command(_BACKGROUND_PROGRAM, str(recording_path), str(os.getpid()))
+    discard_outputs = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_WRONLY, 0) for n in (1, 2)]
+    shell_pid = os.posix_spawn(
         _SHELL,
-        [_SHELL, "-c", _ORPHAN, "sh", *converter],
+        [_SHELL, "-c", _RUN_DETACHED, "sh", *command],
         bare_environment(),
-        file_actions=[(os.POSIX_SPAWN_DUP2, reading, 0), *nowhere],
+        file_actions=[(os.POSIX_SPAWN_DUP2, input_descriptor, 0), *discard_outputs],
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD],
     )
     with Tolerated(ChildProcessError):  # the program waits for all children
-        os.waitpid(shell, 0)
+        os.waitpid(shell_pid, 0)
 
 
-def convert(place: Path) -> None:
-    """Turn a segments folder into an Arrow file; `place` is the folder, or the note that leads there.
+def convert(recording_path: Path) -> None:
+    """Turn a segments folder, named by itself or by the note that leads there, into an Arrow file.
 
     Raises:
         OSError: it was not done; the segments are as they were.
@@ -268,9 +272,9 @@ def convert(place: Path) -> None:
         from tracelens.conversion.segments import convert as convert_here  # noqa: PLC0415 - it loads pyarrow
 
         with LimitsAsErrors():
-            convert_here(place)
+            convert_here(recording_path)
     else:
-        _convert_in_process(place)
+        _convert_in_process(recording_path)
 
 
 def _libraries_loaded() -> bool:
@@ -279,31 +283,32 @@ def _libraries_loaded() -> bool:
     return not limited and all(name in sys.modules for name in _LIBRARIES)
 
 
-def _convert_in_process(place: Path) -> None:
+def _convert_in_process(recording_path: Path) -> None:
+    """Convert a recording in a process of its own, whose last line of errors becomes an OSError."""
     # Not by `subprocess`: its import resets that the training ends by Ctrl-C, and so its exit code.
-    read_end, write_end = os.pipe()
+    read_descriptor, write_descriptor = os.pipe()
     try:
-        child = os.posix_spawn(
+        child_pid = os.posix_spawn(
             sys.executable,
-            python_command(_FINAL_PROGRAM, str(place)),
+            python_command(_FINAL_PROGRAM, str(recording_path)),
             bare_environment(),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
                 (os.POSIX_SPAWN_DUP2, 0, 1),
-                (os.POSIX_SPAWN_DUP2, write_end, 2),
+                (os.POSIX_SPAWN_DUP2, write_descriptor, 2),
             ],
         )
     finally:
-        os.close(write_end)
-        with open(read_end, "rb") as errors:  # noqa: PTH123 - a descriptor
+        os.close(write_descriptor)
+        with open(read_descriptor, "rb") as errors:  # noqa: PTH123 - a descriptor
             error_output = errors.read()
-    if _process_failed(child):
+    if _process_failed(child_pid):
         raise OSError(error_output.decode(errors="replace").strip().rpartition("\n")[2])
 
 
-def _process_failed(child: int) -> bool:
+def _process_failed(child_pid: int) -> bool:
     """Wait for a child; where the program waits for all children, its exit code is not known."""
     try:
-        return os.waitpid(child, 0)[1] != 0
+        return os.waitpid(child_pid, 0)[1] != 0
     except ChildProcessError:
         return False

@@ -41,54 +41,57 @@ def _detach() -> None:
 
 
 def _serve(recording_path: Path, training: _Training) -> None:
+    """Convert full segments as the training reports them, and the rest when it is over."""
     folder = folder_of(recording_path)
-    with locked(folder / SIDE_FILE), IncrementalConversion(folder) as converting:
-        while not (news := training.listen()).over:
-            while converting.advance(news.full):
+    with locked(folder / SIDE_FILE), IncrementalConversion(folder) as conversion:
+        while not (report := training.listen()).is_over:
+            while conversion.advance(report.full_segments):
                 pass
-            if news.disconnected:
+            if report.is_disconnected:
                 return
-        finish(converting, recording_path)
+        finish(conversion, recording_path)
 
 
 class _Report(NamedTuple):
-    """Segments before number `full` are full; the recording is `over`; nothing more will be heard."""
+    """How many segments are full, if the recording is over, if nothing more will be heard of it."""
 
-    full: int = 0
-    over: bool = False
-    disconnected: bool = False
+    full_segments: int = 0
+    is_over: bool = False
+    is_disconnected: bool = False
 
 
 class _Training:
     """The recording process, as it shows from outside."""
 
     def __init__(self, recording_path: Path, pid: int) -> None:
-        self._place = recording_path
+        self._recording_path = recording_path
         self._socket = sys.stdin.fileno()
-        self._received = b""
+        self._unfinished_line = b""
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
-        self._watch: int | None = None
+        self._pid_descriptor: int | None = None
         with contextlib.suppress(OSError):  # not on this system, or the process is gone
-            self._watch = os.pidfd_open(pid)
-            self._poll.register(self._watch, select.POLLIN)
-        self._over = not is_live(recording_path)  # also if the pid is another process's by now
+            self._pid_descriptor = os.pidfd_open(pid)
+            self._poll.register(self._pid_descriptor, select.POLLIN)
+        self._is_over = not is_live(recording_path)  # also if the pid is another process's by now
 
     def listen(self) -> _Report:
-        """Wait for news."""
-        if self._over:
-            return _Report(over=True)
-        ready = dict(self._poll.poll(None if self._watch is not None else _LOOK_EVERY_MS))
-        if self._watch in ready or (self._watch is None and not is_live(self._place)):
-            return _Report(over=True)
-        if self._socket not in ready:
+        """Wait for a message of the training, or for its end; without a pid look now and then."""
+        if self._is_over:
+            return _Report(is_over=True)
+        is_watched = self._pid_descriptor is not None
+        ready_descriptors = dict(self._poll.poll(None if is_watched else _LOOK_EVERY_MS))
+        has_ended = self._pid_descriptor in ready_descriptors
+        if has_ended or (not is_watched and not is_live(self._recording_path)):
+            return _Report(is_over=True)
+        if self._socket not in ready_descriptors:
             return _Report()
         content = self._receive()
-        *lines, self._received = (self._received + content).split(b"\n")
+        *lines, self._unfinished_line = (self._unfinished_line + content).split(b"\n")
         if b"end" in lines:
-            return _Report(over=True)
+            return _Report(is_over=True)
         if not content:
-            return self._after_the_last_word()
+            return self._report_closed_pipe()
         return _Report(int(lines[-1]) if lines else 0)
 
     def _receive(self) -> bytes:
@@ -97,8 +100,8 @@ class _Training:
         except ConnectionError:
             return b""
 
-    def _after_the_last_word(self) -> _Report:
-        """Return True if the training is ending, whose files close first, or only closed the pipe."""
+    def _report_closed_pipe(self) -> _Report:
+        """Report the recording as over if the training is ending, whose files close first."""
         self._poll.unregister(self._socket)
-        died = self._poll.poll(_LOOK_EVERY_MS) or not is_live(self._place)
-        return _Report(over=bool(died), disconnected=not died)
+        has_ended = bool(self._poll.poll(_LOOK_EVERY_MS)) or not is_live(self._recording_path)
+        return _Report(is_over=has_ended, is_disconnected=not has_ended)

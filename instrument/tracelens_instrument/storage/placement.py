@@ -40,7 +40,6 @@ __all__ = [
     "read_mounts",
 ]
 
-
 LOCAL_VARIABLE: Final = "TRACELENS_LOCAL_DIR"
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
@@ -53,9 +52,9 @@ _NETWORK: Final = frozenset((
 # fmt: on
 _MEMORY: Final = ("tmpfs", "ramfs")
 _OCTAL: Final = r"\\([0-7]{3})"
-_PLENTY: Final = 1 << 30
-_ENOUGH: Final = 1 << 24
-_TAKEN = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)
+_AMPLE_FREE_BYTES: Final = 1 << 30
+_MIN_FREE_BYTES: Final = 1 << 24
+_RECORDING_SUFFIXES = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)
 
 
 @dataclass(frozen=True)
@@ -70,24 +69,26 @@ class Mount:
 def local_place(directory: Path) -> Path | None:
     """Return the folder of this host to record in, instead of `directory`; None if that will do.
 
+    The environment may name one. Else it is needed only if `directory` is on a network file system.
+
     Raises:
         OSError: `directory` will not do, and no other place has room.
     """
-    wanted_directory = os.environ.get(LOCAL_VARIABLE)
-    if wanted_directory:
-        chosen_directory = Path(wanted_directory).absolute()
+    directory_name = os.environ.get(LOCAL_VARIABLE)
+    if directory_name:
+        named_directory = Path(directory_name).absolute()
         with Tolerated(OSError):
-            chosen_directory.mkdir(parents=True, exist_ok=True)
-        if _room(chosen_directory):
-            return None if _is_same_directory(chosen_directory, directory) else chosen_directory
+            named_directory.mkdir(parents=True, exist_ok=True)
+        if _free_bytes(named_directory):
+            return None if _is_same_directory(named_directory, directory) else named_directory
         warn_once(
-            f"{LOCAL_VARIABLE} is {wanted_directory!r}, where there is no room or no permission"
+            f"{LOCAL_VARIABLE} is {directory_name!r}, where there is no room or no permission"
         )
     mounts = read_mounts()
     mount = mount_of(directory, mounts)
     if mount is None or not is_network(mount.type):
         return None
-    local_directory = _choose_directory(_candidates(), mounts)
+    local_directory = _choose_directory(_list_local_candidates(), mounts)
     if local_directory is None:
         raise OSError(
             errno.ENOSPC,
@@ -108,7 +109,7 @@ def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
         lines = table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return []
-    return [mount for mount in map(_mount, lines) if mount is not None]
+    return [mount for mount in map(_parse_mount, lines) if mount is not None]
 
 
 def mount_of(path: Path, mounts: Sequence[Mount]) -> Mount | None:
@@ -124,25 +125,25 @@ def mount_of(path: Path, mounts: Sequence[Mount]) -> Mount | None:
     )
 
 
-def _mount(line: str) -> Mount | None:
+def _parse_mount(line: str) -> Mount | None:
     """Read ``36 35 98:0 /root /where options - type source options``; see proc(5)."""
-    before, _, after = line.partition(" - ")
-    fields, kind = before.split(" "), after.partition(" ")[0]
+    mount_text, _, file_system_text = line.partition(" - ")
+    fields, file_system = mount_text.split(" "), file_system_text.partition(" ")[0]
     try:
         major, minor = map(int, fields[2].split(":"))
-        where = fields[4]
-        if "\\" in where:
-            where = re.sub(_OCTAL, lambda found: chr(int(found[1], 8)), where)
+        mount_path = fields[4]
+        if "\\" in mount_path:
+            mount_path = re.sub(_OCTAL, lambda match: chr(int(match[1], 8)), mount_path)
     except (IndexError, ValueError):
         return None
-    return Mount(os.makedev(major, minor), where, kind)
+    return Mount(os.makedev(major, minor), mount_path, file_system)
 
 
 def _contains(mount: str, path: str) -> bool:
     return path == mount or path.startswith(mount.rstrip("/") + "/")
 
 
-def _candidates() -> list[Path]:
+def _list_local_candidates() -> list[Path]:
     named = (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - in a folder that is ours alone
     return [Path(name) for name in dict.fromkeys(named) if name]
 
@@ -152,31 +153,31 @@ def _choose_directory(directories: Iterable[Path], mounts: Sequence[Mount]) -> P
     local_directories = [
         directory
         for directory in directories
-        if _room(directory) >= _ENOUGH and _is_local(directory, mounts)
+        if _free_bytes(directory) >= _MIN_FREE_BYTES and _is_local(directory, mounts)
     ]
     ample_directories = [
-        directory for directory in local_directories if _room(directory) >= _PLENTY
+        directory for directory in local_directories if _free_bytes(directory) >= _AMPLE_FREE_BYTES
     ]
     if ample_directories:
-        return min(ample_directories, key=lambda directory: _in_memory(directory, mounts))
-    return max(local_directories, key=_room, default=None)
+        return min(ample_directories, key=lambda directory: _is_in_memory(directory, mounts))
+    return max(local_directories, key=_free_bytes, default=None)
 
 
-def _is_local(place: Path, mounts: Sequence[Mount]) -> bool:
-    found = mount_of(place, mounts)
-    return found is not None and not is_network(found.type)
+def _is_local(directory: Path, mounts: Sequence[Mount]) -> bool:
+    mount = mount_of(directory, mounts)
+    return mount is not None and not is_network(mount.type)
 
 
-def _in_memory(place: Path, mounts: Sequence[Mount]) -> bool:
-    found = mount_of(place, mounts)
-    return found is not None and found.type in _MEMORY
+def _is_in_memory(directory: Path, mounts: Sequence[Mount]) -> bool:
+    mount = mount_of(directory, mounts)
+    return mount is not None and mount.type in _MEMORY
 
 
-def _room(place: Path) -> int:
+def _free_bytes(directory: Path) -> int:
     """Return the number of bytes that may be written below a folder."""
     try:
-        found = os.statvfs(place)
-        return found.f_bavail * found.f_frsize if os.access(place, os.W_OK | os.X_OK) else 0
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize if os.access(directory, os.W_OK | os.X_OK) else 0
     except OSError:
         return 0
 
@@ -194,21 +195,21 @@ class Place:
 
 
 def new_folder(directory: Path, identity: Identity, pid: int) -> Place:
-    """Make a segments folder.
+    """Make a segments folder for process `pid`, in the trace folder or on a disk of this host.
 
     Raises:
         OSError: neither the trace folder nor a place of this host can be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    local = local_place(directory)
+    local_directory = local_place(directory)
     for name in _names_to_try(identity, pid):
-        if any((directory / f"{name}{suffix}").exists() for suffix in _TAKEN):
+        if any((directory / f"{name}{suffix}").exists() for suffix in _RECORDING_SUFFIXES):
             continue
         try:
             place = (
                 _in_trace_folder(directory, name)
-                if local is None
-                else _on_this_host(local, directory, name)
+                if local_directory is None
+                else _on_this_host(local_directory, directory, name)
             )
         except FileExistsError:
             continue
@@ -241,15 +242,18 @@ def _in_trace_folder(directory: Path, name: str) -> Place:
     return Place(folder)
 
 
-def _on_this_host(local: Path, directory: Path, name: str) -> Place:
-    """Make the folder inside one that is ours alone, since every user may write to ``/tmp``."""
-    private = local / f"tracelens-{os.getuid()}-{os.urandom(6).hex()}"
-    note = directory / f"{name}{ELSEWHERE_SUFFIX}"
+def _on_this_host(local_directory: Path, directory: Path, name: str) -> Place:
+    """Make the folder in `local_directory`, where every user may write, inside one of ours alone.
+
+    A note in the trace folder `directory` leads there.
+    """
+    private_folder = local_directory / f"tracelens-{os.getuid()}-{os.urandom(6).hex()}"
+    note_path = directory / f"{name}{ELSEWHERE_SUFFIX}"
     with LimitsAsErrors():
-        leave_note(note, private / f"{name}{SEGMENTS_SUFFIX}")
+        leave_note(note_path, private_folder / f"{name}{SEGMENTS_SUFFIX}")
     try:
-        private.mkdir(mode=0o700)
-        return Place(_in_trace_folder(private, name).folder, note)
+        private_folder.mkdir(mode=0o700)
+        return Place(_in_trace_folder(private_folder, name).folder, note_path)
     except OSError:
-        note.unlink(missing_ok=True)
+        note_path.unlink(missing_ok=True)
         raise

@@ -55,25 +55,24 @@ class Storage:
         self._side = side
         self._losses = losses
         self._budget = retention.budget_bytes
-        self._ring = None if retention.last is None else _ring(retention.last)
+        self._ring = None if retention.last is None else _make_ring(retention.last)
         self._lock = RLock()
         self._numbers = itertools.count()
         self._unused: list[int] = []
-        self._known: set[ref[Segment]] = set()
+        self._segment_references: set[ref[Segment]] = set()
         self._spares: list[Segment] = []
         self._full: list[Segment] = []
-        self._steps = 0
-        self._taken = 0
+        self._step_count = 0
+        self._used_segments = 0
         self._position = 0
-        self._passed_at = (
-            0  # slots before the end of the segment whose boundaries may be passed over
-        )
-        self._biggest = 0  # step so far, in slots
-        self._bytes = 0
+        # Slots before the end of the segment whose boundaries may be passed over; 0 without one.
+        self._passed_at = 0
+        self._max_step_slots = 0  # of the biggest step so far
+        self._segment_bytes = 0
         self._measure_due = 0
         self._freeze_wanted = False
         self._closed = False
-        self.segment = self._taken_into_use(self._make_or_stop())
+        self.segment = self._take_into_use(self._make_or_stop())
         self._count_used_slots()
         if not self.is_stopped:
             self._prepare()
@@ -92,29 +91,30 @@ class Storage:
 
     def at_step_boundary(self) -> None:
         """Release full segments, and prepare those that the next step needs."""
-        self._steps += 1
-        used = self._count_used_slots()
-        if self._ring is None and not self._full and self._has_room(used):
+        self._step_count += 1
+        used_slots = self._count_used_slots()
+        if self._ring is None and not self._full and self._has_room(used_slots):
             return
         with self._lock:
-            self._biggest = max(self._biggest, used)
+            self._max_step_slots = max(self._max_step_slots, used_slots)
             self._release()
             if self.is_stopped:
                 return
             if self._ring is not None:
-                self._tend(self._ring)
+                self._drop_outdated(self._ring)
             self._prepare()
 
-    def pass_boundaries(self, ns: int) -> None:
+    def pass_boundaries(self, duration_ns: int) -> None:
         """Skip calls of `at_step_boundary` for some time, while steps stay as they were.
 
         Where only the last steps are kept, or a full segment waits for the end of a span, it is called.
         """
         if self._ring is None and not self._full and STATE.segment is self.segment:
             # With fewer left than this `_prepare` would make one more.
-            least = 2 * self._biggest - (len(self._spares) - 1) * _slots() + 1
-            STATE.arm(ns, self._biggest, least)
-            self._passed_at = self._taken * _slots()
+            spare_slots = (len(self._spares) - 1) * _segment_slots()
+            min_slots_left = 2 * self._max_step_slots - spare_slots + 1
+            STATE.arm(duration_ns, self._max_step_slots, min_slots_left)
+            self._passed_at = self._used_segments * _segment_slots()
 
     @property
     def is_stopped(self) -> bool:
@@ -133,8 +133,8 @@ class Storage:
 
     def abandon(self) -> None:
         """Release everything, in a forked child: it all belongs to the parent."""
-        for known in list(self._known):
-            segment = known()
+        for reference in list(self._segment_references):
+            segment = reference()
             if segment is not None:
                 segment.detach()
 
@@ -150,7 +150,7 @@ class Storage:
             segment = self._spares.pop(0)
         except IndexError:
             segment = self._make_or_stop()
-        self.segment = self._taken_into_use(segment)
+        self.segment = self._take_into_use(segment)
         if STATE.recording is self._owner:
             STATE.segment = self.segment
         if not self._spares and segment.path is not None:
@@ -164,11 +164,11 @@ class Storage:
         full, self._full = self._full, []
         self._full += [segment for segment in full if segment.is_held()]
 
-    def _taken_into_use(self, segment: Segment) -> Segment:
+    def _take_into_use(self, segment: Segment) -> Segment:
         if segment.path is not None:
-            self._taken += 1
+            self._used_segments += 1
             if self._ring is not None:
-                self._ring.take(segment.path, self._steps)
+                self._ring.take(segment.path, self._step_count)
         return segment
 
     def _count_used_slots(self) -> int:
@@ -176,17 +176,19 @@ class Storage:
         earlier_position = self._position
         if self._passed_at:
             earlier_position, self._passed_at = self._passed_at - STATE.left, 0
-        self._position = self._taken * _slots() - self.segment.count_free_slots()
+        self._position = self._used_segments * _segment_slots() - self.segment.count_free_slots()
         return self._position - earlier_position
 
-    def _has_room(self, used: int) -> bool:
+    def _has_room(self, used_slots: int) -> bool:
         """Return True if there is room for steps as they have been so far, this one included."""
-        return used <= self._biggest and self.segment.count_free_slots() >= 2 * self._biggest
+        max_slots = self._max_step_slots
+        return used_slots <= max_slots and self.segment.count_free_slots() >= 2 * max_slots
 
     def _prepare(self) -> None:
         """Make spare segments, so that even a step of the largest size so far leaves one over."""
-        wanted = (2 * self._biggest - self.segment.count_free_slots()) // _slots() + 2
-        while len(self._spares) < min(wanted, _MOST_AHEAD) and self._add_spare():
+        missing_slots = 2 * self._max_step_slots - self.segment.count_free_slots()
+        spare_count = missing_slots // _segment_slots() + 2
+        while len(self._spares) < min(spare_count, _MOST_AHEAD) and self._add_spare():
             pass
         for segment in (self.segment, *self._spares):
             segment.touch()
@@ -194,29 +196,30 @@ class Storage:
     def _add_spare(self) -> bool:
         """Make a segment ahead of time; if that fails now, it may not when it is needed."""
         try:
-            self._spares.append(self._make())
+            self._spares.append(self._make_segment())
         except _CANNOT as error:
             reraise_if_handlers(error)
             return False
         return True
 
     def _make_or_stop(self) -> Segment:
+        """Make a segment; where that fails return a sink, which counts events and keeps none."""
         try:
-            return self._make()
+            return self._make_segment()
         except _CANNOT as error:
             reraise_if_handlers(error)
             if not self._closed:
                 cannot_write("recording stopped", self._folder, error)
             reason = BUDGET_REACHED if isinstance(error, _OverBudget) else NO_ROOM
             segment = sink(self._owner, self._losses.counter(reason))
-        self._know(segment)
+        self._remember(segment)
         return segment
 
-    def _know(self, segment: Segment) -> None:
+    def _remember(self, segment: Segment) -> None:
         """Remember a segment for as long as it is referred to."""
-        self._known.add(ref(segment, self._known.discard))
+        self._segment_references.add(ref(segment, self._segment_references.discard))
 
-    def _make(self) -> Segment:
+    def _make_segment(self) -> Segment:
         """Make a segment, if need be in place of the oldest.
 
         Raises:
@@ -224,16 +227,16 @@ class Storage:
         """
         while True:
             try:
-                segment = self._create()
+                segment = self._create_segment()
             except OSError as error:
                 if error.errno not in _FULL or not self._drop_oldest():
                     raise
             else:
-                self._know(segment)
-                self._bytes += segments.SEGMENT_BYTES
+                self._remember(segment)
+                self._segment_bytes += segments.SEGMENT_BYTES
                 return segment
 
-    def _create(self) -> Segment:
+    def _create_segment(self) -> Segment:
         if self._closed:
             raise OSError(errno.EBADF, "the recording has ended")
         if self._budget is not None and not self._fits(self._budget):
@@ -248,14 +251,14 @@ class Storage:
     def _fits(self, budget: int) -> bool:
         """Return True if another segment does; others may have turned some of ours into less."""
         max_bytes = budget - segments.SEGMENT_BYTES - self._side.size
-        if self._bytes > max_bytes and now() >= self._measure_due:
+        if self._segment_bytes > max_bytes and now() >= self._measure_due:
             self._measure_due = now() + _MEASURE_EVERY_NS
-            self._bytes = _bytes_in(self._folder)
-        return self._bytes <= max_bytes
+            self._segment_bytes = _bytes_in(self._folder)
+        return self._segment_bytes <= max_bytes
 
-    def _tend(self, ring: Ring) -> None:
+    def _drop_outdated(self, ring: Ring) -> None:
         self._apply_freeze(ring)
-        for path in ring.outdated(self._steps):
+        for path in ring.outdated(self._step_count):
             self._drop(path, OUTDATED)
 
     def _drop_oldest(self) -> bool:
@@ -276,25 +279,25 @@ class Storage:
 
     def _drop(self, path: Path, reason: str) -> None:
         """Unlink a segment, which never hurts those who still write to it, and count its events."""
-        from tracelens_instrument.retention.last_steps import steps_in  # noqa: PLC0415 - as in `_ring`
+        from tracelens_instrument.retention.last_steps import steps_in  # noqa: PLC0415 - few drop any
 
         with Tolerated(OSError):  # removed by another program: its content is not known
             content = path.read_bytes()
-            count = count_records(content)
+            event_count = count_records(content)
             path.unlink()
-            for row in summarized(steps_in(content, REGISTRY.definition("step", "step"))):
-                self._side.append(to_line("past", row))
-            self._bytes -= segments.SEGMENT_BYTES
-            self._losses.counter(reason).add_many(count)
+            for step in summarized(steps_in(content, REGISTRY.definition("step", "step"))):
+                self._side.append(to_line("past", step))
+            self._segment_bytes -= segments.SEGMENT_BYTES
+            self._losses.counter(reason).add_many(event_count)
 
 
-def _ring(last: int) -> Ring:
+def _make_ring(last: int) -> Ring:
     from tracelens_instrument.retention.last_steps import Ring  # noqa: PLC0415 - few keep only the last steps
 
     return Ring(last)
 
 
-def _slots() -> int:
+def _segment_slots() -> int:
     """Count the records that a segment holds; the first describes the segment itself."""
     return segments.SEGMENT_BYTES // RECORD_BYTES - 1
 

@@ -77,10 +77,10 @@ class Segment:
         self.number = number
         self._mapped = memory
         self.memory = memoryview(memory)  # written to quicker than what it is a view of
-        self.ends = _ends(memory)
+        self.ends = _view_ends(memory)
         self.owner = owner
         self.touched = False
-        self.slots = slots or _slots(memory)
+        self.slots = slots or _make_slots(memory)
 
     def count_free_slots(self) -> int:
         """Count the free slots."""
@@ -102,27 +102,27 @@ class Segment:
         scratch = bytearray(len(self.memory))
         self._mapped = scratch
         self.memory = memoryview(scratch)
-        self.ends = _ends(scratch)
+        self.ends = _view_ends(scratch)
         if NATIVE:
             redirect(self.slots, scratch)
 
 
-def _ends(memory: mmap.mmap | bytearray) -> memoryview[int]:
+def _view_ends(memory: mmap.mmap | bytearray) -> memoryview[int]:
     """Return the memory as words from the first record's end on."""
     return memoryview(memory)[8:].cast(WORD)
 
 
-def _slots(memory: mmap.mmap | bytearray) -> Iterator[Slot]:
+def _make_slots(memory: mmap.mmap | bytearray) -> Iterator[Slot]:
     if NATIVE:
         return Slots(memory)
-    slots = iter(_every_slot(len(memory)))
+    slots = iter(_list_slots(len(memory)))
     return _SharedSlots(slots) if FREE_THREADED else slots
 
 
 _slots_by_size: dict[int, tuple[Slot, ...]] = {}
 
 
-def _every_slot(size: int) -> tuple[Slot, ...]:
+def _list_slots(size: int) -> tuple[Slot, ...]:
     """Return the slots of a segment, made once: spans would take longer to compute them."""
     slots = _slots_by_size.get(size)
     if slots is None:
@@ -149,21 +149,21 @@ class _SharedSlots:
         return length_hint(self._slots)
 
 
-def create_segment(path: Path, number: int, owner: OpenRecording) -> Segment:
-    """Make segment `number` in the folder `path`, its space reserved.
+def create_segment(folder: Path, number: int, owner: OpenRecording) -> Segment:
+    """Make segment `number` in `folder`, its space reserved, and write its header.
 
     Raises:
         OSError: there is no room, or the folder cannot be written.
     """
-    file = path / f"{number:06d}{SEGMENT_SUFFIX}"
-    descriptor = _new_file(file)
+    segment_path = folder / f"{number:06d}{SEGMENT_SUFFIX}"
+    descriptor = _new_file(segment_path)
     try:
         with LimitsAsErrors():
             os.posix_fallocate(descriptor, 0, SEGMENT_BYTES)
             os.pwrite(descriptor, _zeros(SEGMENT_BYTES), 0)
         memory = mapped(descriptor, SEGMENT_BYTES)
     except BaseException:
-        file.unlink(missing_ok=True)
+        segment_path.unlink(missing_ok=True)
         raise
     finally:
         os.close(descriptor)
@@ -171,7 +171,7 @@ def create_segment(path: Path, number: int, owner: OpenRecording) -> Segment:
     HEADER.pack_into(
         memory, 0, MAGIC, BYTE_ORDER, SCHEMA_VERSION, RECORD_BYTES, capacity, os.getpid()
     )
-    return Segment(memory, owner, path=file, number=number)
+    return Segment(memory, owner, path=segment_path, number=number)
 
 
 @cache

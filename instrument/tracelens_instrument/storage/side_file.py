@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Losses", "SideFile"]
 
-
 _FIRST_PAUSE_NS: Final = 10**9
 _LONGEST_PAUSE_NS: Final = 64 * 10**9
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _BLOCK: Final = 1 << 12
 _RESERVE: Final = 16 * _BLOCK
-_WHAT: Final = "the side file of the recording cannot be written"
+_WARNING: Final = "the side file of the recording cannot be written"
 _APPEND: Final = os.O_WRONLY | os.O_APPEND
 
 
@@ -38,9 +37,9 @@ class Losses:
     def __init__(self, report: Callable[[bytes], None]) -> None:
         self._append_line = report
         self._counters: dict[str, Counter] = {}
-        self._reported: dict[str, int] = {}
-        self._due = 0
-        self._wait = _FIRST_PAUSE_NS
+        self._reported_counts: dict[str, int] = {}
+        self._due_ns = 0
+        self._wait_ns = _FIRST_PAUSE_NS
 
     def counter(self, reason: str) -> Counter:
         """Return the counter of a reason."""
@@ -50,21 +49,21 @@ class Losses:
         """Report a counter that is kept elsewhere."""
         self._counters[reason] = counter
 
-    def report_if_due(self, moment: int) -> None:
-        """Report what has changed, unless that was done just before `moment`."""
-        if moment >= self._due and self.report():
-            self._due = moment + self._wait
-            self._wait = min(2 * self._wait, _LONGEST_PAUSE_NS)
+    def report_if_due(self, now_ns: int) -> None:
+        """Report what has changed, unless that was done just before `now_ns`."""
+        if now_ns >= self._due_ns and self.report():
+            self._due_ns = now_ns + self._wait_ns
+            self._wait_ns = min(2 * self._wait_ns, _LONGEST_PAUSE_NS)
 
     def report(self) -> bool:
-        """Report what has changed since the last time; return whether anything has."""
-        reported = dict(self._reported)
+        """Report the counts that have changed since the last time; True if any has."""
+        earlier_counts = dict(self._reported_counts)
         for reason, counter in list(self._counters.items()):
             count = counter.total()
-            if count != self._reported.get(reason, 0):
-                self._reported[reason] = count
+            if count != self._reported_counts.get(reason, 0):
+                self._reported_counts[reason] = count
                 self._append_line(dropped_line(reason, count))
-        return reported != self._reported
+        return earlier_counts != self._reported_counts
 
 
 class SideFile:
@@ -83,30 +82,31 @@ class SideFile:
         self._descriptor = Descriptor(os.open(self._path, _APPEND | os.O_CREAT | os.O_EXCL, 0o644))
         self._reserve = _Reserve(folder)
         self.size = 0
-        self._waiting: list[bytes] = []
-        self._torn = False
+        self._waiting_lines: list[bytes] = []
+        self._is_torn = False
         self._closed = False
 
     def append(self, line: bytes) -> None:
         """Append a line; if a signal handler raises meanwhile, the next call appends what is left."""
-        lines, self._waiting = [*self._waiting, line], []
-        written_lines = 0
+        lines, self._waiting_lines = [*self._waiting_lines, line], []
+        written_count = 0
         try:
             with LimitsAsErrors():
-                while written_lines < len(lines) and self._write(lines[written_lines]):
-                    written_lines += 1
+                while written_count < len(lines) and self._write(lines[written_count]):
+                    written_count += 1
         except BaseException:  # a signal handler may raise anything here
-            written_lines += written_lines < len(lines) and self._is_written(lines[written_lines])
+            if written_count < len(lines) and self._is_written(lines[written_count]):
+                written_count += 1
             raise
         finally:
-            self._waiting = lines[written_lines:] + self._waiting
+            self._waiting_lines = lines[written_count:] + self._waiting_lines
 
     def _is_written(self, line: bytes) -> bool:
         """Check whether a line was written although the caller was interrupted before noting it."""
         number = self._descriptor.number
         new_bytes = 0 if number is None else os.fstat(number).st_size - self.size
         self.size += new_bytes
-        self._torn = 0 < new_bytes < len(line)
+        self._is_torn = 0 < new_bytes < len(line)
         return new_bytes >= len(line)
 
     def _write(self, line: bytes) -> bool:
@@ -118,10 +118,12 @@ class SideFile:
                 fits = self._write_once(line)
         except OSError as error:
             reraise_if_handlers(error)
-            cannot_write(_WHAT, self._path.parent, error)
+            cannot_write(_WARNING, self._path.parent, error)
             return False
         if not fits:
-            cannot_write(_WHAT, self._path.parent, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            cannot_write(
+                _WARNING, self._path.parent, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            )
         return fits
 
     def _write_once(self, line: bytes) -> bool:
@@ -129,19 +131,18 @@ class SideFile:
 
         The part that did fit becomes a line of its own, which readers pass over.
         """
-        content = b"\n" + line if self._torn else line
-        length = len(content)
+        content = b"\n" + line if self._is_torn else line
         try:
-            written = os.write(self._number(), content)
+            written_bytes = os.write(self._open_descriptor(), content)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
             return False
-        self.size += written
-        self._torn = written < length
-        return not self._torn
+        self.size += written_bytes
+        self._is_torn = written_bytes < len(content)
+        return not self._is_torn
 
-    def _number(self) -> int:
+    def _open_descriptor(self) -> int:
         """Return the file's descriptor, opened again if the program has closed it."""
         number = self._descriptor.number
         if number is None:
@@ -166,20 +167,20 @@ class _Reserve:
 
     def __init__(self, folder: Path) -> None:
         self._descriptor: Descriptor | None = None
-        self._size = 0
+        self._size_bytes = 0
         with Tolerated(OSError), LimitsAsErrors():  # then there is none
             number = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
             self._descriptor = Descriptor(number)
             os.posix_fallocate(number, 0, _RESERVE)
-            self._size = _RESERVE
+            self._size_bytes = _RESERVE
 
     def give(self) -> bool:
         """Make room for others; False if there is nothing left to give."""
         number = None if self._descriptor is None else self._descriptor.number
-        if number is None or self._size == 0:
+        if number is None or self._size_bytes == 0:
             return False
-        self._size -= _BLOCK
-        os.ftruncate(number, self._size)
+        self._size_bytes -= _BLOCK
+        os.ftruncate(number, self._size_bytes)
         return True
 
     def close(self) -> None:

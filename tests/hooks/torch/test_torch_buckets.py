@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.imports import LateModule
-from support.launch.patience import until
+from support.launch.patience import wait_until
 from support.launch.recording import read_one
 from support.launch.torch_training import Training, dist, group_of_one, network, torch
 
@@ -207,4 +207,4 @@ def test_a_recorded_model_goes_away() -> None:
     _trained(model)
     weight = weak.TensorWeakRef(model.module[0].weight)
     del model
-    until(lambda: weight() is None)  # one of gloo's threads may just be letting go of a bucket
+    wait_until(lambda: weight() is None)  # one of gloo's threads may just be letting go of a bucket

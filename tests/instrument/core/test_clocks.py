@@ -64,7 +64,7 @@ def test_what_the_kernel_does_not_count_is_null(
         file = tmp_path / "schedstat"
         if text is not None:
             file.write_text(text)
-        monkeypatch.setattr(clock, "_SCHEDULED", file)
+        monkeypatch.setattr(clock, "_SCHEDULER_STATISTICS", file)
         reading = clock.read_clocks()
         assert (reading.ran_ns, reading.queued_ns) == (None, None)
 

@@ -38,7 +38,7 @@ class Timed:
 
     def begin_timing(self) -> Timing:
         """Begin to time what comes next on the current stream."""
-        name = self.times.next_name()
+        name = self.times.next_request()
         assert name is not None
         timing = self.times.begin(name, None)
         assert timing is not None
@@ -50,9 +50,9 @@ class Timed:
         ran = [self.device.queue(each) for each in ns]
         self.times.end(timing)
         # What stands on the host, by the name that joins both.
-        _WORK.complete(self.device.now(), self.device.now(), request=timing.name)
-        self.truth[timing.name] = (ran[0][0], ran[-1][1])
-        return timing.name
+        _WORK.complete(self.device.now(), self.device.now(), request=timing.request)
+        self.truth[timing.request] = (ran[0][0], ran[-1][1])
+        return timing.request
 
 
 def events_with_device_times(folder: Path) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ def test_the_end_gets_some_time(trace: Path) -> None:
     timed.times.finish(limit_s=30.0)
     assert len(events_with_device_times(trace)) == 1
     assert timed.lost == []
-    assert timed.times.next_name() is None
+    assert timed.times.next_request() is None
 
 
 def test_no_graph_is_disturbed(trace: Path) -> None:
@@ -149,7 +149,7 @@ def test_no_graph_is_disturbed(trace: Path) -> None:
     timed.span(MS)
     timed.device.work(10 * MS)
     timed.device.captures = True
-    assert timed.times.next_name() is None
+    assert timed.times.next_request() is None
     timed.times.at_step_boundary()
     assert events_with_device_times(trace) == []
     timed.device.captures = False

@@ -25,7 +25,7 @@ def train(first: int, end: int) -> None:
 def fired(slow: SlowSteps, *lengths: int) -> list[int]:
     """Return after which steps of these lengths it fires."""
     moments = accumulate(lengths, initial=0)
-    return [at for at, moment in enumerate(moments) if slow.over(moment)]
+    return [at for at, moment in enumerate(moments) if slow.ends_slow_row(moment)]
 
 
 USUAL = [100, 104, 97, 101, 99] * 6

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.launch.converters import converted, converters_of, kill
-from support.launch.patience import PATIENCE_S, until
+from support.launch.patience import PATIENCE_S, wait_until
 from support.launch.recording import clean_environment, read_one, run_child
 
 import tracelens as tl
@@ -58,11 +58,11 @@ def check_whole(trace: Path, steps: int) -> None:
 def converter(trace: Path) -> Iterator[int]:
     """The pid of a converter of this process's recording, which has done something."""
     train()
-    until((folder_of(trace) / "progress.json").exists)
+    wait_until((folder_of(trace) / "progress.json").exists)
     (pid,) = converters_of(folder_of(trace))
     yield pid
     tl.stop()
-    until(lambda: not Path(f"/proc/{pid}").exists())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @pytest.mark.end_to_end
@@ -72,7 +72,7 @@ def test_segments_go_while_it_records(trace: Path) -> None:
     """A long recording has few files at any time, and one complete file at the end."""
     for first in range(STEPS, 3 * STEPS, STEPS):
         train(first)
-        until(lambda: len(list(folder_of(trace).iterdir())) < 45)
+        wait_until(lambda: len(list(folder_of(trace).iterdir())) < 45)
     tl.stop()
     assert [path.suffix for path in converted(trace).iterdir()] == [".arrow"]
     check_whole(trace, 3 * STEPS)
@@ -106,8 +106,8 @@ def test_second_converter_is_refused(converter: int, trace: Path) -> None:
     recording = under_way()
     assert recording is not None
     line = conversion._start_converter(recording.readable_path)
-    assert line.broken_off(20_000)
-    line.let_go()
+    assert line.wait_until_closed(20_000)
+    line.close()
     assert converters_of(folder_of(trace)) == [converter]
 
 
@@ -120,7 +120,7 @@ def test_killed_ones_are_replaced(converter: int, trace: Path) -> None:
         found = converters_of(folder_of(trace))
         pids.update(found)
         kill(*found)
-        until(lambda: not converters_of(folder_of(trace)))
+        wait_until(lambda: not converters_of(folder_of(trace)))
         train(turn * STEPS)
     assert len(pids) <= conversion._STARTS
     tl.stop()
@@ -145,7 +145,7 @@ def test_one_that_stands_still_is_given_up(
     converter: int, trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a sentence; the segments are complete and become the file when the converter goes on."""
-    for name, value in (("_PATIENCE_MS", 0), ("_LOOK_EVERY_MS", 1), ("_STILL", 3)):
+    for name, value in (("_PATIENCE_MS", 0), ("_LOOK_EVERY_MS", 1), ("_MOST_UNCHANGED_LOOKS", 3)):
         monkeypatch.setattr(conversion, name, value)
     os.kill(converter, signal.SIGSTOP)
     with pytest.warns(RuntimeWarning, match="not an Arrow file yet"):
@@ -175,7 +175,7 @@ def test_waiting_shows_on_a_terminal(
     with theirs, monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", stderr)
         assert not conversion._await_end(line, file)
-    line.let_go()
+    line.close()
     if isinstance(stderr, Terminal):
         lines = stderr.getvalue().split("\r")
         assert lines[1] == "TraceLens: writing the recording, 3 MB so far\x1b[K"
@@ -280,13 +280,13 @@ os.kill(os.getpid(), signal.SIGKILL)
     with subprocess.Popen(
         command, env=clean_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
-        until(lambda: bool(list(tmp_path.glob("*.segments/progress.json"))))
+        wait_until(lambda: bool(list(tmp_path.glob("*.segments/progress.json"))))
         (pid,) = converters_of(folder_of(tmp_path))
         os.kill(pid, signal.SIGSTOP)
         output, _ = child.communicate(b"\n", timeout=PATIENCE_S)
     assert output == b"trained\n"
     os.kill(pid, signal.SIGCONT)
-    until(lambda: not Path(f"/proc/{pid}").exists())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
     assert [path.suffix for path in tmp_path.iterdir()] == [".arrow"]
     check_whole(tmp_path, STEPS)
     assert not read_one(tmp_path).side.complete
@@ -314,6 +314,6 @@ def test_a_line_that_cannot_be_closed_is_let_go(monkeypatch: pytest.MonkeyPatch)
         line = conversion._Channel(own_end)
         with monkeypatch.context() as patched:
             patched.setattr(os, "close", refused)
-            line.let_go()
+            line.close()
         assert own_end.fileno() == -1
         os.close(number)

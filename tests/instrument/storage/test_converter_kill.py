@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.launch.converters import converters_of, kill
-from support.launch.patience import until
+from support.launch.patience import wait_until
 from support.launch.recording import clean_environment, read_one
 from support.turns import select_turn
 
@@ -65,8 +65,8 @@ def test_every_closed_span_exactly_once(tmp_path: Path, victims: str, rounds: in
         trace = tmp_path / f"trace-{turn}"
         closed, folder, converters = run(trace, tmp_path / "progress", victims)
         if victims == "training":
-            until(lambda folder=folder: not folder.exists())  # type: ignore[misc]  # bound for this turn
-        until(lambda pids=converters: not any(map(is_there, pids)))  # type: ignore[misc]  # as above
+            wait_until(lambda folder=folder: not folder.exists())  # type: ignore[misc]  # bound for this turn
+        wait_until(lambda pids=converters: not any(map(is_there, pids)))  # type: ignore[misc]  # as above
         check(trace, folder, closed)
 
 
@@ -79,9 +79,9 @@ def run(trace: Path, progress: Path, victims: str) -> tuple[int, Path, list[int]
     child = subprocess.Popen(command, env=clean_environment())
     converter_pids: list[int] = []
     try:
-        until(lambda: PROGRESS.unpack_from(memory)[0] > 140_000)
+        wait_until(lambda: PROGRESS.unpack_from(memory)[0] > 140_000)
         (folder,) = trace.glob("*.segments")
-        until(lambda: bool(converters_of(folder)))
+        wait_until(lambda: bool(converters_of(folder)))
         for _ in range(3 if victims == "converter" else 1):
             time.sleep(random.uniform(0, 0.5))
             converter_pids += converters_of(folder)

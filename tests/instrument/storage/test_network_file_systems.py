@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.launch.ending import ended
+from support.launch.ending import end_process
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment, read_one, run_child
 
@@ -200,7 +200,7 @@ def test_choice_that_cannot_be(network_folder: Path, monkeypatch: pytest.MonkeyP
 
 def test_no_local_place(network_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rather nothing is recorded than the training put at risk; one warning says what to do."""
-    monkeypatch.setattr(placement, "_ENOUGH", 1 << 80)
+    monkeypatch.setattr(placement, "_MIN_FREE_BYTES", 1 << 80)
     with pytest.warns(
         RuntimeWarning, match=r"nothing is recorded.*name one in TRACELENS_LOCAL_DIR"
     ):
@@ -225,7 +225,7 @@ def test_segments_go_to_the_first_disk_with_room(
     free: dict[str, int], memory: str, chosen: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first disk with plenty of room; memory before a disk that is nearly full."""
-    monkeypatch.setattr(placement, "_room", lambda place: 1 << free[place.name])
+    monkeypatch.setattr(placement, "_free_bytes", lambda place: 1 << free[place.name])
     mounts = [Mount(0, f"/{name}", "tmpfs" if name == memory else "ext4") for name in free]
     monkeypatch.setattr(Path, "stat", lambda _: os.stat_result([0] * 10))
     best = placement._choose_directory([Path("/") / name for name in free], mounts)
@@ -262,7 +262,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
             time.sleep(0.01)
         yield folder
     finally:
-        ended(server)
+        end_process(server)
         subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
 
 

@@ -25,11 +25,11 @@ def recorder_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(failures, "_warned", {})
     tl.stop()
-    lifecycle._learned.clear()
+    lifecycle._hook_values.clear()
     lifecycle.UNRECORDED.clear()
     yield
     tl.stop()
-    lifecycle._learned.clear()
+    lifecycle._hook_values.clear()
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ PENDING: Final[list[ClockReading]] = []
 _ROUNDS: Final = 50
 
 
-def compare_clocks(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
+def compare_clocks(comm: MPI.Intracomm, global_ranks: Sequence[int]) -> None:
     """Measure the clock of each host against that of the first; all of `comm` must call it.
 
-    `comm` must not be one that records. `ranks` are the global ranks of its members.
+    `comm` must not be one that records. `global_ranks` are those of its members.
     """
     other_hosts_ranks = first_of_each(comm.allgather(clock_domain()))
     if not other_hosts_ranks:
@@ -33,9 +33,9 @@ def compare_clocks(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
     try:
         for rank in other_hosts_ranks:
             if private_comm.rank == rank:
-                _ask(private_comm, ranks[0])
+                _measure_offset(private_comm, global_ranks[0])
             elif private_comm.rank == 0:
-                _answer(private_comm, rank)
+                _answer_questions(private_comm, rank)
     finally:
         private_comm.Free()
 
@@ -45,7 +45,8 @@ def first_of_each(domains: Sequence[str]) -> list[int]:
     return [rank for rank, name in enumerate(domains) if domains.index(name) == rank][1:]
 
 
-def _ask(comm: MPI.Intracomm, peer: int) -> None:
+def _measure_offset(comm: MPI.Intracomm, peer_global_rank: int) -> None:
+    """Measure this clock against that of rank 0 of `comm`; it is written down later."""
     answer = array("q", [0])
 
     def receive() -> int:
@@ -53,9 +54,11 @@ def _ask(comm: MPI.Intracomm, peer: int) -> None:
         return answer[0]
 
     offset_ns, round_trip_ns = ping_pong(
-        lambda mine: comm.Send(array("q", [mine]), 0), receive, _ROUNDS
+        lambda own_ns: comm.Send(array("q", [own_ns]), 0), receive, _ROUNDS
     )
-    reading = ClockReading("ping_pong", now(), round_trip_ns, peer=peer, offset_ns=offset_ns)
+    reading = ClockReading(
+        "ping_pong", now(), round_trip_ns, peer=peer_global_rank, offset_ns=offset_ns
+    )
     PENDING.append(reading)
     recorder.on_stop(write_pending)
 
@@ -69,7 +72,7 @@ def write_pending() -> None:
         recorder.clock_reading(PENDING.pop())
 
 
-def _answer(comm: MPI.Intracomm, rank: int) -> None:
+def _answer_questions(comm: MPI.Intracomm, rank: int) -> None:
     question = array("q", [0])
     for _ in range(_ROUNDS):
         comm.Recv(question, rank)

@@ -68,17 +68,18 @@ def replace(replaced: Replaced) -> None:
     """Put functions that record in the place of all methods of the table."""
     replaced.replace(
         _CLASSES,
-        _bind_rows(_blocking, BLOCKING)
-        | _bind_rows(_issuing, NON_BLOCKING)
-        | _bind_rows(_messaging, POINT_TO_POINT)
-        | _bind_rows(_persisting_collective, PERSISTENT)
-        | _bind_rows(_persisting_message, PERSISTENT_MESSAGES)
-        | _bind_rows(_deriving, DERIVING)
-        | _bind_rows(_probing, PROBES)
-        | dict.fromkeys(("Free", "free", "Disconnect"), _forgetting),
+        _bind_rows(_make_blocking, BLOCKING)
+        | _bind_rows(_make_issuing, NON_BLOCKING)
+        | _bind_rows(_make_messaging, POINT_TO_POINT)
+        | _bind_rows(_make_persistent_collective, PERSISTENT)
+        | _bind_rows(_make_persistent_message, PERSISTENT_MESSAGES)
+        | _bind_rows(_make_deriving, DERIVING)
+        | _bind_rows(_make_probing, PROBES)
+        | dict.fromkeys(("Free", "free", "Disconnect"), _make_freeing),
     )
     replaced.replace(
-        [MPI.Message], _bind_rows(_receiving, MATCHED) | _bind_rows(_probing, MESSAGE_PROBES)
+        [MPI.Message],
+        _bind_rows(_make_receiving, MATCHED) | _bind_rows(_make_probing, MESSAGE_PROBES),
     )
     replaced.replace([MPI.Win], windows.methods(_log_of, everything=EVERYTHING.on))
 
@@ -108,7 +109,7 @@ def _record_unseen(comm: MPI.Comm) -> Log | None:
     return _LOGS[comm.handle]
 
 
-def _blocking(row: Collective, name: str, original: Function) -> Function:
+def _make_blocking(row: Collective, name: str, original: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         token = _begin_collective(_log_of(self), name, row, args, kwargs)
         if token is None:
@@ -119,21 +120,23 @@ def _blocking(row: Collective, name: str, original: Function) -> Function:
     return method
 
 
-def _issuing(row: Collective, name: str, original: Function) -> Function:
+def _make_issuing(row: Collective, name: str, original: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         flight = _begin_flight(_log_of(self), name, row, args, kwargs)
-        return _issued(flight, original, self, args, kwargs)
+        return _issue(flight, original, self, args, kwargs)
 
     return method
 
 
-def _messaging(row: PointToPoint, name: str, original: Function) -> Function:
-    immediate = name[0] in "Ii"
+def _make_messaging(row: PointToPoint, name: str, original: Function) -> Function:
+    """Make the method that records what a call sends and receives, as `row` says."""
+    is_immediate = name[0] in "Ii"  # it returns a request
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Send or receive in spans, which end with the request if the method returns one."""
         flight = _begin_messages(_log_of(self), name, row, args, kwargs)
-        if immediate or flight is None:
-            return _issued(flight, original, self, args, kwargs)
+        if is_immediate or flight is None:
+            return _issue(flight, original, self, args, kwargs)
         if flight.receipt is not None:
             args, kwargs, flight.status = _with_status(row.parameters, args, kwargs)
         try:
@@ -147,7 +150,7 @@ def _messaging(row: PointToPoint, name: str, original: Function) -> Function:
     return method
 
 
-def _issued(
+def _issue(
     flight: Flight | None, original: Function, owner: Any, args: Any, kwargs: dict[str, Any]
 ) -> Any:
     """Call a method that returns a request, which ends the flight."""
@@ -162,17 +165,19 @@ def _issued(
     return request
 
 
-def _persisting_collective(row: Collective, name: str, original: Function) -> Function:
-    return _persisting(_begin_flight, row, name, original)
+def _make_persistent_collective(row: Collective, name: str, original: Function) -> Function:
+    return _make_persistent(_begin_flight, row, name, original)
 
 
-def _persisting_message(row: PointToPoint, name: str, original: Function) -> Function:
-    return _persisting(_begin_messages, row, name, original)
+def _make_persistent_message(row: PointToPoint, name: str, original: Function) -> Function:
+    return _make_persistent(_begin_messages, row, name, original)
 
 
-def _persisting(
+def _make_persistent(
     begin: Callable[..., Flight | None], row: Any, name: str, original: Function
 ) -> Function:
+    """Make the method whose request can be started again and again; each start calls `begin`."""
+
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         request = original(self, *args, **kwargs)
         log = _log_of(self)
@@ -183,39 +188,41 @@ def _persisting(
     return method
 
 
-def _deriving(row: Collective, name: str, original: Function) -> Function:
-    calling = _blocking(row, name, original)
+def _make_deriving(row: Collective, name: str, original: Function) -> Function:
+    """Make the method that returns a new communicator, to be recorded if this one is."""
+    record_call = _make_blocking(row, name, original)
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        made = calling(self, *args, **kwargs)
-        _derive(_log_of(self), made, name)
-        return made
+        result = record_call(self, *args, **kwargs)
+        _record_derived(_log_of(self), result, name)
+        return result
 
     return method
 
 
 @guarded
-def _derive(log: Log | None, made: Any, name: str) -> None:
-    """Record a new communicator under a name that says where it comes from."""
-    pending = isinstance(
-        made, tuple
-    )  # with a request: until it is complete, it can be asked nothing
-    comm = made[0] if pending else made
+def _record_derived(log: Log | None, result: Any, method_name: str) -> None:
+    """Record the communicator that a method of another one, with this log, returned."""
+    is_pending = isinstance(result, tuple)  # with a request: until that is complete, ask nothing
+    comm = result[0] if is_pending else result
     leave_out(comm)  # unless it turns out well
     if log is None or not comm:
         return
-    name = f"{log.name}.{name}"
-    if pending:
+    name = f"{log.name}.{method_name}"
+    if is_pending:
         _LOGS[comm.handle] = Log(name, log.ranks, log.peers)
     else:
         record_communicator(comm, name)
 
 
-def _forgetting(_name: str, original: Function) -> Function:
+def _make_freeing(_name: str, original: Function) -> Function:
+    """Make the method after which a communicator is not recorded, because its handle is reused."""
+
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Free it, and forget its log, if it is one that can be freed."""
         handle = getattr(self, "handle", _NULL)
         is_recorded = handle in _LOGS and handle != _NULL
-        log = _LOGS.pop(handle) if is_recorded else None  # before another one gets this handle
+        log = _LOGS.pop(handle) if is_recorded else None  # before a new one gets this handle
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -225,9 +232,13 @@ def _forgetting(_name: str, original: Function) -> Function:
     return method
 
 
-def _probing(row: Probe, name: str, original: Function) -> Function:
+def _make_probing(row: Probe, name: str, original: Function) -> Function:
+    """Make the method that looks for a message: a wait, if `row` says so."""
+
     def method(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
-        log = _log_of((dict(zip(row.parameters, args, strict=False)) | kwargs).get("comm", owner))
+        """Probe with a status, and count the message if the probe takes it out of the queue."""
+        arguments = dict(zip(row.parameters, args, strict=False)) | kwargs
+        log = _log_of(arguments.get("comm", owner))  # the owner is one, or a class of messages
         if log is None:
             return original(owner, *args, **kwargs)
         args, kwargs, status = _with_status(row.parameters, args, kwargs)
@@ -247,11 +258,11 @@ def _claim(log: Log, message: MPI.Message, status: MPI.Status) -> None:
         _CLAIMS.put(message, (log, log.claim(status)))
 
 
-def _receiving(_row: None, name: str, original: Function) -> Function:
+def _make_receiving(_row: None, name: str, original: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         flight = _begin_claimed(_CLAIMS.pop(self), name)
         if name[0] in "Ii" or flight is None:
-            return _issued(flight, original, self, args, kwargs)
+            return _issue(flight, original, self, args, kwargs)
         with flight.tokens[0]:
             return original(self, *args, **kwargs)
 
@@ -261,7 +272,7 @@ def _receiving(_row: None, name: str, original: Function) -> Function:
 def _with_status(
     parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], MPI.Status]:
-    """Ask MPI for the status, if the program has not."""
+    """Return the arguments with a status among them, and that: the program's, or a new one."""
     status_index = parameters.index("status")
     given_status = args[status_index] if len(args) > status_index else kwargs.get("status")
     status = MPI.Status() if given_status is None else given_status
@@ -272,11 +283,7 @@ def _with_status(
 
 @guarded
 def _begin_collective(
-    log: Log | None,
-    name: str,
-    row: Collective,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    log: Log | None, name: str, row: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     if log is None:
         return None
@@ -284,11 +291,7 @@ def _begin_collective(
 
 
 def _begin_flight(
-    log: Log | None,
-    name: str,
-    row: Collective,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    log: Log | None, name: str, row: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Flight | None:
     token = _begin_collective(log, name, row, args, kwargs)
     return None if token is None else Flight([token])
@@ -296,11 +299,7 @@ def _begin_flight(
 
 @guarded
 def _begin_messages(
-    log: Log | None,
-    name: str,
-    row: PointToPoint,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    log: Log | None, name: str, row: PointToPoint, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Flight | None:
     if log is None:
         return None

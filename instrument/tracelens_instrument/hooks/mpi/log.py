@@ -39,17 +39,20 @@ __all__ = [
 _TRACK: Final = "non-blocking"
 
 
-def payload_of_call(row: Collective, values: Mapping[str, Any], size: int) -> int:
-    """Return this rank's payload in a collective among `size` ranks."""
+def payload_of_call(row: Collective, arguments: Mapping[str, Any], rank_count: int) -> int:
+    """Return the bytes of this rank's payload in a collective of some ranks, or `NO_BYTES`.
+
+    `row` says which arguments hold it; in place of `IN_PLACE` another, maybe for all ranks.
+    """
     if row.payload is None:
         return NO_BYTES
-    buffer = values.get(row.payload)
-    if not _absent(buffer):
+    buffer = arguments.get(row.payload)
+    if not _is_absent(buffer):
         return payload_of_buffer(buffer)
-    if row.instead is None:
+    if row.in_place_payload is None:
         return NO_BYTES
-    whole = payload_of_buffer(values.get(row.instead))
-    return whole // size if row.shared and whole != NO_BYTES else whole
+    nbytes = payload_of_buffer(arguments.get(row.in_place_payload))
+    return nbytes // rank_count if row.holds_all and nbytes != NO_BYTES else nbytes
 
 
 def payload_of_buffer(buffer: Any) -> int:
@@ -59,35 +62,35 @@ def payload_of_buffer(buffer: Any) -> int:
     """
     try:
         if isinstance(buffer, list | tuple):
-            return _of_specification(buffer)
-        return _of_data(buffer)
+            return _bytes_of_specification(buffer)
+        return _bytes_of_data(buffer)
     except (TypeError, ValueError, AttributeError, KeyError, BufferError):
         return NO_BYTES
 
 
-def _absent(buffer: Any) -> bool:
+def _is_absent(buffer: Any) -> bool:
     return buffer is None or buffer is MPI.IN_PLACE
 
 
-def _of_data(data: Any) -> int:
+def _bytes_of_data(data: Any) -> int:
     nbytes = getattr(data, "nbytes", None)
     return nbytes if isinstance(nbytes, int) else memoryview(data).nbytes
 
 
-def _of_specification(parts: Sequence[Any]) -> int:
-    """Multiply count by size of the datatype; without a count it is the whole buffer."""
-    data, *rest = parts
-    datatype = rest.pop() if rest and isinstance(rest[-1], MPI.Datatype | str) else None
-    count = _count(rest[0]) if rest and rest[0] is not None else None
+def _bytes_of_specification(specification: Sequence[Any]) -> int:
+    """Return the bytes of (data, count, datatype) or less: without a count the whole buffer."""
+    data, *others = specification
+    datatype = others.pop() if others and isinstance(others[-1], MPI.Datatype | str) else None
+    count = _sum_counts(others[0]) if others and others[0] is not None else None
     if count is None:
-        return _of_data(data)
+        return _bytes_of_data(data)
     if datatype is None:
         return count * memoryview(data).itemsize
-    known = MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
-    return count * known.Get_size()
+    mpi_datatype = MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
+    return count * mpi_datatype.Get_size()
 
 
-def _count(given: Any) -> int | None:
+def _sum_counts(given: Any) -> int | None:
     """Add up counts: a number or numbers, or either of them with displacements, in a tuple."""
     counts = given[0] if isinstance(given, tuple) else given
     if counts is None:
@@ -106,7 +109,7 @@ class Receipt:
         self._start_ns = now()
 
     def end(self, status: MPI.Status | None, failed: bool) -> None:  # noqa: FBT001 - as Token.end
-        """Record what came."""
+        """Record the message that came, or, without a status, that the receive is over."""
         end_ns = now()
         if failed or status is None:
             self.token.end(failed)
@@ -129,39 +132,38 @@ class Receipt:
 class Flight:
     """The open spans of one call; ended once, when it is first seen complete.
 
-    `polled_ns` is when the program last tested for it, `polled_since` the begin of the tests that
-    follow each other.
+    `polled_ns` is when the program last tested for it, `polled_since_ns` when it began to.
     """
 
     def __init__(self, tokens: list[Token], status: MPI.Status | None = None) -> None:
         self.tokens = tokens
         self.receipt: Receipt | None = None
         self.status = status
-        self.polled_since = self.polled_ns = -sys.maxsize
-        self._cancelled = False
+        self.polled_since_ns = self.polled_ns = -sys.maxsize
+        self._is_cancelled = False
 
     @property
     def needs_status(self) -> bool:
         """Whether the end cannot be recorded without a status."""
-        return self.receipt is not None or self._cancelled
+        return self.receipt is not None or self._is_cancelled
 
     def cancel(self) -> None:
         """Note that the operation may never complete."""
-        self._cancelled = True
+        self._is_cancelled = True
 
     @guarded
     def end(self, status: MPI.Status | None = None, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - as Token.end
-        """Record that it is over."""
-        final = status or self.status
+        """Close the spans; remove them if MPI says that the operation was cancelled."""
+        final_status = status or self.status
         tokens, self.tokens = self.tokens, []
         receipt, self.receipt = self.receipt, None
-        if self._cancelled and final is not None and final.Is_cancelled():
+        if self._is_cancelled and final_status is not None and final_status.Is_cancelled():
             _discard(tokens, receipt)
             return
         for token in tokens:
             token.end(failed)
         if receipt is not None:
-            receipt.end(final, failed)
+            receipt.end(final_status, failed)
 
 
 def _discard(tokens: list[Token], receipt: Receipt | None) -> None:
@@ -196,18 +198,18 @@ class Claim(NamedTuple):
 
 
 def members(comm: MPI.Comm) -> tuple[list[int], list[int]]:
-    """Return the global ranks of a communicator's members, and of those whom its messages are for.
+    """Return the global ranks of a communicator's members, and of the receivers of its messages.
 
     They differ only for a communicator between two groups.
     """
-    own_ranks = _of_own(comm.Get_group())
+    own_ranks = _to_global_ranks_and_free(comm.Get_group())
     if not isinstance(comm, MPI.Intercomm):
         return own_ranks, own_ranks
-    peers = _of_own(comm.Get_remote_group())
+    peers = _to_global_ranks_and_free(comm.Get_remote_group())
     return sorted({*own_ranks, *peers}), peers
 
 
-def _of_own(group: MPI.Group) -> list[int]:
+def _to_global_ranks_and_free(group: MPI.Group) -> list[int]:
     """Return the global ranks of a group that is freed then."""
     try:
         return global_ranks(group)
@@ -217,12 +219,12 @@ def _of_own(group: MPI.Group) -> list[int]:
 
 def global_ranks(group: MPI.Group) -> list[int]:
     """Return ranks in COMM_WORLD; `NO_INDEX` for processes of another one."""
-    world = MPI.COMM_WORLD.Get_group()
+    world_group = MPI.COMM_WORLD.Get_group()
     try:
-        ranks = group.Translate_ranks(None, world)
+        ranks = group.Translate_ranks(None, world_group)
         return [NO_INDEX if rank == MPI.UNDEFINED else int(rank) for rank in ranks]
     finally:
-        world.Free()
+        world_group.Free()
 
 
 class Log:
@@ -239,21 +241,24 @@ class Log:
         self._index = recorder.communicator([rank for rank in ranks if rank != NO_INDEX], name)
         # Between two groups a rank waits for the other one; processes that another job started have
         # ranks of their own.
-        self._matched = ranks is peers and NO_INDEX not in ranks
+        self._is_matched = ranks is peers and NO_INDEX not in ranks
         self._spans: dict[tuple[str, str | None], Span] = {}
-        self._next_collective = itertools.count().__next__
-        self._messages = MessageNumbers()
+        self._next_collective_seq = itertools.count().__next__
+        self._message_numbers = MessageNumbers()
 
-    def collective(self, name: str, row: Collective, values: Mapping[str, Any]) -> Token:
-        """Begin a collective on this thread, or on the track if it does not block."""
-        nbytes = payload_of_call(row, values, len(self.ranks))
-        op = row.op if self._matched else None
+    def collective(self, name: str, row: Collective, arguments: Mapping[str, Any]) -> Token:
+        """Begin a collective on this thread, or on the track if it does not block.
+
+        Only a call with an operation in `row` is matched between ranks, by its number.
+        """
+        nbytes = payload_of_call(row, arguments, len(self.ranks))
+        op = row.op if self._is_matched else None
         track, span = _track(name), self.span(name, op)
         if op is None:
             return span.begin(track, nbytes=nbytes)
-        seq = self._next_collective()
+        seq = self._next_collective_seq()
         if row.rooted:
-            root = self.global_rank(values.get("root", 0))
+            root = self.global_rank(arguments.get("root", 0))
             token = span.begin(track, nbytes=nbytes, seq=seq, peer=root)
         else:
             token = span.begin(track, nbytes=nbytes, seq=seq)
@@ -264,7 +269,7 @@ class Log:
     def claim(self, status: MPI.Status) -> Claim:
         """Count a message that was taken out of the queue, to be received later."""
         source, tag = status.source, status.tag
-        seq = self._messages.next("recv", source, tag)
+        seq = self._message_numbers.next("recv", source, tag)
         return Claim(seq, self.global_rank(source), tag, status.Get_count(MPI.BYTE))
 
     def claimed(self, name: str, claim: Claim) -> Flight:
@@ -272,18 +277,18 @@ class Log:
         values = {"seq": claim.seq, "peer": claim.peer, "key": claim.tag, "nbytes": claim.nbytes}
         return Flight([self.span(name, "recv").begin(_track(name), **values)])
 
-    def messages(self, name: str, row: PointToPoint, values: Mapping[str, Any]) -> Flight | None:
-        """Begin the messages of a call; None if it sends and receives nothing."""
+    def messages(self, name: str, row: PointToPoint, arguments: Mapping[str, Any]) -> Flight | None:
+        """Begin the messages of a call; return what is in flight, None if it exchanges nothing."""
         track = _track(name)
-        flight = Flight([], values.get("status"))
+        flight = Flight([], arguments.get("status"))
         for leg in row.legs:
-            self._message(flight, name, leg, values, track)
+            self._begin_leg(flight, name, leg, arguments, track)
         if PENDING:
             write_pending()
         return flight if flight.tokens or flight.receipt is not None else None
 
-    def notices(self, name: str, op: str, ranks: Sequence[int], tag: int) -> Notices:
-        """Begin what a call lets some ranks know, or waits for that they let it know; no data."""
+    def begin_notices(self, name: str, op: str, ranks: Sequence[int], tag: int) -> Notices:
+        """Begin a message without data to (op ``send``) or from (``recv``) each of these ranks."""
         span = self.span(name, op)
         return Notices(
             [
@@ -292,22 +297,18 @@ class Log:
             ]
         )
 
-    def _message(
-        self,
-        flight: Flight,
-        name: str,
-        leg: Leg,
-        values: Mapping[str, Any],
-        track: int | None,
+    def _begin_leg(
+        self, flight: Flight, name: str, leg: Leg, arguments: Mapping[str, Any], track: int | None
     ) -> None:
-        receives = leg.op == "recv"
-        peer = values.get(leg.peer, MPI.ANY_SOURCE)
-        tag = values.get(leg.tag, MPI.ANY_TAG if receives else 0)
+        """Add a message to `flight`: `leg` says which arguments are its buffer, peer and tag."""
+        is_receive = leg.op == "recv"
+        peer = arguments.get(leg.peer, MPI.ANY_SOURCE)
+        tag = arguments.get(leg.tag, MPI.ANY_TAG if is_receive else 0)
         if peer == MPI.PROC_NULL:
             return
-        nbytes = payload_of_buffer(values.get(leg.payload))
+        nbytes = payload_of_buffer(arguments.get(leg.payload))
         span = self.span(name, leg.op)
-        if receives and (peer == MPI.ANY_SOURCE or tag == MPI.ANY_TAG):
+        if is_receive and (peer == MPI.ANY_SOURCE or tag == MPI.ANY_TAG):
             flight.receipt = Receipt(self, span, track, span.begin(track, nbytes=nbytes))
         else:
             seq = self.next_message(leg.op, peer, tag)
@@ -320,7 +321,7 @@ class Log:
 
     def next_message(self, op: str, peer: int, tag: int) -> int:
         """Count the messages to or from a peer with a tag."""
-        return self._messages.next(op, peer, tag)
+        return self._message_numbers.next(op, peer, tag)
 
     def span(self, name: str, op: str | None) -> Span:
         """Return the handle of a method on this communicator."""

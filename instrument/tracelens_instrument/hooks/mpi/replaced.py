@@ -37,21 +37,21 @@ class Replaced:
     def __bool__(self) -> bool:
         return bool(self._before)
 
-    def replace(self, owners: Iterable[Any], make: Mapping[str, Make]) -> None:
-        """Replace functions by what is made of them, wherever these classes or modules define them.
+    def replace(self, owners: Iterable[Any], factories: Mapping[str, Make]) -> None:
+        """Replace functions by what the factory of their name makes, in these classes or modules.
 
         What is made passes for the original: it has its name, documentation and signature.
         """
         for owner in owners:
-            for name in make.keys() & vars(owner).keys():
+            for name in factories.keys() & vars(owner).keys():
                 original = vars(owner)[name]
                 if isinstance(original, classmethod):
                     function = original.__func__
                     replacement: Any = classmethod(
-                        functools.wraps(function)(make[name](name, function))
+                        functools.wraps(function)(factories[name](name, function))
                     )
                 else:
-                    replacement = functools.wraps(original)(make[name](name, original))
+                    replacement = functools.wraps(original)(factories[name](name, original))
                 self._before.append((owner, name, original, replacement))
                 _put(owner, name, replacement)
 

@@ -32,33 +32,33 @@ if TYPE_CHECKING:
 __all__ = ["COMPLETIONS", "FLIGHTS", "STARTS", "ByObject", "Completion", "replace", "span_of"]
 T = TypeVar("T")
 _NO_SPAN: Final = nullcontext()
-_POLLED_NS: Final = 1_000_000  # tests that follow each other no later are a loop that waits
+_LOOP_PAUSE_NS: Final = 1_000_000  # tests that follow each other no later are a loop that waits
 
 
 class ByObject(Generic[T]):
     """What belongs to objects that can neither be hashed nor be given attributes, while they live."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[ref[Any], T]] = {}
+        self._values: dict[int, tuple[ref[Any], T]] = {}
 
     def put(self, owner: object, value: T) -> None:
         """Let a value belong to an object."""
-        key, known = id(owner), self._known
+        key, known = id(owner), self._values
         known[key] = ref(owner, lambda _: known.pop(key, None)), value
 
     def get(self, owner: object) -> T | None:
         """Return the value that belongs to an object, or None."""
-        found = self._known.get(id(owner))
+        found = self._values.get(id(owner))
         return None if found is None else found[1]
 
     def pop(self, owner: object) -> T | None:
         """Remove and return the value that belongs to an object, or None."""
-        found = self._known.pop(id(owner), None)
+        found = self._values.pop(id(owner), None)
         return None if found is None else found[1]
 
     def clear(self) -> None:
         """Forget all."""
-        self._known.clear()
+        self._values.clear()
 
 
 FLIGHTS: Final[ByObject[Flight]] = ByObject()
@@ -76,17 +76,20 @@ def _span_of(name: str, kind: str) -> Span:
 
 
 @guarded
-def _note_test(flights: Sequence[Flight], *, complete: bool) -> None:
-    """Note that a program tested; if it did so in a loop that is over now, record that as waiting."""
+def _note_test(flights: Sequence[Flight], *, is_complete: bool) -> None:
+    """Note a test of requests; a loop of tests is recorded as waiting when it is over.
+
+    It is over when a request is complete, or when the next test comes too late to belong to it.
+    """
     moment_ns = now()
-    latest = max(flights, key=lambda flight: flight.polled_ns)
-    polled_since_ns, last_test_ns = latest.polled_since, latest.polled_ns
-    is_new_loop = moment_ns - last_test_ns > _POLLED_NS
+    last_flight = max(flights, key=lambda flight: flight.polled_ns)
+    polled_since_ns, last_test_ns = last_flight.polled_since_ns, last_flight.polled_ns
+    is_new_loop = moment_ns - last_test_ns > _LOOP_PAUSE_NS
     loop_end_ns = last_test_ns if is_new_loop else moment_ns
-    if (complete or is_new_loop) and polled_since_ns < loop_end_ns:
+    if (is_complete or is_new_loop) and polled_since_ns < loop_end_ns:
         _span_of("polling", "wait").complete(polled_since_ns, loop_end_ns)
     for flight in flights:
-        flight.polled_since = moment_ns if complete or is_new_loop else polled_since_ns
+        flight.polled_since_ns = moment_ns if is_complete or is_new_loop else polled_since_ns
         flight.polled_ns = moment_ns
 
 
@@ -103,7 +106,7 @@ class Completion:
     packed: bool = False
     all_fail: bool = False
 
-    def room(self) -> Any:
+    def make_statuses(self) -> Any:
         """Return the status objects into which MPI writes."""
         return [] if self.argument == "statuses" else MPI.Status()
 
@@ -135,7 +138,7 @@ def _list_all(_result: Any, count: int) -> Iterable[int]:
     return range(count)
 
 
-def _every_if(flag: bool, count: int) -> Iterable[int]:  # noqa: FBT001 - what MPI returns
+def _list_all_if(flag: bool, count: int) -> Iterable[int]:  # noqa: FBT001 - what MPI returns
     return range(count) if flag else ()
 
 
@@ -143,7 +146,7 @@ def _list_one(index: int, count: int) -> Iterable[int]:
     return (index,) if 0 <= index < count else ()  # UNDEFINED is negative
 
 
-def _one_if(result: tuple[Any, ...], count: int) -> Iterable[int]:
+def _list_one_if(result: tuple[Any, ...], count: int) -> Iterable[int]:
     return _list_one(result[0], count) if result[1] else ()
 
 
@@ -151,7 +154,7 @@ def _list_some(indices: list[int] | None, _count: int) -> Iterable[int]:
     return indices or ()
 
 
-def _of_first(
+def _by_first_result(
     completed: Callable[[Any, int], Iterable[int]],
 ) -> Callable[[Any, int], Iterable[int]]:
     return lambda result, count: completed(result[0], count)
@@ -160,16 +163,16 @@ def _of_first(
 COMPLETIONS: Final[dict[str, Completion]] = {
     "Waitall": Completion(_list_all, all_fail=True),
     "waitall": Completion(_list_all, all_fail=True),
-    "Testall": Completion(_every_if, all_fail=True),
-    "testall": Completion(_of_first(_every_if), all_fail=True),
+    "Testall": Completion(_list_all_if, all_fail=True),
+    "testall": Completion(_by_first_result(_list_all_if), all_fail=True),
     "Waitany": Completion(_list_one, argument="status"),
-    "waitany": Completion(_of_first(_list_one), argument="status"),
-    "Testany": Completion(_one_if, argument="status"),
-    "testany": Completion(_one_if, argument="status"),
+    "waitany": Completion(_by_first_result(_list_one), argument="status"),
+    "Testany": Completion(_list_one_if, argument="status"),
+    "testany": Completion(_list_one_if, argument="status"),
     "Waitsome": Completion(_list_some, packed=True),
-    "waitsome": Completion(_of_first(_list_some), packed=True),
+    "waitsome": Completion(_by_first_result(_list_some), packed=True),
     "Testsome": Completion(_list_some, packed=True),
-    "testsome": Completion(_of_first(_list_some), packed=True),
+    "testsome": Completion(_by_first_result(_list_some), packed=True),
 }
 _SINGLE: Final[dict[str, Callable[[Any], bool]]] = {  # whether what they return says "complete"
     "Wait": lambda _: True,
@@ -183,22 +186,24 @@ def replace(replaced: Replaced) -> None:
     """Put functions that record in the place of the methods of requests."""
     replaced.replace(
         (MPI.Request, MPI.Prequest, MPI.Grequest),
-        dict.fromkeys(_SINGLE, _completing)
-        | dict.fromkeys(COMPLETIONS, _completing_several)
-        | dict.fromkeys(("Cancel", "cancel"), _cancelling)
-        | dict.fromkeys(("Free", "free"), _freeing),
+        dict.fromkeys(_SINGLE, _make_completing)
+        | dict.fromkeys(COMPLETIONS, _make_completing_several)
+        | dict.fromkeys(("Cancel", "cancel"), _make_cancelling)
+        | dict.fromkeys(("Free", "free"), _make_freeing),
     )
-    replaced.replace([MPI.Prequest], {"Start": _starting, "Startall": _starting_all})
+    replaced.replace([MPI.Prequest], {"Start": _make_starting, "Startall": _make_starting_all})
 
 
-def _kind(name: str) -> str | None:
+def _span_kind(name: str) -> str | None:
     return "wait" if name[0] in "Ww" else None
 
 
-def _completing(name: str, original: Function) -> Function:
-    done, kind = _SINGLE[name], _kind(name)
+def _make_completing(name: str, original: Function) -> Function:
+    """Make a request's method that waits or tests, and ends what it had in flight when complete."""
+    says_complete, kind = _SINGLE[name], _span_kind(name)
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Wait or test in a span, of a `kind` or none, with a status if the end needs one."""
         flight = FLIGHTS.get(self)
         if flight is None:
             return original(self, *args, **kwargs)
@@ -212,51 +217,55 @@ def _completing(name: str, original: Function) -> Function:
             except BaseException:
                 _end(self, status, failed=True)
                 raise
-            complete = done(result)
+            is_complete = says_complete(result)
             if kind is None:
-                _note_test([flight], complete=complete)
-            if complete:
+                _note_test([flight], is_complete=is_complete)
+            if is_complete:
                 _end(self, status)
         return result
 
     return method
 
 
-def _completing_several(name: str, original: Function) -> Function:
-    row, kind = COMPLETIONS[name], _kind(name)
+def _make_completing_several(name: str, original: Function) -> Function:
+    """Make the method for several requests; `completion` says which are complete then."""
+    completion, kind = COMPLETIONS[name], _span_kind(name)
 
     def method(cls: type, /, *args: Any, **kwargs: Any) -> Any:
+        """Wait or test in a span, of a `kind` or none, with statuses if an end needs them."""
         requests: Any = args[0] if args else kwargs.get("requests")
-        flights = _flights(requests)
+        flights = _find_flights(requests)
         if not flights:
             return original(cls, *args, **kwargs)
-        statuses = args[1] if len(args) > 1 else kwargs.get(row.argument)
+        statuses = args[1] if len(args) > 1 else kwargs.get(completion.argument)
         if statuses is None and any(flight.needs_status for flight in flights):
-            statuses = row.room()
+            statuses = completion.make_statuses()
             args, kwargs = (requests, statuses), {}
         with span_of(name, kind):
             try:
                 result = original(cls, *args, **kwargs)
             except BaseException:
-                row.fail(requests)
+                completion.fail(requests)
                 raise
             if kind is None:
-                complete = any(True for _ in row.completed(result, len(requests)))
-                _note_test(flights, complete=complete)
-            row.finish(result, requests, statuses)
+                is_complete = any(True for _ in completion.completed(result, len(requests)))
+                _note_test(flights, is_complete=is_complete)
+            completion.finish(result, requests, statuses)
         return result
 
     return method
 
 
-def _flights(requests: Any) -> list[Flight]:
+def _find_flights(requests: Any) -> list[Flight]:
     """Return the flights of requests; skip objects that are no MPI requests."""
     if not hasattr(requests, "__len__"):
         return []
     return [flight for flight in map(FLIGHTS.get, requests) if flight is not None]
 
 
-def _cancelling(_name: str, original: Function) -> Function:
+def _make_cancelling(_name: str, original: Function) -> Function:
+    """Make the method after which a request may never complete."""
+
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         flight = FLIGHTS.get(self)
@@ -267,7 +276,7 @@ def _cancelling(_name: str, original: Function) -> Function:
     return method
 
 
-def _freeing(_name: str, original: Function) -> Function:
+def _make_freeing(_name: str, original: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         STARTS.pop(self)
@@ -277,7 +286,7 @@ def _freeing(_name: str, original: Function) -> Function:
     return method
 
 
-def _starting(_name: str, original: Function) -> Function:
+def _make_starting(_name: str, original: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         _start([self])
         try:
@@ -289,15 +298,16 @@ def _starting(_name: str, original: Function) -> Function:
     return method
 
 
-def _starting_all(_name: str, original: Function) -> Function:
+def _make_starting_all(_name: str, original: Function) -> Function:
     def method(cls: type, /, *args: Any, **kwargs: Any) -> Any:
-        requests: Any = args[0] if args else kwargs.get("requests")
-        started = list(requests) if hasattr(requests, "__len__") else []
-        _start(started)
+        """Start persistent requests, whose operations have begun then, or failed."""
+        argument: Any = args[0] if args else kwargs.get("requests")
+        requests = list(argument) if hasattr(argument, "__len__") else []
+        _start(requests)
         try:
             return original(cls, *args, **kwargs)
         except BaseException:
-            for request in started:
+            for request in requests:
                 _end(request, failed=True)
             raise
 

@@ -39,14 +39,14 @@ class Collective:
 
     Without an operation, ranks wait for some others or for nobody: its time is
     communication, but no arrival follows from it, so its calls are not matched.
-    With `IN_PLACE` (or None) as payload, `instead` holds it; the share of each rank, if `shared`.
+    With `IN_PLACE` (or None) as payload, `in_place_payload` is it, or holds those of all ranks.
     """
 
     op: str | None
     parameters: tuple[str, ...] = ()
     payload: str | None = None
-    instead: str | None = None
-    shared: bool = False
+    in_place_payload: str | None = None
+    holds_all: bool = False
 
     @property
     def rooted(self) -> bool:
@@ -73,10 +73,10 @@ class PointToPoint:
 
 
 def _of_buffers(
-    op: str, parameters: tuple[str, ...] = _BOTH, *, receives: bool = False, shared: bool = False
+    op: str, parameters: tuple[str, ...] = _BOTH, *, receives: bool = False, holds_all: bool = False
 ) -> Collective:
     send, receive = _BOTH[::-1] if receives else _BOTH
-    return Collective(op, parameters, send, receive, shared)
+    return Collective(op, parameters, send, receive, holds_all)
 
 
 _MATCHED_COLLECTIVES: Final = {
@@ -84,11 +84,11 @@ _MATCHED_COLLECTIVES: Final = {
     "Bcast": Collective("broadcast", ("buf", "root"), "buf"),
     "Reduce": _of_buffers("reduce", ("sendbuf", "recvbuf", "op", "root")),
     "Allreduce": _of_buffers("allreduce"),
-    "Allgather": _of_buffers("all_gather", shared=True),
+    "Allgather": _of_buffers("all_gather", holds_all=True),
     "Allgatherv": Collective("all_gather", _BOTH, "sendbuf"),
-    "Gather": _of_buffers("gather", _ROOTED, shared=True),
+    "Gather": _of_buffers("gather", _ROOTED, holds_all=True),
     "Gatherv": Collective("gather", _ROOTED, "sendbuf"),
-    "Scatter": _of_buffers("scatter", _ROOTED, receives=True, shared=True),
+    "Scatter": _of_buffers("scatter", _ROOTED, receives=True, holds_all=True),
     "Scatterv": Collective("scatter", _ROOTED, "recvbuf"),
     "Alltoall": _of_buffers("all_to_all"),
     "Alltoallv": _of_buffers("all_to_all"),

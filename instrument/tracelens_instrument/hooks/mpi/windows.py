@@ -39,37 +39,37 @@ class _Window:
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.posted: list[int] = []
-        self.started: list[int] = []
+        self.posted_ranks: list[int] = []
+        self.started_ranks: list[int] = []
 
-    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Begin what a method waits for."""
+    def begin_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Begin the span of a method, as a barrier, as messages, or without an operation."""
         span_name, log = f"Win.{name}", self.log
         match name:
             case "Fence":
-                given = kwargs.get("assertion", args[0] if args else 0)
-                row = _LOOSE if given & MPI.MODE_NOPRECEDE else _BARRIER
+                assertion = kwargs.get("assertion", args[0] if args else 0)
+                row = _LOOSE if assertion & MPI.MODE_NOPRECEDE else _BARRIER
                 return log.collective(span_name, row, {})
             case "Post" | "Start":
                 ranks = global_ranks(args[0] if args else kwargs["group"])
                 if name == "Post":
-                    self.posted = ranks
+                    self.posted_ranks = ranks
                 else:
-                    self.started = ranks
+                    self.started_ranks = ranks
                 op = "send" if name == "Post" else "recv"
-                return log.notices(span_name, op, ranks, POSTED)
+                return log.begin_notices(span_name, op, ranks, POSTED)
             case "Complete":
-                ranks, self.started = self.started, []
-                return log.notices(span_name, "send", ranks, COMPLETED)
+                ranks, self.started_ranks = self.started_ranks, []
+                return log.begin_notices(span_name, "send", ranks, COMPLETED)
             case "Wait":
-                ranks, self.posted = self.posted, []
-                return log.notices(span_name, "recv", ranks, COMPLETED)
+                ranks, self.posted_ranks = self.posted_ranks, []
+                return log.begin_notices(span_name, "recv", ranks, COMPLETED)
             case _:
                 return log.collective(span_name, _LOOSE, {})
 
     def count_tested(self) -> None:
         """Count what a test has found to be complete, as a wait would."""
-        ranks, self.posted = self.posted, []
+        ranks, self.posted_ranks = self.posted_ranks, []
         for rank in ranks:
             self.log.next_message("recv", rank, COMPLETED)
 
@@ -78,42 +78,43 @@ _WINDOWS: Final[dict[int, _Window | None]] = {}
 
 
 def methods(log_of: LogOf, *, everything: bool) -> dict[str, Make]:
-    """Make the replacements of the methods of windows.
+    """Return a factory for each method of windows: it makes the replacement that records.
 
     Args:
         log_of: Finds the log of a communicator.
         everything: Also record windows that were made before.
     """
 
-    def making(name: str, original: Function) -> Function:
+    def make_creating(name: str, original: Function) -> Function:
+        """Make the class method that makes a window of a communicator, among its arguments."""
         comm_index = WINDOW_MAKERS[name]
 
         def method(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
             comm = kwargs.get("comm", args[comm_index] if len(args) > comm_index else MPI.COMM_SELF)
             log = log_of(comm)
-            with _loose(log, name) or _UNKNOWN:
+            with _begin_loose(log, name) or _UNKNOWN:
                 window = original(cls, *args, **kwargs)
             _record_window(window, log)
             return window
 
         return method
 
-    def synchronizing(name: str, original: Function) -> Function:
+    def make_synchronizing(name: str, original: Function) -> Function:
         def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            with _begin(self, name, args, kwargs, everything) or _UNKNOWN:
+            with _begin_call(self, name, args, kwargs, everything) or _UNKNOWN:
                 return original(self, *args, **kwargs)
 
         return method
 
     return (
-        dict.fromkeys(WINDOW_MAKERS, making)
-        | dict.fromkeys(WINDOW_CALLS, synchronizing)
-        | {"Free": _freeing, "Test": _testing}
+        dict.fromkeys(WINDOW_MAKERS, make_creating)
+        | dict.fromkeys(WINDOW_CALLS, make_synchronizing)
+        | {"Free": _make_freeing, "Test": _make_testing}
     )
 
 
 @guarded
-def _loose(log: Log | None, name: str) -> AbstractContextManager[Any] | None:
+def _begin_loose(log: Log | None, name: str) -> AbstractContextManager[Any] | None:
     """Begin a call in which ranks may wait for others."""
     return None if log is None else log.collective(f"Win.{name}", _LOOSE, {})
 
@@ -127,7 +128,10 @@ def _record_window(window: MPI.Win, log: Log | None) -> None:
 
 
 def _window_of(window: MPI.Win, *, everything: bool) -> _Window | None:
-    """Return the record of a window; of one that was made earlier, only its group is known."""
+    """Return what is recorded of a window; None if nothing.
+
+    With `everything` also one that was made before is recorded; only its group is known then.
+    """
     handle = window.handle
     if handle not in _WINDOWS and everything:
         group = window.Get_group()
@@ -140,37 +144,39 @@ def _window_of(window: MPI.Win, *, everything: bool) -> _Window | None:
 
 
 @guarded
-def _begin(
+def _begin_call(
     window: MPI.Win,
     name: str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     everything: bool,  # noqa: FBT001 - `guarded` takes what is given by position
 ) -> AbstractContextManager[Any] | None:
-    known = _window_of(window, everything=everything)
-    return None if known is None else known.call(name, args, kwargs)
+    recorded_window = _window_of(window, everything=everything)
+    return None if recorded_window is None else recorded_window.begin_call(name, args, kwargs)
 
 
-def _freeing(_name: str, original: Function) -> Function:
+def _make_freeing(_name: str, original: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        known = _WINDOWS.pop(self.handle, None)  # before another one gets this handle
-        with _loose(known.log if known else None, "Free") or _UNKNOWN:
+        window = _WINDOWS.pop(self.handle, None)  # before another one gets this handle
+        with _begin_loose(window.log if window else None, "Free") or _UNKNOWN:
             return original(self, *args, **kwargs)
 
     return method
 
 
-def _testing(_name: str, original: Function) -> Function:
+def _make_testing(_name: str, original: Function) -> Function:
+    """Make the method that tests what `Wait` waits for; it counts as a wait if it says True."""
+
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        done = original(self, *args, **kwargs)
-        known = _WINDOWS.get(self.handle) if done else None
-        if known is not None:
-            _count(known)
-        return done
+        is_complete = original(self, *args, **kwargs)
+        window = _WINDOWS.get(self.handle) if is_complete else None
+        if window is not None:
+            _count_tested(window)
+        return is_complete
 
     return method
 
 
 @guarded
-def _count(window: _Window) -> None:
+def _count_tested(window: _Window) -> None:
     window.count_tested()

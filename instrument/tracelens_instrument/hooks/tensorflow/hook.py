@@ -30,15 +30,9 @@ from tracelens_instrument.hooks.tensorflow.spans import Event, spans_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens_instrument.hooks.tensorflow.spans import Seen
+    from tracelens_instrument.hooks.tensorflow.spans import ProfiledSpan
 
-__all__ = [
-    "HOST_LEVEL",
-    "LOOK_EVERY_S",
-    "install",
-    "record_when_planned",
-]
-
+__all__ = ["HOST_LEVEL", "LOOK_EVERY_S", "install", "record_when_planned"]
 
 LOOK_EVERY_S: Final = 0.1
 HOST_LEVEL: Final = 2  # steps, operations, and what waits for tensors
@@ -46,19 +40,19 @@ _ROLES = {"worker": "worker", "ps": "ps"}
 
 
 @guarded
-def record_when_planned(directory: Path, role: str, number: int) -> None:
-    """Wait for the plan, profile, record: the body of a thread of its own."""
+def record_when_planned(directory: Path, role: str, task_index: int) -> None:
+    """Wait for the plan, profile this worker or server, record: the body of a thread of its own."""
     while (plan := read_plan(directory)) is None:
         time.sleep(LOOK_EVERY_S)
     SESSIONS.plan = plan
     time.sleep(max(plan.begin_ns - time.time_ns(), 0) / 1e9)
-    with tempfile.TemporaryDirectory() as folder:
-        wall_minus_monotonic = time.time_ns() - now()
-        _profile(folder, plan)
-        (file,) = Path(folder).rglob("*.xplane.pb")
-        events = list(_events(file.read_bytes(), wall_minus_monotonic))
-    for seen in spans_of(events, role, number, plan, tuple(SESSIONS.runs)):
-        _record_span(seen)
+    with tempfile.TemporaryDirectory() as profile_folder:
+        wall_minus_monotonic_ns = time.time_ns() - now()
+        _profile(profile_folder, plan)
+        (profile_path,) = Path(profile_folder).rglob("*.xplane.pb")
+        events = list(_read_events(profile_path.read_bytes(), wall_minus_monotonic_ns))
+    for span in spans_of(events, role, task_index, plan, tuple(SESSIONS.runs)):
+        _record_span(span)
     recorder.stop()  # nothing more will come, and servers are ended by being killed
 
 
@@ -73,33 +67,32 @@ def _profile(folder: str, plan: Plan) -> None:
     profiler.experimental.stop()
 
 
-def _events(serialized: bytes, wall_minus_monotonic: int) -> Iterator[Event]:
-    """Read a profile; times become those of the monotonic clock."""
+def _read_events(serialized: bytes, wall_minus_monotonic_ns: int) -> Iterator[Event]:
+    """Read the events of a serialized profile; their times become monotonic ones."""
     from tensorflow.tsl.profiler.protobuf.xplane_pb2 import (  # noqa: PLC0415 - only with TensorFlow
         XSpace,
     )
 
     space = XSpace()
     space.ParseFromString(serialized)
-    began = _profile_began(space)
+    profile_begin_ns = _find_profile_begin_ns(space) - wall_minus_monotonic_ns
     for plane in space.planes:
         for line in plane.lines:
-            base = began + line.timestamp_ns - wall_minus_monotonic
             for event in line.events:
-                start = base + event.offset_ps // 1000
+                start_ns = profile_begin_ns + line.timestamp_ns + event.offset_ps // 1000
                 yield Event(
-                    line=(plane.id, line.id),
+                    thread=(plane.id, line.id),
                     name=plane.event_metadata[event.metadata_id].name,
-                    start_ns=start,
-                    end_ns=start + event.duration_ps // 1000,
-                    about={
+                    start_ns=start_ns,
+                    end_ns=start_ns + event.duration_ps // 1000,
+                    stats={
                         plane.stat_metadata[stat.metadata_id].name: _stat_value(plane, stat)
                         for stat in event.stats
                     },
                 )
 
 
-def _profile_began(space: Any) -> int:
+def _find_profile_begin_ns(space: Any) -> int:
     """Return the wall-clock time to which a profile's times are relative, ns."""
     for plane in space.planes:
         for stat in plane.stats:
@@ -115,69 +108,71 @@ def _stat_value(plane: Any, stat: Any) -> Any:
     )
 
 
-def _record_span(seen: Seen) -> None:
-    handle = recorder.span(seen.name, kind=seen.kind, op=seen.op, shard=seen.shard)
-    track = None if seen.lane is None else recorder.track(f"requests {seen.lane}")
-    handle.complete(seen.start_ns, seen.end_ns, track, **seen.values)
+def _record_span(span: ProfiledSpan) -> None:
+    handle = recorder.span(span.name, kind=span.kind, op=span.op, shard=span.shard)
+    track = None if span.lane is None else recorder.track(f"requests {span.lane}")
+    handle.complete(span.start_ns, span.end_ns, track, **span.values)
 
 
 def install(_tensorflow: Any) -> None:
     """Record every server, and every function that a coordinator schedules."""
     wrapt.wrap_function_wrapper(
-        "tensorflow.python.training.server_lib", "Server.__init__", _make_server
+        "tensorflow.python.training.server_lib", "Server.__init__", _around_server
     )
     wrapt.wrap_function_wrapper(
         "tensorflow.python.distribute.coordinator.cluster_coordinator",
         "ClusterCoordinator.schedule",
-        _schedule,
+        _around_schedule,
     )
     sessions.install()
 
 
-def _make_server(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
+def _around_server(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
     wrapped(*args, **kwargs)
-    _begin(instance)
+    _record_server(instance)
 
 
 @guarded
-def _begin(server: Any) -> None:
+def _record_server(server: Any) -> None:
     """Take rank and role from the server's job and number, and wait for the plan."""
     from tensorflow.python.training.server_lib import ClusterSpec  # noqa: PLC0415 - only with TensorFlow
 
-    definition = server.server_def
-    role, number = _ROLES.get(definition.job_name), definition.task_index
+    server_definition = server.server_def
+    role, task_index = _ROLES.get(server_definition.job_name), server_definition.task_index
     directory = wanted_directory()
     if role is None:
         warn_once(
-            f"TensorFlow's job {definition.job_name!r} is not recorded: only jobs named "
+            f"TensorFlow's job {server_definition.job_name!r} is not recorded: only jobs named "
             "'worker' and 'ps' are"
         )
     if role is None or directory is None:
         return
-    cluster = ClusterSpec(definition.cluster)
+    cluster = ClusterSpec(server_definition.cluster)
     world = sum(cluster.num_tasks(job) for job in cluster.jobs if job in _ROLES)
-    recorder.start(role=role, rank=number, world=world, shard=number if role == "ps" else None)
-    recorder.instant(f"{definition.job_name} {number} is up")
+    recorder.start(
+        role=role, rank=task_index, world=world, shard=task_index if role == "ps" else None
+    )
+    recorder.instant(f"{server_definition.job_name} {task_index} is up")
     threading.Thread(
-        target=record_when_planned, args=(directory, role, number), daemon=True
+        target=record_when_planned, args=(directory, role, task_index), daemon=True
     ).start()
 
 
-def _schedule(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+def _around_schedule(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
     value = wrapped(*args, **kwargs)
     if args:
-        _plan(args[0])
+        _write_plan_once(args[0])
     return value
 
 
 @guarded
-def _plan(function: Any) -> None:
-    """Write the plan, once for all."""
+def _write_plan_once(function: Any) -> None:
+    """Write the plan for what the graphs of a TensorFlow function exchange, once for all."""
     directory = wanted_directory()
-    traced = getattr(function, "_list_all_concrete_functions", None)
-    if directory is None or traced is None or has_plan(directory):
+    list_concrete_functions = getattr(function, "_list_all_concrete_functions", None)
+    if directory is None or list_concrete_functions is None or has_plan(directory):
         return
-    graphs = [concrete.graph for concrete in traced()]
+    graphs = [concrete_function.graph for concrete_function in list_concrete_functions()]
     if not graphs:
         return
     plan = Plan.from_graphs(graphs)

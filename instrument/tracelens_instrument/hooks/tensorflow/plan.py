@@ -53,7 +53,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Plan:
-    """Transfers by the name of the tensor's operation, and the window of wall-clock time, ns.
+    """Transfers by the name of the tensor's operation, and the window to profile, wall-clock ns.
 
     Of sessions also the updates that servers make by themselves, by operation, and the operations that
     hand out tokens to workers that are in step.
@@ -68,38 +68,41 @@ class Plan:
 
     @classmethod
     def from_graphs(cls, graphs: Iterable[Any]) -> Self:
-        """Find reads and updates of variables that are placed on parameter servers."""
-        pulls: dict[str, Transfer] = {}
+        """Return the plan of all reads and updates of variables that are on parameter servers."""
+        pulls: dict[str, Transfer] = {}  # by operation, as are the pushes
         pushes: dict[str, Transfer] = {}
         for graph in graphs:
-            variables = _variables(graph)
+            variables = _find_variables(graph)
             for operation in graph.get_operations():
-                variable_and_shard = variables.get(_resource(operation))
+                variable_and_shard = variables.get(_first_input_name(operation))
                 if variable_and_shard is None:
                     continue
                 if operation.type == _READ:
-                    size = size_of(operation.outputs[0])
-                    pulls[operation.name] = Transfer(*variable_and_shard, size)
+                    nbytes = size_of(operation.outputs[0])
+                    pulls[operation.name] = Transfer(*variable_and_shard, nbytes)
                 elif UPDATES.fullmatch(operation.type):
                     for tensor in operation.inputs[1:]:
                         pushes[tensor.op.name] = Transfer(
                             *variable_and_shard, size_of(tensor), operation.name
                         )
-        return cls.soon(pulls, pushes)
+        return cls.starting_soon(pulls, pushes)
 
     @classmethod
-    def soon(
+    def starting_soon(
         cls,
         pulls: dict[str, Transfer],
         pushes: dict[str, Transfer],
         applied: dict[str, Transfer] | None = None,
         tokens: Iterable[str] = (),
-        wanted_s: float = 0.0,
+        default_duration_s: float = 0.0,
     ) -> Self:
-        """Begin in a moment, for as long as the environment says, else as long as wanted."""
-        begin = time.time_ns() + round(AHEAD_S * 1e9)
-        end = begin + round(_window_s(wanted_s) * 1e9)
-        return cls(pulls, pushes, begin, end, applied or {}, list(tokens))
+        """Return a plan to profile soon, as long as the environment says, else by default.
+
+        Transfers are by the name of the operation that hands over the tensor, as are `tokens`.
+        """
+        begin_ns = time.time_ns() + round(AHEAD_S * 1e9)
+        end_ns = begin_ns + round(_read_duration_s(default_duration_s) * 1e9)
+        return cls(pulls, pushes, begin_ns, end_ns, applied or {}, list(tokens))
 
     @property
     def bytes_by_shard(self) -> dict[int, int]:
@@ -129,28 +132,29 @@ def write_plan(directory: Path, plan: Plan) -> None:
 
 
 def read_plan(directory: Path) -> Plan | None:
-    """Return the plan when one with a future window exists."""
+    """Return the plan that was written, None without one or if its window is over."""
     with contextlib.suppress(OSError, ValueError, TypeError):
-        raw = json.loads((directory / _FILE).read_text())
-        for which in ("pulls", "pushes", "applied"):
-            raw[which] = {name: Transfer(**values) for name, values in raw[which].items()}
-        plan = Plan(**raw)
+        fields = json.loads((directory / _FILE).read_text())
+        for key in ("pulls", "pushes", "applied"):
+            fields[key] = {name: Transfer(**values) for name, values in fields[key].items()}
+        plan = Plan(**fields)
         return plan if plan.end_ns > time.time_ns() else None
     return None
 
 
-def _variables(graph: Any) -> dict[str, tuple[str, int]]:
+def _find_variables(graph: Any) -> dict[str, tuple[str, int]]:
     """Return (variable, shard) by the name of the placeholder through which a graph sees it."""
-    names = {id(variable.handle): variable.name for variable in graph.variables}
+    names_by_handle = {id(variable.handle): variable.name for variable in graph.variables}
     variables = {}
-    for captured, placeholder in graph.captures:
-        server = SERVER.search(getattr(captured, "device", None) or "")
-        if server and id(captured) in names:
-            variables[placeholder.op.name] = (names[id(captured)].partition(":")[0], int(server[1]))
+    for handle, placeholder in graph.captures:
+        name = names_by_handle.get(id(handle))
+        server_match = SERVER.search(getattr(handle, "device", None) or "")
+        if server_match and name is not None:
+            variables[placeholder.op.name] = (name.partition(":")[0], int(server_match[1]))
     return variables
 
 
-def _resource(operation: Any) -> str:
+def _first_input_name(operation: Any) -> str:
     inputs = operation.inputs
     return inputs[0].op.name if len(inputs) else ""
 
@@ -161,8 +165,8 @@ def size_of(tensor: Any) -> int | None:
     return None if elements is None else elements * int(tensor.dtype.size)
 
 
-def _window_s(wanted_s: float) -> float:
-    default_s = max(wanted_s, WINDOW_S)
+def _read_duration_s(default_duration_s: float) -> float:
+    default_s = max(default_duration_s, WINDOW_S)
     with contextlib.suppress(ValueError):
         return float(os.environ.get(WINDOW_VARIABLE, default_s))
     return default_s

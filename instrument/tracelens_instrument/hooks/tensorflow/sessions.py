@@ -20,7 +20,7 @@ from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.environment import wanted_directory
 from tracelens_instrument.hooks.base import attempt
 from tracelens_instrument.hooks.tensorflow.plan import Plan, has_plan, write_plan
-from tracelens_instrument.hooks.tensorflow.session_graph import plan_of
+from tracelens_instrument.hooks.tensorflow.session_graph import make_plan
 from tracelens_instrument.hooks.tensorflow.spans import Run
 
 if TYPE_CHECKING:
@@ -40,49 +40,55 @@ class Sessions:
     def __init__(self) -> None:
         self.runs: deque[Run] = deque(maxlen=_MOST_RUNS)
         self.plan: Plan | None = None  # as soon as one is known
-        self._durations: list[float] = []
-        self._offset: int | None = None  # what a run's number has more than its index
-        self._trains: WeakKeyDictionary[Any, dict[tuple[str, ...], bool]] = WeakKeyDictionary()
+        self._durations_s: list[float] = []
+        self._number_offset: int | None = None  # what a run's number has more than its index
+        self._trains_by_graph: WeakKeyDictionary[Any, dict[tuple[str, ...], bool]] = (
+            WeakKeyDictionary()
+        )
 
     def is_training(self, session: Any, targets: Iterable[Any], fetches: Iterable[Any]) -> bool:
-        """Return True if a run updates variables on servers."""
+        """Return True if a run updates variables on servers; remembered by operations' names."""
         if not session._target:  # noqa: SLF001 - nothing public says it
             return False
         operations = [*targets, *(tensor.op for tensor in fetches)]
         names = tuple(operation.name for operation in operations)
-        trains_by_names = self._trains.setdefault(session.graph, {})
+        trains_by_names = self._trains_by_graph.setdefault(session.graph, {})
         if names not in trains_by_names:
-            updates = {push.update for push in plan_of(session.graph, 0.0).pushes.values()}
-            trains_by_names[names] = not updates.isdisjoint(_find_needed(operations))
+            updates = {
+                push.update
+                for push in make_plan(session.graph, default_duration_s=0.0).pushes.values()
+            }
+            trains_by_names[names] = not updates.isdisjoint(_find_needed_names(operations))
         return trains_by_names[names]
 
     def begin_run(self, session: Any) -> None:
         """Take the number of the first profiled run from the global step, which workers share."""
         plan = self.plan
-        if plan is None or self._offset is not None or time.time_ns() < plan.begin_ns:
+        if plan is None or self._number_offset is not None or time.time_ns() < plan.begin_ns:
             return
-        self._offset = -len(self.runs)
+        self._number_offset = -len(self.runs)
         if plan.tokens:
-            self._offset += _global_step(session)
+            self._number_offset += _global_step(session)
 
     def end_run(self, session: Any, begin_ns: int) -> None:
         """Note a run; write the plan as soon as it is known how long one takes."""
-        end = now()
-        self.runs.append(Run(begin_ns, end, len(self.runs) + (self._offset or 0)))
-        if self.plan is None and len(self._durations) <= WARM_UP:
-            self._durations.append((end - begin_ns) / 1e9)
-            if len(self._durations) == WARM_UP:
-                self._write(session.graph)
+        end_ns = now()
+        self.runs.append(Run(begin_ns, end_ns, len(self.runs) + (self._number_offset or 0)))
+        if self.plan is None and len(self._durations_s) <= WARM_UP:
+            self._durations_s.append((end_ns - begin_ns) / 1e9)
+            if len(self._durations_s) == WARM_UP:
+                self._write_plan(session.graph)
 
-    def _write(self, graph: Any) -> None:
+    def _write_plan(self, graph: Any) -> None:
+        """Write the plan, unless another worker has, for a window that holds enough runs."""
         directory = wanted_directory()
         if directory is None or has_plan(directory):
             return
-        wanted_s = min(PROFILED_RUNS * median(self._durations), LONGEST_S)
-        plan = plan_of(graph, wanted_s)
+        default_duration_s = min(PROFILED_RUNS * median(self._durations_s), LONGEST_S)
+        plan = make_plan(graph, default_duration_s)
         write_plan(directory, plan)
         sizes = ", ".join(
-            f"{size:,} on server {shard}" for shard, size in plan.bytes_by_shard.items()
+            f"{nbytes:,} on server {shard}" for shard, nbytes in plan.bytes_by_shard.items()
         )
         note_attached(
             f"TensorFlow's sessions with {len(plan.variables)} variables on parameter servers, "
@@ -103,27 +109,28 @@ def install() -> None:
 def _around_run(
     run: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    """Run a part of the session's graph, and note the run if it trains."""
     _handle, targets, fetches = args[:3] if len(args) > 2 else (None, (), ())
     if not attempt(SESSIONS.is_training, session, targets, fetches):
         return run(*args, **kwargs)
     attempt(SESSIONS.begin_run, session)
-    begin = now()
+    begin_ns = now()
     result = run(*args, **kwargs)
-    attempt(SESSIONS.end_run, session, begin)
+    attempt(SESSIONS.end_run, session, begin_ns)
     return result
 
 
-def _find_needed(operations: Iterable[Any]) -> set[str]:
+def _find_needed_names(operations: Iterable[Any]) -> set[str]:
     """Return the names of all operations that these need, their own among them."""
-    visited: set[str] = set()
-    waiting = list(operations)
-    while waiting:
-        operation = waiting.pop()
-        if operation.name not in visited:
-            visited.add(operation.name)
-            waiting += [tensor.op for tensor in operation.inputs]
-            waiting += operation.control_inputs
-    return visited
+    visited_names: set[str] = set()
+    stack = list(operations)
+    while stack:
+        operation = stack.pop()
+        if operation.name not in visited_names:
+            visited_names.add(operation.name)
+            stack += [tensor.op for tensor in operation.inputs]
+            stack += operation.control_inputs
+    return visited_names
 
 
 def _global_step(session: Any) -> int:

@@ -101,7 +101,7 @@ class _BackwardPass:
             _WAIT.complete(self._ready_ns, now(), failed=failed)
 
     def _end_inner(self, *, failed: bool = False) -> None:
-        """The operator and the layer under way are over."""
+        """End the spans of the operator and of the layer under way."""
         operator, self._operator = self._operator, None
         if operator is not None:
             operator.end(failed)
@@ -181,6 +181,7 @@ def install() -> None:
 def _around_backward(
     backward: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    """Record a call of backward(); one inside another is a part of that."""
     if _PASSES.current is not None:
         return backward(*args, **kwargs)
     _PASSES.current = current = attempt(_BackwardPass, *args, **kwargs)

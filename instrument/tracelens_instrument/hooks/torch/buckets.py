@@ -32,16 +32,15 @@ __all__ = [
     "in_users_hook",
     "install",
     "is_gradient",
-    "look_for_hook",
     "resume",
     "see_bucket",
     "suspend",
+    "warn_of_earlier_hook",
 ]
 
 _INSTALLED: Final = Switch()
-_running: Final[
-    list[_UserHook]
-] = []  # communication hooks of the user's, each inside the one before
+# Communication hooks of the user's that run now, each inside the one before.
+_running: Final[list[_UserHook]] = []
 
 
 class _UserHook:
@@ -59,7 +58,7 @@ class _UserHook:
         """A bucket is complete."""
         backward.bucket_issued()
         buffer = bucket.buffer()
-        return _begin(_Buffer(buffer, group_of(self.group)), bucket.index())
+        return _begin_reduction(_Buffer(buffer, group_of(self.group)), bucket.index())
 
     def reduce(self, bucket: GradBucket) -> Future:
         """Call the user's communication hook; the operations that it issues are part of the bucket."""
@@ -77,7 +76,7 @@ def install() -> None:
         wrapt.wrap_function_wrapper("torch.nn.parallel.distributed", cls, _around_register)
 
 
-def look_for_hook(model: DistributedDataParallel) -> None:
+def warn_of_earlier_hook(model: DistributedDataParallel) -> None:
     """Warn if `model` already has a communication hook, which cannot be recorded."""
     hooks = [hook for hook, _ in model._comm_hooks]  # noqa: SLF001 - nothing public has it
     if any(hook is not _record_bucket for hook in hooks):
@@ -94,7 +93,7 @@ def is_gradient(tensors: list[torch.Tensor]) -> bool:
 
 
 def see_bucket(args: tuple[Any, ...]) -> Flight | None:
-    """See an allreduce by DDP, unless a communication hook has asked for it."""
+    """See an allreduce by DDP of ([buffer], group, ...), unless a communication hook wants it."""
     if _running:
         return None
     try:
@@ -102,9 +101,9 @@ def see_bucket(args: tuple[Any, ...]) -> Flight | None:
         known_buffer = _BUFFERS.get(id(buffer))
         if known_buffer is None or known_buffer.buffer() is not buffer:
             known_buffer = _remember_buffer(buffer, group_of(dist.ProcessGroup.unbox(args[1])))
-        return _begin(known_buffer, backward.bucket_issued())
+        return _begin_reduction(known_buffer, backward.bucket_issued())
     except Exception as error:  # noqa: BLE001 - the border to the user's training code
-        warn_failed(_begin, error)
+        warn_failed(_begin_reduction, error)
         return None
 
 
@@ -119,7 +118,7 @@ class _Buffer:
     __slots__ = ("buffer", "group", "nbytes", "span")
 
     def __init__(self, buffer: torch.Tensor, group: Group) -> None:
-        self.buffer = weakref.ref(buffer, _forget)
+        self.buffer = weakref.ref(buffer, _forget_buffer)
         self.group = group
         self.span = group.span_of("bucket", "allreduce", buffer)
         self.nbytes = 0 if buffer.is_sparse else buffer.nbytes
@@ -130,6 +129,7 @@ _BUFFERS: Final[dict[int, _Buffer]] = {}
 
 
 def _remember_buffer(buffer: torch.Tensor, group: Group) -> _Buffer:
+    """Note what is recorded of a buffer's reductions, also in the compiled library."""
     new_buffer = _BUFFERS[id(buffer)] = _Buffer(buffer, group)
     library = compiled.buckets()
     if library is not None and group.ends is None:  # else their ends are known in Python only
@@ -156,19 +156,16 @@ def suspend() -> None:
         library.suspend()
 
 
-def _forget(dropped: weakref.ref[torch.Tensor]) -> None:
+def _forget_buffer(dropped: weakref.ref[torch.Tensor]) -> None:
     for key, known in list(_BUFFERS.items()):
         if known.buffer is dropped:
             del _BUFFERS[key]
 
 
-def _begin(known_buffer: _Buffer, number: int) -> Flight:
+def _begin_reduction(known_buffer: _Buffer, bucket_number: int) -> Flight:
     group = known_buffer.group
     token = known_buffer.span.begin(
-        group.buckets,
-        nbytes=known_buffer.nbytes,
-        seq=group.next_seq(),
-        bucket=number,
+        group.buckets, nbytes=known_buffer.nbytes, seq=group.next_seq(), bucket=bucket_number
     )
     return Flight(token, group)
 
@@ -179,19 +176,21 @@ def _around_register(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    state, hook = _arguments(*args, **kwargs)
+    """Register our communication hook in the place of the user's, which it calls."""
+    state, hook = _hook_arguments(*args, **kwargs)
     if not callable(hook) or model._use_python_reducer:  # noqa: SLF001 - it has no buckets
         return register_comm_hook(*args, **kwargs)
-    check: Any = model._check_comm_hook  # noqa: SLF001 - register_comm_hook itself begins with it
-    check(hook)
+    check_hook: Any = model._check_comm_hook  # noqa: SLF001 - as register_comm_hook begins
+    check_hook(hook)
     return register_comm_hook(_UserHook(model.process_group, hook, state), _record_bucket)
 
 
-def _arguments(state: Any = None, hook: Any = None) -> tuple[Any, Any]:
+def _hook_arguments(state: Any = None, hook: Any = None) -> tuple[Any, Any]:
     return state, hook
 
 
 def _record_bucket(state: _UserHook, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Call the user's communication hook, in a span until the future that it returns."""
     flight = attempt(state.begin, bucket)
     try:
         future = state.reduce(bucket)

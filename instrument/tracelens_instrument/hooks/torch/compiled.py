@@ -104,18 +104,18 @@ def build() -> Path:
     library_path.parent.mkdir(parents=True, exist_ok=True)
     temporary_path = library_path.with_name(f"{library_path.name}.{os.getpid()}")
     compiler = shlex.split(os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++")
-    include = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
-    folders = cpp_extension.library_paths()
-    abi = int(torch.compiled_with_cxx11_abi())
+    include_folders = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
+    library_folders = cpp_extension.library_paths()
+    cxx11_abi = int(torch.compiled_with_cxx11_abi())
     command = [
         *compiler,
         *_FLAGS,
-        f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-        *(word for folder in include for word in ("-isystem", folder)),
+        f"-D_GLIBCXX_USE_CXX11_ABI={cxx11_abi}",
+        *(word for folder in include_folders for word in ("-isystem", folder)),
         str(_SOURCE),
         "-o",
         str(temporary_path),
-        *(f"-L{folder}" for folder in folders),
+        *(f"-L{folder}" for folder in library_folders),
         *(f"-l{name}" for name in _LIBRARIES),
     ]
     try:

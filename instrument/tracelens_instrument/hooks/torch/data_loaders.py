@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Fetches", "around_reset", "around_workers", "fetches_of", "install", "record_batches"]
 
-
 _FETCH: Final = recorder.span("fetch", kind="data")
 _READ_BYTES: Final = 1024 * MESSAGE.size
 _FETCHES_ATTRIBUTE: Final = "_tracelens_fetches"
@@ -50,43 +49,45 @@ class Fetches:
     def __init__(self) -> None:
         self._reader, self.writer = Pipe(duplex=False)
         os.set_blocking(self._reader.fileno(), False)
-        self._ready: dict[int, tuple[int, int, int]] = {}
+        # Worker, begin and end in ns, by number of the batch that is ready.
+        self._ready_fetches: dict[int, tuple[int, int, int]] = {}
         self.request = 0
 
-    def begin_wait(self, batches: Any) -> dict[str, int]:
-        """Called when the next batch is waited for; return what is known of that."""
-        self._read()
-        due = batches._rcvd_idx  # noqa: SLF001 - nothing public has it
+    def begin_wait(self, iterator: Any) -> dict[str, int]:
+        """Called when the next batch is waited for; return its request and how many are ready."""
+        self._read_reports()
+        awaited_batch = iterator._rcvd_idx  # noqa: SLF001 - nothing public has it
         self.request = next(_requests)
         return {
             "request": self.request,
-            "queue_depth": sum(1 for number in self._ready if number >= due),
+            "queue_depth": sum(1 for batch in self._ready_fetches if batch >= awaited_batch),
         }
 
-    def end_wait(self, batches: Any) -> None:
-        """Called when it has arrived: record when it was fetched."""
-        self._read()
-        number = batches._rcvd_idx - 1  # noqa: SLF001 - as above
-        content = self._ready.pop(number, None)
-        if content is not None:
-            worker, begin_ns, end_ns = content
+    def end_wait(self, iterator: Any) -> None:
+        """Called when the batch has arrived: record when its worker fetched it."""
+        self._read_reports()
+        batch_number = iterator._rcvd_idx - 1  # noqa: SLF001 - as above
+        fetch = self._ready_fetches.pop(batch_number, None)
+        if fetch is not None:
+            worker, begin_ns, end_ns = fetch
             track = recorder.track(f"loader worker {worker}")
-            _FETCH.complete(begin_ns, end_ns, track, key=number, request=self.request)
+            _FETCH.complete(begin_ns, end_ns, track, key=batch_number, request=self.request)
 
     def forget(self) -> None:
         """Called when the workers restart with batch 0."""
-        self._read()
-        self._ready.clear()
+        self._read_reports()
+        self._ready_fetches.clear()
 
-    def _read(self) -> None:
+    def _read_reports(self) -> None:
+        """Read what workers have reported since, without waiting for more."""
         while True:
             try:
-                content = os.read(self._reader.fileno(), _READ_BYTES)
+                reports = os.read(self._reader.fileno(), _READ_BYTES)
             except BlockingIOError:
                 return
-            for worker, number, begin_ns, end_ns in MESSAGE.iter_unpack(content):
-                self._ready[number] = (worker, begin_ns, end_ns)
-            if len(content) < _READ_BYTES:
+            for worker, batch_number, begin_ns, end_ns in MESSAGE.iter_unpack(reports):
+                self._ready_fetches[batch_number] = (worker, begin_ns, end_ns)
+            if len(reports) < _READ_BYTES:
                 return
 
 
@@ -100,16 +101,16 @@ class _Loader(wrapt.ObjectProxy[Any]):
         return self._self_begin
 
 
-def fetches_of(batches: Any) -> Fetches | None:
+def fetches_of(iterator: Any) -> Fetches | None:
     """Return the reports of an iterator's workers, if it has any."""
-    found: Fetches | None = getattr(batches, _FETCHES_ATTRIBUTE, None)
+    found: Fetches | None = getattr(iterator, _FETCHES_ATTRIBUTE, None)
     return found
 
 
 def around_workers(
-    init: Callable[..., Any], batches: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    init: Callable[..., Any], iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Start the workers so that they report their fetches."""
+    """Call the iterator's `init`, which starts its workers, so that these report their fetches."""
     fetches = attempt(Fetches) if args and DETAIL.phases and recorder.active() else None
     if fetches is None:
         init(*args, **kwargs)
@@ -121,15 +122,15 @@ def around_workers(
         init(proxy, *other_args, **kwargs)
     finally:
         fetches.writer.close()  # each worker has its own
-    if getattr(batches, "_in_order", True):
-        setattr(batches, _FETCHES_ATTRIBUTE, fetches)
+    if getattr(iterator, "_in_order", True):
+        setattr(iterator, _FETCHES_ATTRIBUTE, fetches)
 
 
 def around_reset(
-    reset: Callable[..., Any], batches: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    reset: Callable[..., Any], iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Note that persistent workers begin another epoch."""
-    fetches = fetches_of(batches)
+    fetches = fetches_of(iterator)
     if fetches is not None:
         attempt(fetches.forget)
     return reset(*args, **kwargs)
@@ -175,7 +176,7 @@ class _Batches:
         return self
 
     def __next__(self) -> Any:
-        return _recorded(_DATA.begin, self._batches.__next__)
+        return _record_fetch(_DATA.begin, self._batches.__next__)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
@@ -192,44 +193,46 @@ def _around_start(
     make: Callable[..., Any], _loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Starting the workers takes time, too."""
-    return _recorded(_START.begin, make, *args, **kwargs)
+    return _record_fetch(_START.begin, make, *args, **kwargs)
 
 
 def _around_next(
-    fetch: Callable[..., Any], batches: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    fetch: Callable[..., Any], iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    fetches = fetches_of(batches)
+    """Return the next batch of a DataLoader's iterator, whose `fetch` is recorded."""
+    fetches = fetches_of(iterator)
     if fetches is None:
-        batch = _recorded(_DATA.begin, fetch, *args, **kwargs)
+        batch = _record_fetch(_DATA.begin, fetch, *args, **kwargs)
     else:
-        batch = _from_workers(fetches, fetch, batches, *args, **kwargs)
+        batch = _fetch_from_workers(fetches, fetch, iterator, *args, **kwargs)
     if STATE.infers_steps:
-        attempt(_count, batches, batch)
+        attempt(_count_samples, iterator, batch)
     return batch
 
 
-def _from_workers(
-    fetches: Fetches, fetch: Callable[..., Any], batches: Any, *args: Any, **kwargs: Any
+def _fetch_from_workers(
+    fetches: Fetches, fetch: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Wait for a batch that a worker has fetched, and record when it did."""
-    known = attempt(fetches.begin_wait, batches) or {}
-    batch = _recorded(partial(_DATA.begin, **known), fetch, *args, **kwargs)
-    attempt(fetches.end_wait, batches)
+    values = attempt(fetches.begin_wait, iterator) or {}
+    batch = _record_fetch(partial(_DATA.begin, **values), fetch, *args, **kwargs)
+    attempt(fetches.end_wait, iterator)
     return batch
 
 
-def _count(batches: Any, batch: Any) -> None:
+def _count_samples(iterator: Any, batch: Any) -> None:
     """Count the samples of a batch, if its first dimension is the one that the sampler fills."""
-    first = next(tensors_of(batch), None)
-    samples = first.shape[0] if first is not None and first.ndim else None
-    most = getattr(batches._index_sampler, "batch_size", None)  # noqa: SLF001 - nothing public has it
-    counted = samples is not None and isinstance(most, int) and samples <= most
-    STEPS.fetched(samples if counted else None)
+    tensor = next(tensors_of(batch), None)
+    samples = tensor.shape[0] if tensor is not None and tensor.ndim else None
+    batch_size = getattr(iterator._index_sampler, "batch_size", None)  # noqa: SLF001 - nothing public has it
+    is_counted = samples is not None and isinstance(batch_size, int) and samples <= batch_size
+    STEPS.fetched(samples if is_counted else None)
 
 
-def _recorded(
+def _record_fetch(
     begin: Callable[[], Token], fetch: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
+    """Return what `fetch` does, in a span that `begin` begins if phases are recorded."""
     if data.get_worker_info() is not None:  # a worker process prepares batches, it does not train
         return fetch(*args, **kwargs)
     if STATE.infers_steps:

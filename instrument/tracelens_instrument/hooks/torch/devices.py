@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["REDUCTIONS", "Placed", "QueuedEnds", "on_device"]
 
-REDUCTIONS: Final = "reductions"  # row of the timeline: NCCL has streams of its own
+REDUCTIONS: Final = "reductions"  # track of the timeline: NCCL has streams of its own
 
 
 def on_device(tensor: Any) -> bool:
@@ -25,11 +25,11 @@ def on_device(tensor: Any) -> bool:
 
 
 class Placed:
-    """A kind of work whose place is known when it begins; `row` as in `DeviceSpan`."""
+    """A kind of work whose place is known when it begins; `track_name` as in `DeviceSpan`."""
 
-    def __init__(self, span: Span, row: str | None = None) -> None:
+    def __init__(self, span: Span, track_name: str | None = None) -> None:
         self.on_host = span
-        self._on_device = DeviceSpan(span, row)
+        self._on_device = DeviceSpan(span, track_name)
 
     def handle_for(self, tensor: Any) -> Span | DeviceSpan:
         """Return the handle for work on the device of this tensor."""

@@ -80,14 +80,15 @@ def _around_shard(
     return sharded
 
 
-def _record_sharded(given: Any) -> None:
-    for root in given if isinstance(given, (list, tuple)) else [given]:
-        for inside in root.modules():
-            for handle in _sharded.pop(inside, []):
-                handle.remove()
+def _record_sharded(sharded: Any) -> None:
+    """Record forward passes of what was sharded, instead of those of the modules inside."""
+    roots = sharded if isinstance(sharded, (list, tuple)) else [sharded]
+    for root in roots:
+        for inner_module in root.modules():
+            for hook_handle in _sharded.pop(inner_module, []):
+                hook_handle.remove()
         _sharded[root] = modules.record_modules(root, recorder.detail())
-    group = torch.distributed
-    recorder.identify(group.get_rank(), group.get_world_size())
+    recorder.identify(dist.get_rank(), dist.get_world_size())
     if _NOTED.turn_on():
         note_attached("FSDP")
 
@@ -152,12 +153,13 @@ def _keep_out_of_graphs(rules: Any) -> None:
 
 
 def _record_model(model: Module, level: str) -> None:
+    """Record the passes of a model by a level of detail, once, and its rank if it is a DDP."""
     if model in _MODELS:
         return
     _MODELS.add(model)
     for parallel in _parallel_parts(model):
         recorder.identify(dist.get_rank(), dist.get_world_size())
-        buckets.look_for_hook(parallel)
+        buckets.warn_of_earlier_hook(parallel)
     modules.record_modules(model, level)
     note_attached(f"{type(model).__name__} with {sum(1 for _ in model.parameters())} parameters")
 

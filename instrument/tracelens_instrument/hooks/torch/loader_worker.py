@@ -37,12 +37,13 @@ class ReportingWorker:
     def __call__(self, worker: int) -> None:
         """Begin a worker."""
         with contextlib.suppress(Exception):  # whatever fails here, batches must come
-            _watch(self._pipe, worker)
+            _patch_fetchers(self._pipe, worker)
         if self._users is not None:
             self._users(worker)
 
 
-def _watch(pipe: Connection, worker: int) -> None:
+def _patch_fetchers(pipe: Connection, worker: int) -> None:
+    """Let this worker report each batch that it fetches through a pipe."""
     from torch.utils.data._utils import fetch  # noqa: PLC0415 - only workers need it
     from torch.utils.data._utils import worker as loop  # noqa: PLC0415
 
@@ -53,6 +54,7 @@ def _watch(pipe: Connection, worker: int) -> None:
 
 
 def _patch_fetcher(fetcher: Any, report: Callable[[FrameType | None, int], None]) -> None:
+    """Let a class of PyTorch's call `report` after each fetch, with the caller and the begin."""
     original = fetcher.fetch
 
     @functools.wraps(original)
@@ -66,12 +68,12 @@ def _patch_fetcher(fetcher: Any, report: Callable[[FrameType | None, int], None]
 
 
 def _report(
-    pipe: Connection, worker: int, loop: object, caller: FrameType | None, begin_ns: int
+    pipe: Connection, worker: int, loop_code: object, caller: FrameType | None, begin_ns: int
 ) -> None:
     """Report a batch, whose number the worker's loop knows; a loader inside a dataset has none."""
-    if caller is None or caller.f_code is not loop:
+    if caller is None or caller.f_code is not loop_code:
         return
-    number = caller.f_locals.get("idx")
-    if isinstance(number, int):
+    batch_number = caller.f_locals.get("idx")
+    if isinstance(batch_number, int):
         with contextlib.suppress(OSError):  # the reader has ended
-            os.write(pipe.fileno(), MESSAGE.pack(worker, number, begin_ns, monotonic_ns()))
+            os.write(pipe.fileno(), MESSAGE.pack(worker, batch_number, begin_ns, monotonic_ns()))

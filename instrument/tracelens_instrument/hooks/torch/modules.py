@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ModuleHook", "Operators", "layers", "record_modules", "tensors_of"]
 
-
 _NOT_OPERATORS: Final = frozenset({"__get__", "__set__", "__delete__", "size", "dim", "numel"})
 _NO_ERROR: Final = (None, None, None)
 # By this, activation checkpointing breaks off once it has computed anew what it needs.
@@ -56,7 +55,7 @@ class Operators(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: list[tuple[Any, Span]] = []
+        self._nodes: list[tuple[Any, Span]] = []
 
     def __torch_function__(
         self,
@@ -65,27 +64,28 @@ class Operators(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        """Call `func` of PyTorch in a span, and remember the graph's node that made its result."""
         if is_compiling() or STATE.segment is None:
             return func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if not name or name in _NOT_OPERATORS:
             return func(*args, **(kwargs or {}))
-        forward, backward = _operator_spans(name)
-        with forward:
+        forward_span, backward_span = _operator_spans(name)
+        with forward_span:
             result = func(*args, **(kwargs or {}))
-        attempt(self._note, result, backward)
+        attempt(self._remember_node, result, backward_span)
         return result
 
     def listen(self) -> None:
         """Wait for the gradients of all that was made."""
-        made, self._made = self._made, []
-        for node, backward in made:
+        nodes, self._nodes = self._nodes, []
+        for node, backward in nodes:
             node.register_prehook(functools.partial(_gradient_known, backward))
 
-    def _note(self, result: Any, backward: Span) -> None:
+    def _remember_node(self, result: Any, backward: Span) -> None:
         node = result.grad_fn if isinstance(result, torch.Tensor) else None
-        if node is not None and (not self._made or self._made[-1][0] is not node):
-            self._made.append((node, backward))
+        if node is not None and (not self._nodes or self._nodes[-1][0] is not node):
+            self._nodes.append((node, backward))
 
 
 def _gradient_known(backward: Span, _gradients: Any) -> None:
@@ -116,9 +116,9 @@ class _BeginLayer(ModuleHook):
 class _RootSpan:
     """The span of the whole model: on a device if its weights are on one at first use."""
 
-    def __init__(self, placed: Placed, *, operators: bool) -> None:
+    def __init__(self, placed: Placed, *, records_operators: bool) -> None:
         self._placed = placed
-        self.inside = operators
+        self.records_operators = records_operators
         self._operators: list[Any] = []  # `Operators`, whose base has no types
         self.span: Span | DeviceSpan = placed.on_host
 
@@ -138,8 +138,8 @@ class _RootSpan:
 
 
 class _BeginRoot(ModuleHook):
-    def __init__(self, whole: _RootSpan) -> None:
-        self._whole = whole
+    def __init__(self, root_span: _RootSpan) -> None:
+        self._root_span = root_span
         self._settled = False
 
     def __call__(self, module: Module, _inputs: Any) -> None:
@@ -147,12 +147,12 @@ class _BeginRoot(ModuleHook):
             return
         if not self._settled:
             self._settled = True
-            attempt(self._whole.settle, module)
+            attempt(self._root_span.settle, module)
         if STATE.infers_steps and module.training and torch.is_grad_enabled():
             STEPS.computing()
-        self._whole.span.__enter__()
-        if self._whole.inside:
-            self._whole.enter()
+        self._root_span.span.__enter__()
+        if self._root_span.records_operators:
+            self._root_span.enter()
 
 
 class _CountStep(ModuleHook):
@@ -164,14 +164,14 @@ class _CountStep(ModuleHook):
 
 
 class _EndRoot(ModuleHook):
-    def __init__(self, whole: _RootSpan) -> None:
-        self._whole = whole
+    def __init__(self, root_span: _RootSpan) -> None:
+        self._root_span = root_span
 
     def __call__(self, _module: Module, _inputs: Any, output: Any) -> None:
         if not is_compiling():
-            if self._whole.inside:
-                self._whole.leave()
-            self._whole.span.__exit__(*(_NO_ERROR if output is not None else _error()))
+            if self._root_span.records_operators:
+                self._root_span.leave()
+            self._root_span.span.__exit__(*(_NO_ERROR if output is not None else _error()))
 
 
 class _EndLayer(ModuleHook):
@@ -192,13 +192,14 @@ class _EndLayer(ModuleHook):
                 warn_failed(self._await_gradient, error)
 
     def _await_gradient(self, inputs: Any, output: Any) -> None:
+        """Let the backward pass begin with the gradient of an output that is no input, too."""
         if type(output) is torch.Tensor and len(inputs) == 1:
             if output.grad_fn is not None and output is not inputs[0]:
                 output.grad_fn.register_prehook(self._gradient_known)
             return
-        given = {id(tensor) for tensor in tensors_of(inputs)}
+        input_ids = {id(tensor) for tensor in tensors_of(inputs)}
         for tensor in tensors_of(output):
-            if tensor.grad_fn is not None and id(tensor) not in given:
+            if tensor.grad_fn is not None and id(tensor) not in input_ids:
                 tensor.grad_fn.register_prehook(self._gradient_known)
 
     def _gradient_known(self, _gradients: tuple[Tensor, ...]) -> None:
@@ -218,10 +219,12 @@ def record_modules(root: Module, detail: str) -> list[RemovableHandle]:
         What removes the hooks again.
     """
     if detail == "step":
-        count: Any = _CountStep()
-        return [root.register_forward_pre_hook(count)]
-    whole = _RootSpan(Placed(recorder.span("forward", kind="forward")), operators=detail == "op")
-    handles = _register(root, _BeginRoot(whole), _EndRoot(whole))
+        count_step: Any = _CountStep()
+        return [root.register_forward_pre_hook(count_step)]
+    root_span = _RootSpan(
+        Placed(recorder.span("forward", kind="forward")), records_operators=detail == "op"
+    )
+    handles = _register(root, _BeginRoot(root_span), _EndRoot(root_span))
     for name, module in layers(root) if detail != "phase" else ():
         forward = recorder.span(name, kind="forward")
         backward = recorder.span(name, kind="backprop")

@@ -104,7 +104,7 @@ def install_kernels(watches: Mapping[str, Watch]) -> None:
     if _DISPATCHER.kernels:
         return
     try:
-        _DISPATCHER.kernels = {name: _kernel(name, watch) for name, watch in watches.items()}
+        _DISPATCHER.kernels = {name: _make_kernel(name, watch) for name, watch in watches.items()}
         _DISPATCHER.resume()
     except Exception as error:  # noqa: BLE001 - whatever another PyTorch lacks, the training goes on
         warn_once(f"collectives of this PyTorch ({torch.__version__}) are not recorded ({error!r})")
@@ -120,22 +120,22 @@ def resume_kernels() -> None:
     _DISPATCHER.resume()
 
 
-def _kernel(name: str, watch: Watch) -> Callable[..., Any]:
+def _make_kernel(name: str, watch: Watch) -> Callable[..., Any]:
+    """Make the kernel that lets `watch` see an operator, and calls the next one, of PyTorch."""
     operator = getattr(torch.ops.c10d, name).default
-    handle = getattr(
-        operator, "_handle", None
-    )  # without the operator's method, which only calls it
-    hand_on = getattr(handle, "redispatch_boxed", operator.redispatch)
+    handle = getattr(operator, "_handle", None)  # the operator's method would only call it
+    call_next = getattr(handle, "redispatch_boxed", operator.redispatch)
     lower_keys = torch._C._dispatch_keyset_full_after(getattr(DispatchKey, _DISPATCH_KEY))  # noqa: SLF001 - see install
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the next kernel, of the lower dispatch keys; let `issue` know of its result."""
         issue = None
         if STATE.segment is not None or STATE.waiting is not None:
             issue = watch(args)
         if issue is None:
-            return hand_on(keys & lower_keys, *args, **kwargs)
+            return call_next(keys & lower_keys, *args, **kwargs)
         try:
-            result = hand_on(keys & lower_keys, *args, **kwargs)
+            result = call_next(keys & lower_keys, *args, **kwargs)
         except BaseException:
             issue.refused()
             raise
@@ -181,7 +181,7 @@ class _FromAnyRank(Flight):
         if failed:
             super().waited_for(work, failed=True)
             return
-        peer = work._source_rank()  # noqa: SLF001 - as `dist.recv` itself does
+        peer = work._source_rank()  # noqa: SLF001 - in the group, as `dist.recv` itself does
         self._token.discard()
         call = self._call
         self._span.complete(
@@ -195,15 +195,15 @@ class _FromAnyRank(Flight):
         )
 
 
-def _send(args: tuple[Any, ...]) -> Flight:
+def _begin_send(args: tuple[Any, ...]) -> Flight:
     return _begin_message("send", _call_of(args, args[2], args[3]))
 
 
-def _receive(args: tuple[Any, ...]) -> Flight:
+def _begin_receive(args: tuple[Any, ...]) -> Flight:
     return _begin_message("recv", _call_of(args, args[2], args[3]))
 
 
-def _receive_from_any(args: tuple[Any, ...]) -> Flight:
+def _begin_receive_from_any(args: tuple[Any, ...]) -> Flight:
     return _FromAnyRank(_call_of(args, -1, args[2]))
 
 
@@ -212,6 +212,7 @@ def _call_of(args: tuple[Any, ...], peer: int, tag: int) -> _Call:
 
 
 def _begin_message(op: str, call: _Call) -> Flight:
+    """Begin the span of a message, numbered among those of this peer and tag."""
     group = call.group
     token = group.span_of(op, op, call.tensor).begin(
         group.messages,
@@ -241,9 +242,9 @@ def _watch_message(
 
 
 MESSAGES: Final = {
-    "send": _watch_message(_send),
-    "recv_": _watch_message(_receive),
-    "recv_any_source_": _watch_message(_receive_from_any),
+    "send": _watch_message(_begin_send),
+    "recv_": _watch_message(_begin_receive),
+    "recv_any_source_": _watch_message(_begin_receive_from_any),
 }
 
 _INSTALLED: Final = Switch()
@@ -286,9 +287,11 @@ def install() -> None:
     """Record every collective that this process issues from now on, and waiting for it."""
     if not _INSTALLED.turn_on():
         return
-    watch: dict[str, Any] = {name: _WatchCollective(name, row) for name, row in COLLECTIVES.items()}
-    watch["allreduce_"] = _bucket_or_collective(watch["allreduce_"])
-    install_kernels(watch | MESSAGES)
+    watches: dict[str, Any] = {
+        name: _WatchCollective(name, row) for name, row in COLLECTIVES.items()
+    }
+    watches["allreduce_"] = _watch_bucket_or_collective(watches["allreduce_"])
+    install_kernels(watches | MESSAGES)
     wrapt.wrap_function_wrapper("torch.distributed", "Work.wait", _around_wait)
 
 
@@ -320,7 +323,7 @@ class _WatchCollective:
         return Flight(token, group)
 
 
-def _bucket_or_collective(
+def _watch_bucket_or_collective(
     collective: _WatchCollective,
 ) -> Callable[[tuple[Any, ...]], Flight | None]:
     """See an allreduce: by DDP, if no Python code is between it and the engine."""
@@ -354,11 +357,12 @@ def _payload_bytes(tensor: torch.Tensor) -> int:
 def _around_wait(
     wait: Callable[..., Any], work: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    """Wait for a work in a span, in which also the work's span ends if nothing else ends it."""
     failed = True
-    with _WAIT:  # what is waited for ends within: later, nothing would say that it was this wait
+    with _WAIT:
         try:
-            done = wait(*args, **kwargs)
+            result = wait(*args, **kwargs)
             failed = False
         finally:
             attempt(end_waited_for, work, failed=failed)
-    return done
+    return result

@@ -17,13 +17,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.spans import Span, Token
     from tracelens_instrument.device.spans import DeviceSpan, DeviceToken
 
-__all__ = [
-    "Flight",
-    "Group",
-    "end_waited_for",
-    "group_of",
-    "queues_only",
-]
+__all__ = ["Flight", "Group", "end_waited_for", "group_of", "queues_only"]
 _GROUPS: Final[dict[int, tuple[weakref.ref[dist.ProcessGroup], Group]]] = {}  # by id
 _unbox_work: Final = dist.Work.unbox
 _MOST_ENDED_BY_WAITING: Final = 256
@@ -66,20 +60,22 @@ class Group:
 
 def group_of(process_group: dist.ProcessGroup) -> Group:
     """Return the group of `process_group`, without keeping it alive."""
-    known = _GROUPS.get(id(process_group))
-    if known is not None and known[0]() is process_group:
-        return known[1]
+    entry = _GROUPS.get(id(process_group))
+    if entry is not None:
+        reference, group = entry
+        if reference() is process_group:
+            return group
     recorder.identify(dist.get_rank(), dist.get_world_size())
     ranks = dist.get_process_group_ranks(process_group)
     if process_group is dist.group.WORLD:
         note_attached(f"process group of {len(ranks)} ranks")
     name = f"torch {process_group.group_name}"
     group = Group(name, ranks, queues=queues_only(process_group))
-    _GROUPS[id(process_group)] = weakref.ref(process_group, _forget), group
+    _GROUPS[id(process_group)] = weakref.ref(process_group, _forget_group), group
     return group
 
 
-def _forget(dropped: weakref.ref[dist.ProcessGroup]) -> None:
+def _forget_group(dropped: weakref.ref[dist.ProcessGroup]) -> None:
     for key, (known, _) in list(_GROUPS.items()):
         if known is dropped:
             del _GROUPS[key]
@@ -106,9 +102,9 @@ class Flight:
         self._ends = group.ends
 
     def issued(self, result: Any) -> None:
-        """End with the work that an operator returned, alone or behind its tensors.
+        """End with the work that an operator returned: `result` is that, or ends with it.
 
-        Without one it is over, or, with NCCL, queued on the calling thread's stream.
+        Without a work it is over, or, with NCCL, queued on the calling thread's stream.
         """
         try:
             boxed = result[-1] if isinstance(result, (tuple, list)) else result
@@ -137,12 +133,10 @@ class Flight:
 
     def end_by_waiting(self, work: Any) -> None:
         """End when the program has waited for this work."""
-        _ended_by_waiting[id(work)] = (
-            work,
-            self,
-        )  # while it is here, Python knows it by this object
-        if len(_ended_by_waiting) > _MOST_ENDED_BY_WAITING:
-            _ended_by_waiting.pop(next(iter(_ended_by_waiting)), None)
+        # While it is here, Python knows the work by this object.
+        _flights_by_work[id(work)] = (work, self)
+        if len(_flights_by_work) > _MOST_ENDED_BY_WAITING:
+            _flights_by_work.pop(next(iter(_flights_by_work)), None)
 
     def _follow(self, work: Any) -> None:
         try:
@@ -153,11 +147,11 @@ class Flight:
             self.end_with(future)
 
 
-_ended_by_waiting: Final[dict[int, tuple[Any, Flight]]] = {}
+_flights_by_work: Final[dict[int, tuple[Any, Flight]]] = {}
 
 
 def end_waited_for(work: Any, *, failed: bool) -> None:
     """Note that the program has waited for a work, which ends it if nothing else does."""
-    _, flight = _ended_by_waiting.pop(id(work), (None, None))
+    _, flight = _flights_by_work.pop(id(work), (None, None))
     if flight is not None:
         flight.waited_for(work, failed=failed)

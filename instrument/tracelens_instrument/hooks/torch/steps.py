@@ -24,14 +24,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.spans import Token
     from tracelens_instrument.device.spans import DeviceToken
 
-__all__ = [
-    "DETAIL",
-    "STEPS",
-    "Detail",
-    "ImplicitSteps",
-    "install_updates",
-    "record_updates",
-]
+__all__ = ["DETAIL", "STEPS", "Detail", "ImplicitSteps", "install_updates", "record_updates"]
 _RECORDED_ATTRIBUTE: Final = "_tracelens_recorded"
 
 

@@ -51,7 +51,7 @@ def test_published_results_are_of_a_full_run(published: dict[str, object]) -> No
 @pytest.mark.slow
 def test_quick_run_measures_every_part() -> None:
     """A short run fills every table: kinds of run by name, both levels of noise, all clocks."""
-    results = measure(PARTS, "tuning", quick=True, by=Performer(), only="healthy")
+    results = measure(PARTS, "tuning", quick=True, performer=Performer(), only="healthy")
     assert {row["kind"] for row in results["kinds"]} == {
         kind.name for kind in KINDS if "healthy" in kind.name
     }

@@ -64,7 +64,7 @@ def test_spans_on_disk_are_counted(kind: type[Recorder], tmp_path: Path) -> None
     folder.mkdir()
     run("--child", kind.__name__, folder, output, 60)
     assert int.from_bytes(output.read_bytes(), sys.byteorder) == 60
-    assert kind.kept(folder) == 60
+    assert kind.count_kept(folder) == 60
 
 
 def test_an_error_of_a_child_is_shown() -> None:
@@ -85,7 +85,7 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 def test_a_start_is_what_is_beyond_a_bare_one() -> None:
     """Round by round for the medians, of wall and CPU time; the least of each kind for the least."""
-    found = starting._beyond([(20.0, 12.0), (30.0, 14.0)], [(10.0, 9.0), (10.0, 10.0)])
+    found = starting._extra_start([(20.0, 12.0), (30.0, 14.0)], [(10.0, 9.0), (10.0, 10.0)])
     assert found == starting.Start(wall_ms=15.0, cpu_ms=3.5, least_ms=3.0, bare_ms=9.5)
 
 

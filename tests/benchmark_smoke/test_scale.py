@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from benchmarks.scale import ARMS, PAGE, SCRIPT
 from benchmarks.scaling.bounds import Bound, Outcome, Section
-from benchmarks.scaling.cost import Failed, measured
-from benchmarks.scaling.runs import FILES, Size, forget, made
+from benchmarks.scaling.cost import Failed, measure_command
+from benchmarks.scaling.runs import FILES, Size, forget, make_run
 from support.launch.patience import PATIENCE_S
 from support.turns import select_turn
 
@@ -46,11 +46,12 @@ def test_memory_and_files_are_those_of_all_processes(tmp_path: Path) -> None:
     file_outside.touch()
     output = tmp_path / "output.txt"
     command = [sys.executable, "-c", HOLD]
-    cost = measured([*command, str(file_inside), HOLD], output, trace=file_inside.parent)
+    cost = measure_command([*command, str(file_inside), HOLD], output, trace=file_inside.parent)
     assert 300 * MIB < cost.peak < 420 * MIB
     assert cost.files == 2
     assert (
-        measured([*command, str(file_outside), HOLD], output, trace=file_inside.parent).files == 0
+        measure_command([*command, str(file_outside), HOLD], output, trace=file_inside.parent).files
+        == 0
     )
 
 
@@ -60,14 +61,16 @@ def test_time_is_that_of_all_processes(tmp_path: Path) -> None:
     inner = (
         f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BUSY.format(0.4)!r}])\n"
     )
-    cost = measured([sys.executable, "-c", inner + BUSY.format(0.4)], tmp_path / "output.txt")
+    cost = measure_command(
+        [sys.executable, "-c", inner + BUSY.format(0.4)], tmp_path / "output.txt"
+    )
     assert 0.8 < cost.cpu < 1.6
-    assert measured(["sleep", "0.5"], tmp_path / "output.txt").cpu < 0.2
+    assert measure_command(["sleep", "0.5"], tmp_path / "output.txt").cpu < 0.2
 
 
 def test_a_command_that_fails_is_no_measurement(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"ended with 3: .*so it is"):
-        measured(
+        measure_command(
             [sys.executable, "-c", "import sys; sys.stderr.write('so it is'); exit(3)"],
             tmp_path / "o",
         )
@@ -76,20 +79,20 @@ def test_a_command_that_fails_is_no_measurement(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_floor_reads_every_event(tmp_path: Path) -> None:
     """As many events as the run has; of a file cut short it says so, instead of reading less."""
-    trace = made(SIZE, tmp_path)
+    trace = make_run(SIZE, tmp_path)
     command = [sys.executable, str(ROOT / "tests/benchmarks/scaling/floor.py"), str(trace)]
     output = tmp_path / "output.txt"
-    measured(command, output)
+    measure_command(command, output)
     assert int(output.read_text()) == SIZE.events
     file = min(trace.glob(FILES))
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(Failed):
-        measured(command, output)
+        measure_command(command, output)
 
 
 def test_a_first_verb_finds_nothing_kept(tmp_path: Path) -> None:
     """Whatever a verb left is removed, in the user's cache, too; what was recorded is not."""
-    trace, cache = made(SIZE, tmp_path), tmp_path / "cache"
+    trace, cache = make_run(SIZE, tmp_path), tmp_path / "cache"
     recorded = {path: path.read_bytes() for path in trace.iterdir()}
     (trace / "index").mkdir()
     (trace / "index" / "part").touch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.verdicts import FAULTS, HEALTHY, Answer, ours, theirs
+from benchmarks.verdicts import FAULTS, HEALTHY, Answer, own_answer, their_answer
 from support.runs.analysed import report
 
 from tracelens.simulator.synthetic import Fault, Scenario
@@ -39,8 +39,10 @@ def test_a_healthy_run_accuses_nobody() -> None:
 def test_the_first_finding_is_ours() -> None:
     """If it is a fault; an opportunity accuses no rank."""
     late = Fault("backprop", (1,), extra_ms=20)
-    assert ours(report(Scenario(ranks=3, steps=60, faults=(late,)))) == Answer((1,), "backprop")
-    assert ours(report(Scenario(ranks=3, steps=60))) == Answer()
+    assert own_answer(report(Scenario(ranks=3, steps=60, faults=(late,)))) == Answer(
+        (1,), "backprop"
+    )
+    assert own_answer(report(Scenario(ranks=3, steps=60))) == Answer()
 
 
 def _summary(severity: str, phase: str | None) -> dict[str, Any]:
@@ -53,6 +55,6 @@ def _summary(severity: str, phase: str | None) -> dict[str, Any]:
 
 def test_of_traceml_it_is_the_primary_diagnosis() -> None:
     """Information, such as that a run computes most of the time, accuses no rank."""
-    assert theirs(_summary("crit", "input")) == Answer((1,), "input")
-    assert theirs(_summary("warn", None)) == Answer((1,), "STRAGGLER")
-    assert theirs(_summary("info", "backward")) == Answer()
+    assert their_answer(_summary("crit", "input")) == Answer((1,), "input")
+    assert their_answer(_summary("warn", None)) == Answer((1,), "STRAGGLER")
+    assert their_answer(_summary("info", "backward")) == Answer()

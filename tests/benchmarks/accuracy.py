@@ -39,43 +39,43 @@ CLOCK_RUNS: Final = 5
 
 
 def measure(
-    parts: Sequence[str],
+    sections: Sequence[str],
     seeds: str,
     *,
     quick: bool,
-    by: Performer,
+    performer: Performer,
     ranks: Sequence[int] = RANKS,
     runs: Mapping[int, int] = RUNS,
     only: str = "",
 ) -> dict[str, Any]:
     """Measure some parts and return the results as plain data."""
-    first = FIRST_SEED[seeds]
+    first_seed = FIRST_SEED[seeds]
     out: dict[str, Any] = {"format": FORMAT, "seeds": seeds, "quick": quick}
-    if "healthy" in parts:
+    if "healthy" in sections:
         sizes = QUICK_TABLES if quick else {size: TABLES[size] for size in ranks}
-        judged = list(by.each(tables.perform, tables.tasks(sizes, seeds)))
+        judged = list(performer.each(tables.perform, tables.tasks(sizes, seeds)))
         out |= {"healthy": tables.healthy(judged), "recall": tables.recall(judged)}
-    if "clocks" in parts:
+    if "clocks" in sections:
         size = (8, 200) if quick else (clockwork.HOSTS, clockwork.STEPS)
         situations = [
-            (index, first + run, *size)
+            (index, first_seed + run, *size)
             for index in range(len(clockwork.SITUATIONS))
             for run in range(1 if quick else CLOCK_RUNS)
         ]
-        out["clocks"] = clockwork.gathered(list(by.each(clockwork.perform, situations)))
-    if "kinds" in parts:
+        out["clocks"] = clockwork.gather_rows(list(performer.each(clockwork.perform, situations)))
+    if "kinds" in sections:
         counts = {ranks[0]: 1} if quick else {size: runs[size] for size in ranks}
         todo = endtoend.tasks(counts, seeds, only, quick=quick)
-        out["kinds"] = endtoend.gathered(by.each(endtoend.perform, todo))
+        out["kinds"] = endtoend.gather_rows(performer.each(endtoend.perform, todo))
     return out
 
 
 def publish(results: dict[str, Any]) -> None:
     """Write the results beside the page about them, and its tables."""
-    place, page = DOCS / "accuracy.json", DOCS / "accuracy.md"
-    known = json.loads(place.read_text()) if place.exists() else {}
+    results_path, page = DOCS / "accuracy.json", DOCS / "accuracy.md"
+    known = json.loads(results_path.read_text()) if results_path.exists() else {}
     merged = known | results
-    place.write_text(json.dumps(merged, indent=1, sort_keys=True) + "\n")
+    results_path.write_text(json.dumps(merged, indent=1, sort_keys=True) + "\n")
     page.write_text(with_tables(page.read_text(), merged))
 
 
@@ -92,22 +92,22 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--json", type=Path, help="write the results there")
     parser.add_argument("--publish", action="store_true", help="write docs/accuracy.*")
-    given = parse_quick(parser, workers=1, kind="healthy")
-    partial = given.kind or given.ranks
-    if given.publish and (partial or given.seeds != "published"):
+    options = parse_quick(parser, workers=1, kind="healthy")
+    partial = options.kind or options.ranks
+    if options.publish and (partial or options.seeds != "published"):
         parser.error("only full runs with the published seeds are published")
     results = measure(
-        given.part or PARTS,
-        given.seeds,
-        quick=given.quick,
-        by=Performer(given.workers, given.kept, time.monotonic() + 60 * given.minutes),
-        ranks=given.ranks or RANKS,
-        runs=dict.fromkeys(RANKS, given.runs) if given.runs else RUNS,
-        only=given.kind,
+        options.part or PARTS,
+        options.seeds,
+        quick=options.quick,
+        performer=Performer(options.workers, options.kept, time.monotonic() + 60 * options.minutes),
+        ranks=options.ranks or RANKS,
+        runs=dict.fromkeys(RANKS, options.runs) if options.runs else RUNS,
+        only=options.kind,
     )
-    if given.json:
-        given.json.write_text(json.dumps(results, indent=1))
-    if given.publish:
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+    if options.publish:
         publish(results)
     sys.stdout.write(tables_of(results) + "\n")
 

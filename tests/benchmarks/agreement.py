@@ -52,8 +52,8 @@ def draw_runs(samples: int, runs: int, seed: int) -> Iterator[tuple[str, Trace]]
     for folder in sorted(path for path in SAMPLES.iterdir() if path.is_dir())[:samples]:
         yield folder.name, tl.open(folder)
     draw = random.Random(seed)
-    names, made = sorted(SHAPES), 0
-    while made < runs:
+    names, run_index = sorted(SHAPES), 0
+    while run_index < runs:
         name, ranks = draw.choice(names), draw.choice(RANKS)
         if ranks < SHAPES[name].fewest_ranks:
             continue
@@ -61,7 +61,7 @@ def draw_runs(samples: int, runs: int, seed: int) -> Iterator[tuple[str, Trace]]
         case = Case(name, ranks, size, family, draw.randrange(1000))
         planted = plant(case)
         if planted is not None:
-            made += 1
+            run_index += 1
             yield case.label, read_rows(list_rows(planted.job))
 
 
@@ -72,13 +72,13 @@ def list_large_edits(trace: Trace) -> list[tuple[str, float]]:
     large = []
     for edit in (*edits, *WORDS):
         try:
-            asked = replay.answer(edit)
+            answered = replay.answer(edit)
         except TraceLensError:
             continue
         large += [
             (edit, answer.saving)
-            for answer in asked.answers
-            if asked.identity.reliable and not answer.doubt and answer.saving >= MIN_SAVING
+            for answer in answered.answers
+            if answered.identity.reliable and not answer.doubt and answer.saving >= MIN_SAVING
         ]
     return large
 

@@ -64,7 +64,7 @@ def _tokens(count: int) -> None:
         SPAN.begin().end()
 
 
-def _made(count: int) -> None:
+def make_spans(count: int) -> None:
     for _ in range(count):
         with tl.span("s", kind="forward"):
             pass
@@ -74,7 +74,7 @@ WAYS: Final[dict[str, Callable[[int], None]]] = {
     "with SPAN(nbytes=n):": _with_value,
     "with SPAN:": _with,
     "SPAN.begin() ... token.end()": _tokens,
-    MADE: _made,
+    MADE: make_spans,
 }
 
 
@@ -92,11 +92,11 @@ def _steps(spans: int) -> None:
 
 def _inline(size: int, spans: int) -> None:
     clock = time.perf_counter_ns
-    found: list[tuple[str, int, int, int, int]] = []
+    events: list[tuple[str, int, int, int, int]] = []
     for _ in range(spans // size):
         for number in range(size):
             start = clock()
-            found.append(("piece", number, 4096, start, clock()))
+            events.append(("piece", number, 4096, start, clock()))
 
 
 def _cpu_ns(work: Callable[[], None], spans: int) -> float:
@@ -106,7 +106,7 @@ def _cpu_ns(work: Callable[[], None], spans: int) -> float:
     return (time.process_time_ns() - before) / spans
 
 
-def one(spans: int) -> None:
+def measure_here(spans: int) -> None:
     """Measure in this process, and print the median ratio of each way and size, and nanoseconds."""
     ratios: dict[str, list[float]] = {}
     inline: list[float] = []
@@ -122,20 +122,20 @@ def one(spans: int) -> None:
 
 
 def _round(inline: list[float], spans: int) -> dict[str, float]:
-    found = {}
+    ratios = {}
     for size in SIZES:
         base = _cpu_ns(partial(_inline, size, spans), spans)
         inline.append(base)
         for name in random.sample(list(WAYS), len(WAYS)):
             recorded = partial(_recorded, WAYS[name], size, spans)
-            found[f"{name}|{size}"] = _cpu_ns(recorded, spans) / base
-        found[f"with tl.step(n):|{size}"] = _cpu_ns(partial(_steps, spans), spans) / base
-    return found
+            ratios[f"{name}|{size}"] = _cpu_ns(recorded, spans) / base
+        ratios[f"with tl.step(n):|{size}"] = _cpu_ns(partial(_steps, spans), spans) / base
+    return ratios
 
 
 def report(repeats: int, spans: int) -> str:
     """Measure in processes of their own, both recorders in turns, and return the tables."""
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in SWITCHES}
+    ratios_by_switch: dict[str, dict[str, list[float]]] = {name: {} for name in SWITCHES}
     inline: dict[str, list[float]] = {name: [] for name in SWITCHES}
     for _ in range(repeats):
         for switch in SWITCHES.values():
@@ -144,10 +144,10 @@ def report(repeats: int, spans: int) -> str:
             used, ratios, ns = json.loads(line)
             inline[used].append(ns)
             for name, ratio in ratios.items():
-                found[used].setdefault(name, []).append(ratio)
+                ratios_by_switch[used].setdefault(name, []).append(ratio)
     return "\n\n".join(
         _table(name, ratios, statistics.median(inline[name]), spans)
-        for name, ratios in found.items()
+        for name, ratios in ratios_by_switch.items()
         if ratios
     )
 
@@ -158,15 +158,17 @@ def _table(name: str, found: dict[str, list[float]], ns: float, spans: int) -> s
     for way in ("with tl.step(n):", *WAYS):
         cells = [found[f"{way}|{size}"] for size in SIZES]
         bound = {MADE: AIM_OF_MADE, **BOUNDS}.get(way) if name == "native" else None
-        held = "" if bound is None else "yes" if statistics.median(cells[1]) <= bound else "**no**"
+        verdict = (
+            "" if bound is None else "yes" if statistics.median(cells[1]) <= bound else "**no**"
+        )
         said = "" if bound is None else f"<= {bound:.2f}"
         label = "`with tl.step(n):`, empty" if way not in WAYS else f"`{way}`"
-        body.append([label, *map(_spread, cells), said, held])
+        body.append([label, *map(_write_spread, cells), said, verdict])
     title = f"Amortised, {name}: means of {spans:,} spans, of inline ({ns:.0f} ns)"
     return table(title, head, body)
 
 
-def _spread(values: list[float]) -> str:
+def _write_spread(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
@@ -179,7 +181,7 @@ def main() -> None:
     parser.add_argument("--one", action="store_true", help="measure in this process")
     arguments = parse_quick(parser, repeats=1, spans=1000)
     if arguments.one:
-        one(arguments.spans)
+        measure_here(arguments.spans)
         return
     text = report(arguments.repeats, arguments.spans)
     sys.stdout.write(text + "\n")

@@ -25,8 +25,8 @@ from typing import Final
 
 from benchmarks.published import publish, table
 from benchmarks.quick import parse_quick
-from benchmarks.scaling.bounds import Bound, Section, machine, spread
-from benchmarks.scaling.cost import GIB, Cost, Failed, measured
+from benchmarks.scaling.bounds import Bound, Section, machine, write_spread
+from benchmarks.scaling.cost import GIB, Cost, Failed, measure_command
 from benchmarks.scaling.rounds import Bench, say
 from benchmarks.scaling.runs import same_imports
 
@@ -61,7 +61,7 @@ def prepared(bench: Bench, ranks: int, sample: Path | None) -> Path:
     if not (folder / _COUNTED).exists():
         command = [sys.executable, __file__, "--prepare", str(folder), str(ranks), str(steps)]
         command += ["--sample", str(sample)] if sample else []
-        measured(command, bench.output, environment=same_imports())
+        measure_command(command, bench.output, environment=same_imports())
     return folder
 
 
@@ -73,35 +73,42 @@ def compare(bench: Bench, ranks: int, hta: Path, sample: Path | None) -> Section
     complete = int((folder / _COUNTED).read_text())
     section = Section(f"HTA beside ours, {ranks} ranks, {complete:,} complete events, {what}")
     bound = Bound(f"{ranks} ranks: CPU time of HTA over ours", LEAST[ranks], "x", at_least=True)
-    theirs: list[Cost] = []
-    ours: list[Cost] = []
+    hta_costs: list[Cost] = []
+    own_costs: list[Cost] = []
     keeping: list[Cost] = []
-    why = ""
+    failure = ""
     try:
         for _ in range(bench.rounds):
-            theirs.append(measured([str(hta), str(_OF_HTA), str(folder / "kineto")], bench.output))
-            say(f"{ranks} ranks, HTA ", theirs)
+            hta_costs.append(
+                measure_command([str(hta), str(_OF_HTA), str(folder / "kineto")], bench.output)
+            )
+            say(f"{ranks} ranks, HTA ", hta_costs)
             bench.forget(trace)
-            ours.append(bench.analyze(trace, "--no-keep"))
-            say(f"{ranks} ranks, ours", ours)
+            own_costs.append(bench.analyze(trace, "--no-keep"))
+            say(f"{ranks} ranks, ours", own_costs)
             keeping.append(bench.analyze(trace))
     except (Failed, OSError) as error:
-        why = " ".join(str(error).split())[-300:]
-    ratios = [] if why else [a.cpu / b.cpu for a, b in zip(theirs, ours, strict=True)]
-    section.judge(bound, ratios, judged=not bench.quick, why=why)
-    named = {
-        f"HTA {_version(hta)}": theirs,
-        "`tracelens analyze --no-keep`": ours,
+        failure = " ".join(str(error).split())[-300:]
+    ratios = [] if failure else [a.cpu / b.cpu for a, b in zip(hta_costs, own_costs, strict=True)]
+    section.judge(bound, ratios, judged=not bench.quick, why=failure)
+    costs_by_name = {
+        f"HTA {_version(hta)}": hta_costs,
+        "`tracelens analyze --no-keep`": own_costs,
         "`tracelens analyze`, which keeps report and index": keeping,
     }
-    rows = [_row(name, costs) for name, costs in named.items() if costs]
+    rows = [_row(name, costs) for name, costs in costs_by_name.items() if costs]
     section.texts.append(table("What each takes", _HEAD, rows))
     return section
 
 
 def _row(name: str, costs: list[Cost]) -> list[str]:
     cpu, wall = [cost.cpu for cost in costs], [cost.wall for cost in costs]
-    return [name, spread(cpu), spread(wall), spread([cost.peak / GIB for cost in costs])]
+    return [
+        name,
+        write_spread(cpu),
+        write_spread(wall),
+        write_spread([cost.peak / GIB for cost in costs]),
+    ]
 
 
 def _version(hta: Path) -> str:
@@ -109,10 +116,10 @@ def _version(hta: Path) -> str:
     code = "from importlib.metadata import version as v; "
     code += "print(v('HolisticTraceAnalysis'), 'with pandas', v('pandas'))"
     try:
-        asked = subprocess.run([hta, "-c", code], capture_output=True, text=True, check=False)
+        answer = subprocess.run([hta, "-c", code], capture_output=True, text=True, check=False)
     except OSError:
         return "(not installed)"
-    return asked.stdout.strip() or "(not installed)"
+    return answer.stdout.strip() or "(not installed)"
 
 
 def options() -> argparse.ArgumentParser:
@@ -128,28 +135,28 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Compare on each number of ranks; 1 if a bound is missed."""
-    given = parse_quick(options(), rounds=1)
-    if given.prepare:
-        folder, ranks, steps = given.prepare
-        prepare(Path(folder), int(ranks), int(steps), given.sample)
+    args = parse_quick(options(), rounds=1)
+    if args.prepare:
+        folder, ranks, steps = args.prepare
+        prepare(Path(folder), int(ranks), int(steps), args.sample)
         return 0
-    if not given.hta:
+    if not args.hta:
         options().error(
             "--hta PYTHON is needed; make bench NAME=peers-analysis installs HTA and gives it"
         )
-    if given.publish and given.rounds < 3:
+    if args.publish and args.rounds < 3:
         options().error("what is published is of at least 3 rounds")
-    before = machine()
-    place = nullcontext(given.keep) if given.keep else tempfile.TemporaryDirectory()
+    host = machine()
+    place = nullcontext(args.keep) if args.keep else tempfile.TemporaryDirectory()
     with place as folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        bench = Bench(Path(folder).resolve(), given.rounds, quick=given.quick)
-        sections = [compare(bench, ranks, given.hta, given.sample) for ranks in LEAST]
-    text = "\n\n".join([*(section.markdown() for section in sections), f"Measured on {before}."])
+        bench = Bench(Path(folder).resolve(), args.rounds, quick=args.quick)
+        sections = [compare(bench, ranks, args.hta, args.sample) for ranks in LEAST]
+    text = "\n\n".join([*(section.markdown() for section in sections), f"Measured on {host}."])
     missed = [bound for section in sections for bound in section.missed]
     sys.stdout.write(f"{text}\n\n")
     sys.stdout.write("\n".join(["Missed:", *missed] if missed else ["No bound was missed."]) + "\n")
-    if given.publish:
+    if args.publish:
         publish(PAGE, SCRIPT, text)
     return 1 if missed else 0
 

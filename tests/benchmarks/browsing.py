@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from benchmarks.resident import memory_of
 from benchmarks.unwatched import unwatched
-from support.web.browser import chromium, opened, serving
+from support.web.browser import chromium, open_page, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,32 +67,32 @@ def browse(trace: Path, paints: int, zooms: int) -> dict[str, str]:
     """
     with serving(trace) as (url, server):
         with unwatched() as browser:
-            found = {
+            results = {
                 "bytes on the wire until the overview stands there": sent(browser, url, OVERVIEW),
                 "first paint of the overview, median": first_paints(browser, url, OVERVIEW, paints),
                 "first paint of the timeline, median": first_paints(
                     browser, url + "timeline", TIMELINE, paints
                 ),
             }
-        with chromium() as watched, opened(watched, url + "timeline") as page:
+        with chromium() as watched, open_page(watched, url + "timeline") as page:
             page.wait_for_function(f"() => {TIMELINE}")
             measured = list(zoomed(page, zooms))
         for name, indexed in (("drawn from the index", True), ("of the deepest zooms", False)):
             mine = [zoom for zoom in measured if zoom.indexed is indexed]
             if mine:
-                found[f"from a zoom or drag to its pixels, {name}"] = told(mine)
-        found["memory of the server afterwards"] = memory_of(server)
-    return found
+                results[f"from a zoom or drag to its pixels, {name}"] = describe_zooms(mine)
+        results["memory of the server afterwards"] = memory_of(server)
+    return results
 
 
 def first_paints(browser: Unwatched, url: str, seen: str, paints: int) -> str:
     """Open an address anew, some times."""
     ms, worked = [], []
     for _ in range(paints):
-        before = cpu_ms()
+        cpu_before = cpu_ms()
         with browser.page(url, _PAINTED.replace("SEEN", seen)) as painted_ms:
             ms.append(painted_ms)
-            worked.append(cpu_ms() - before)
+            worked.append(cpu_ms() - cpu_before)
     return f"{np.median(ms) / 1e3:.1f} s (processors: {np.median(worked) / 1e3:.1f} s)"
 
 
@@ -104,21 +104,21 @@ def sent(browser: Unwatched, url: str, seen: str) -> str:
 
 def zoomed(page: Page, zooms: int) -> Iterator[Zoom]:
     """Look at random windows of many widths, each once before it is measured."""
-    whole = page.wait_for_function(
+    whole_ns = page.wait_for_function(
         '() => document.querySelector("#timeline .js-plotly-plot").layout.xaxis.maxallowed'
     ).json_value()
     draw = np.random.default_rng(0)
     for share in SHARES:
-        for begin in draw.uniform(0, whole * (1 - share), zooms):
-            window = [begin, begin + whole * share]
-            page.evaluate(_ZOOM, [0, whole / 2])
-            before = cpu_ms()
+        for begin in draw.uniform(0, whole_ns * (1 - share), zooms):
+            window = [begin, begin + whole_ns * share]
+            page.evaluate(_ZOOM, [0, whole_ns / 2])
+            cpu_before = cpu_ms()
             took = page.evaluate(_ZOOM, window)
             note = page.locator("#timeline-note").inner_text()
-            yield Zoom(took, cpu_ms() - before, any(words in note for words in INDEXED))
+            yield Zoom(took, cpu_ms() - cpu_before, any(words in note for words in INDEXED))
 
 
-def told(zooms: list[Zoom]) -> str:
+def describe_zooms(zooms: list[Zoom]) -> str:
     """Tell median and 95 % quantile by the clock, and the mean that processors worked."""
     ms = [zoom.ms for zoom in zooms]
     cpu = np.mean([zoom.cpu_ms for zoom in zooms])
@@ -131,19 +131,19 @@ def told(zooms: list[Zoom]) -> str:
 def cpu_ms() -> float:
     """Return what this process and all that it started have worked."""
     table = dict(_processes())
-    mine, more = {os.getpid()}, True
-    while more:
-        found = {pid for pid, (parent, _) in table.items() if parent in mine}
-        more = not found <= mine
-        mine |= found
-    return sum(ticks for pid, (_, ticks) in table.items() if pid in mine) * _TICK_MS
+    pids, is_growing = {os.getpid()}, True
+    while is_growing:
+        found = {pid for pid, (parent, _) in table.items() if parent in pids}
+        is_growing = not found <= pids
+        pids |= found
+    return sum(ticks for pid, (_, ticks) in table.items() if pid in pids) * _TICK_MS
 
 
 def _processes() -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield each process with its parent, and the ticks that it and what it waited for worked."""
-    for place in Path("/proc").glob("[0-9]*/stat"):
+    for stat_path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = place.read_text().rpartition(")")[2].split()
+            fields = stat_path.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # gone meanwhile
-        yield int(place.parent.name), (int(fields[1]), sum(map(int, fields[11:15])))
+        yield int(stat_path.parent.name), (int(fields[1]), sum(map(int, fields[11:15])))

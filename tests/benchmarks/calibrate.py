@@ -102,16 +102,16 @@ def _multiplied(value: Number, factor: float, unit: str) -> Number:
 
 
 @contextmanager
-def changed(label: str, value: Number) -> Iterator[None]:
+def change_constant(label: str, value: Number) -> Iterator[None]:
     """Let a constant, `package.module.NAME`, have another value where it is used."""
     path, _, name = label.rpartition(".")
     module = importlib.import_module(f"tracelens.{path}")
-    before = getattr(module, name)
+    old = getattr(module, name)
     setattr(module, name, value)
     try:
         yield
     finally:
-        setattr(module, name, before)
+        setattr(module, name, old)
 
 
 def is_judged(constant: Constant) -> bool:
@@ -128,15 +128,15 @@ def runs_for(constant: Constant, runs: int, kinds: int) -> list[Run]:
     return found + (labelled_runs(verdicts, kinds) if verdicts else [])
 
 
-def judged(task: Task) -> dict[str, Any]:
+def judge_values(task: Task) -> dict[str, Any]:
     """Make a run, and judge it with other values of constants, each for itself."""
     run, pairs = task
     judge = run.made()
-    found = []
+    outcomes = []
     for label, value in pairs:
-        with changed(label, value) if label else nullcontext():
-            found.append(astuple(judge()))
-    return {"run": astuple(run), "judged": found}
+        with change_constant(label, value) if label else nullcontext():
+            outcomes.append(astuple(judge()))
+    return {"run": astuple(run), "judged": outcomes}
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,12 @@ class Tried:
     def as_good(self) -> tuple[Number, ...]:
         """The values that cannot be distinguished from the best."""
         least = min(self.accused)
-        fair = [at for at, accused in enumerate(self.accused) if accused == least]
-        best = max(fair, key=lambda at: (self.right[at], -abs(at - len(self.values) // 2)))
+        fair = [index for index, accused in enumerate(self.accused) if accused == least]
+        best = max(fair, key=lambda index: (self.right[index], -abs(index - len(self.values) // 2)))
         return tuple(
-            self.values[at] for at in fair if not worse(self.outcomes[at], self.outcomes[best])
+            self.values[index]
+            for index in fair
+            if not worse(self.outcomes[index], self.outcomes[best])
         )
 
     @property
@@ -195,49 +197,53 @@ def main() -> int:
     parser.add_argument("--kept", type=Path, help="keep outcomes there, and go on from them")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--dry", action="store_true", help="print, and write nothing")
-    given = parse_quick(parser, runs=1, only="MIN_STEPS_OF_BLOCK", first=4, workers=1, dry=True)
+    options = parse_quick(parser, runs=1, only="MIN_STEPS_OF_BLOCK", first=4, workers=1, dry=True)
     tunable = [constant for constant in read_all() if constant.source == CALIBRATE]
-    names = given.only.split(",") if given.only else [constant.name for constant in tunable]
+    names = options.only.split(",") if options.only else [constant.name for constant in tunable]
     unknown = set(names) - {constant.name for constant in tunable}
     if unknown:
         parser.error(f"no constant to calibrate is called {', '.join(sorted(unknown))}")
-    asked = [constant for constant in tunable if constant.name in names]
-    until = time.monotonic() + 60 * given.minutes
-    by = Performer(given.workers, given.kept, until)
-    judging = {one.label: runs_for(one, given.runs, given.kinds)[: given.first] for one in asked}
-    tried = _tried(asked, judging, by)
-    rows = {row[0]: row for row in map(_row, tried)}
+    constants = [constant for constant in tunable if constant.name in names]
+    until = time.monotonic() + 60 * options.minutes
+    by = Performer(options.workers, options.kept, until)
+    judging = {
+        one.label: runs_for(one, options.runs, options.kinds)[: options.first] for one in constants
+    }
+    trials = _try_values(constants, judging, by)
+    rows = {row[0]: row for row in map(_row, trials)}
     sys.stdout.write(_page(rows) + "\n")
-    if not given.dry:
+    if not options.dry:
         known = {f"`{constant.label}`" for constant in tunable}
         before = {row[0]: row for row in published_rows(PAGE, SCRIPT, TITLE) if row[0] in known}
         publish(PAGE, SCRIPT, _page(before | rows))
-        _write_sources(tried)
+        _write_sources(trials)
     return 0
 
 
 def _write_sources(tried: list[Tried]) -> None:
     """Write each value into the module of its constant, and the page of all constants anew."""
-    for each in tried:
-        path = each.constant.module.path
-        if each.set_to != value_of(each.constant):
-            text = replace_value(each.constant, path.read_text("utf-8"), f"{each.set_to!r}")
+    for trial in tried:
+        path = trial.constant.module.path
+        if trial.set_to != value_of(trial.constant):
+            text = replace_value(trial.constant, path.read_text("utf-8"), f"{trial.set_to!r}")
             path.write_text(text, "utf-8")
     CONSTANTS_PAGE.write_text(render_page(read_all()), "utf-8")
 
 
-def _tried(asked: list[Constant], judging: dict[str, list[Run]], by: Performer) -> list[Tried]:
+def _try_values(
+    constants: list[Constant], judging: dict[str, list[Run]], by: Performer
+) -> list[Tried]:
     """Judge all values of constants by the runs of each, a run in a process at a time.
 
     With the constants as they are, each run is judged once for all of them.
     """
     pairs: dict[Run, list[tuple[str, Number]]] = {}
-    for one in asked:
-        other = [(one.label, value) for value in grid(one) if value != value_of(one)]
-        for run in judging[one.label]:
+    for constant in constants:
+        other = [(constant.label, value) for value in grid(constant) if value != value_of(constant)]
+        for run in judging[constant.label]:
             pairs.setdefault(run, [_AS_IT_IS]).extend(other)
     outcomes: dict[tuple[Run, str, Number], Outcome] = {}
-    for row in by.each(judged, [(run, tuple(values)) for run, values in pairs.items()]):
+    for row in by.each(judge_values, [(run, tuple(values)) for run, values in pairs.items()]):
         run = Run(*row["run"])
         found = zip(pairs[run], row["judged"], strict=True)
         outcomes |= {(run, *pair): Outcome(*each) for pair, each in found}
@@ -245,9 +251,11 @@ def _tried(asked: list[Constant], judging: dict[str, list[Run]], by: Performer) 
         sys.exit("Not all runs are judged yet: nothing was written; go on with the same --kept.")
     return [
         Tried(
-            one, grid(one), tuple(_of_all(outcomes, one, v, judging[one.label]) for v in grid(one))
+            constant,
+            grid(constant),
+            tuple(_of_all(outcomes, constant, v, judging[constant.label]) for v in grid(constant)),
         )
-        for one in asked
+        for constant in constants
     ]
 
 
@@ -259,15 +267,15 @@ def _of_all(
     return [outcomes[run, *pair] for run in runs]
 
 
-def _row(each: Tried) -> tuple[str, ...]:
+def _row(trial: Tried) -> tuple[str, ...]:
     return (
-        f"`{each.constant.label}`",
-        each.constant.unit,
-        _each(each.values),
-        str(len(each.outcomes[0])),
-        _each(each.right),
-        _each(each.accused),
-        _set(each),
+        f"`{trial.constant.label}`",
+        trial.constant.unit,
+        _list_values(trial.values),
+        str(len(trial.outcomes[0])),
+        _list_values(trial.right),
+        _list_values(trial.accused),
+        _set(trial),
     )
 
 
@@ -277,16 +285,23 @@ def _page(rows: dict[str, tuple[str, ...]]) -> str:
     return table(TITLE, head, [rows[name] for name in sorted(rows)])
 
 
-def _each(values: tuple[Number, ...] | list[int]) -> str:
+def _list_values(values: tuple[Number, ...] | list[int]) -> str:
     return " / ".join(f"{value!r}" for value in values)
 
 
 def _set(each: Tried) -> str:
-    now, bad = f"{each.set_to!r}", [one for one in each.values if one not in each.as_good]
+    value, worse_values = (
+        f"{each.set_to!r}",
+        [one for one in each.values if one not in each.as_good],
+    )
     if each.set_to != value_of(each.constant):
-        return now
-    why = f"worse: {', '.join(map(repr, bad))}" if bad else "nothing can be distinguished"
-    return f"{now}, as before; {why}"
+        return value
+    why = (
+        f"worse: {', '.join(map(repr, worse_values))}"
+        if worse_values
+        else "nothing can be distinguished"
+    )
+    return f"{value}, as before; {why}"
 
 
 if __name__ == "__main__":

@@ -62,15 +62,15 @@ def visited(trace: Path, clients: int, seconds: float) -> Found:
     with serving(trace) as (url, process):
         address = urlsplit(url).netloc
         body = json.dumps(_drawing(address))
-        until, answers = time.monotonic() + seconds, list[tuple[int, float]]()
+        deadline, answers = time.monotonic() + seconds, list[tuple[int, float]]()
         memory, descriptors = list[int](), list[int]()
         threads = [
-            threading.Thread(target=_look, args=(address, body, until, answers))
+            threading.Thread(target=_look, args=(address, body, deadline, answers))
             for _ in range(clients)
         ]
         for thread in threads:
             thread.start()
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             memory.append(resident(process)[0])
             descriptors.append(len(list(Path(f"/proc/{process}/fd").iterdir())))
             time.sleep(_BETWEEN_LOOKS_S)
@@ -94,7 +94,7 @@ def _look(address: str, body: str, until: float, answers: list[tuple[int, float]
     posted = {"Content-Type": "application/json"}
     while time.monotonic() < until:
         for path in (*PAGES, URL):
-            asked = time.monotonic()
+            asked_s = time.monotonic()
             try:
                 if path == URL:
                     connection.request("POST", path, body, posted)
@@ -106,20 +106,23 @@ def _look(address: str, body: str, until: float, answers: list[tuple[int, float]
             except (OSError, HTTPException):
                 status = 0
                 connection.close()
-            answers.append((status, time.monotonic() - asked))
+            answers.append((status, time.monotonic() - asked_s))
     connection.close()
 
 
-def shown(found: Found, clients: int, seconds: float) -> str:
+def to_table(measurement: Found, clients: int, seconds: float) -> str:
     """Return a table of what was measured."""
-    median, most = np.quantile(found.seconds, [0.5, 0.99])
-    later = slice(len(found.memory) // 2, None)
+    median, p99 = np.quantile(measurement.seconds, [0.5, 0.99])
+    second_half = slice(len(measurement.memory) // 2, None)
     rows = [
-        ["answers", f"{found.answers[200]:,}"],
-        ["errors", str(found.errors)],
-        ["seconds until an answer: median, p99", f"{median:.3f}, {most:.3f}"],
-        ["memory of the server: half way, at the end", _ends(found.memory[later], 1 << 20, " MiB")],
-        ["descriptors: most in each half", f"{_most(found.descriptors)}"],
+        ["answers", f"{measurement.answers[200]:,}"],
+        ["errors", str(measurement.errors)],
+        ["seconds until an answer: median, p99", f"{median:.3f}, {p99:.3f}"],
+        [
+            "memory of the server: half way, at the end",
+            _ends(measurement.memory[second_half], 1 << 20, " MiB"),
+        ],
+        ["descriptors: most in each half", f"{_write_largest(measurement.descriptors)}"],
     ]
     return table(f"{clients} clients for {seconds:g} s", ["what", "measured"], rows)
 
@@ -128,7 +131,7 @@ def _ends(values: list[int], unit: int, name: str) -> str:
     return f"{values[0] / unit:.0f}, {values[-1] / unit:.0f}{name}"
 
 
-def _most(values: list[int]) -> str:
+def _write_largest(values: list[int]) -> str:
     half = len(values) // 2
     return f"{max(values[:half])}, {max(values[half:])}"
 
@@ -142,12 +145,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
     options = parse_quick(parser, arguments, clients=2, seconds=2.0)
-    found = visited(options.trace, options.clients, options.seconds)
-    text = shown(found, options.clients, options.seconds)
+    measurement = visited(options.trace, options.clients, options.seconds)
+    text = to_table(measurement, options.clients, options.seconds)
     sys.stdout.write(f"{text}\n")
     if options.publish:
         publish(PAGE, SCRIPT, text)
-    return 1 if found.errors else 0
+    return 1 if measurement.errors else 0
 
 
 if __name__ == "__main__":

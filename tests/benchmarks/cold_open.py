@@ -55,7 +55,7 @@ def forget(file: Path) -> None:
 
 def look(trace: Path) -> dict[str, str]:
     """Do what a server does until pages stand there."""
-    began, told = time.perf_counter(), {}
+    began, results = time.perf_counter(), {}
     from tracelens_dashboard import theme  # noqa: PLC0415 - what they import counts
     from tracelens_dashboard.app.server import create_app  # noqa: PLC0415
     from tracelens_dashboard.figures import overview as charts  # noqa: PLC0415
@@ -66,21 +66,21 @@ def look(trace: Path) -> dict[str, str]:
     from tracelens_dashboard.view import viewport  # noqa: PLC0415
     from tracelens_dashboard.view.state import ViewState  # noqa: PLC0415
 
-    before = from_disk()
-    told["libraries"] = so_far(began, before)
+    read_before = from_disk()
+    results["libraries"] = so_far(began, read_before)
     store = Store.indexed(trace)
     assert store
     create_app(store)
-    told["index"] = so_far(began, before)
+    results["index"] = so_far(began, read_before)
     overview.layout(store, ViewState())
     charts.waterfall(store.report.efficiency, theme.LIGHT)
     charts.step_parts(store.times, theme.LIGHT)
     stragglers.by_host(store.residuals, store.hosts, theme.LIGHT)
-    told["overview"] = so_far(began, before)
+    results["overview"] = so_far(began, read_before)
     frame = viewport.frame(store, viewport.Controls())
     plot.draw(frame, viewport.picture(frame), theme.LIGHT)
-    told["timeline"] = so_far(began, before)
-    return told
+    results["timeline"] = so_far(began, read_before)
+    return results
 
 
 def so_far(began: float, before: int) -> str:
@@ -103,11 +103,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("traces", type=Path, nargs="+", metavar="TRACE")
     parser.add_argument(_ONE, action="store_true", help=argparse.SUPPRESS)
-    given = parse_quick(parser)
-    if given.here:
-        sys.stdout.write(json.dumps(look(given.traces[0])) + "\n")
+    options = parse_quick(parser)
+    if options.here:
+        sys.stdout.write(json.dumps(look(options.traces[0])) + "\n")
         return 0
-    for trace in given.traces:
+    for trace in options.traces:
         sys.stdout.write(f"{trace.name}\n")
         for stage, took in cold_open(trace).items():
             sys.stdout.write(f"  {stage}: {took}\n")

@@ -79,11 +79,11 @@ def repeated(source: Path, folder: Path, times: int) -> Path:
     parts = [np.fromfile(path, np.int64).reshape(-1, 8) for path in segments(source)]
     length = max(int(np.abs(part[1:, :2]).max()) for part in parts) - int(parts[0][1, 0]) + 1
     for number, (turn, part) in enumerate((turn, part) for turn in range(times) for part in parts):
-        moved = part.copy()
+        shifted = part.copy()
         for column in (0, 1):  # start and end
-            used = moved[1:, column] != 0
-            moved[1:, column][used] += np.sign(moved[1:, column][used]) * turn * length
-        moved.tofile(copy / f"{number:06d}.seg")
+            used = shifted[1:, column] != 0
+            shifted[1:, column][used] += np.sign(shifted[1:, column][used]) * turn * length
+        shifted.tofile(copy / f"{number:06d}.seg")
     return copy
 
 
@@ -101,7 +101,7 @@ def by_hand(folder: Path, target: Path) -> float:
 
 
 def _by_hand(folder: Path, target: Path) -> float:
-    before = time.process_time()
+    cpu_before = time.process_time()
     parts = [np.fromfile(path, SLOT)[1:] for path in segments(folder)]
     records = np.concatenate(parts)
     fields: dict[str, Any] = {
@@ -110,44 +110,44 @@ def _by_hand(folder: Path, target: Path) -> float:
     written = pa.table(fields)
     with pa.ipc.new_file(str(target), written.schema, options=WRITE_OPTIONS) as writer:
         writer.write_table(written, max_chunksize=BATCH_ROWS)
-    return time.process_time() - before
+    return time.process_time() - cpu_before
 
 
 def measure(folder: Path) -> dict[str, float]:
     """Convert a recording here and now."""
-    again = folder.parent / "again" / folder.name
-    shutil.copytree(folder, again)
-    first, _ = _timed(folder)
-    spent, path = _timed(again)
+    copy_folder = folder.parent / "again" / folder.name
+    shutil.copytree(folder, copy_folder)
+    first_s, _ = _convert_timed(folder)
+    cpu_s, path = _convert_timed(copy_folder)
     with pa.ipc.open_file(str(path)) as reader:
         events = sum(reader.get_batch(n).num_rows for n in range(reader.num_record_batches))
     return {
         "events": events,
-        "first": max(first - spent, 0),
-        "cpu": spent,
+        "first": max(first_s - cpu_s, 0),
+        "cpu": cpu_s,
         "bytes": path.stat().st_size,
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
-def _timed(folder: Path) -> tuple[float, Path]:
+def _convert_timed(folder: Path) -> tuple[float, Path]:
     """Convert a recording; return the CPU seconds that it takes, and the Arrow file."""
     before = time.process_time()
     path = convert(folder)
     return time.process_time() - before, path
 
 
-def best(sources: list[Path], work: Path, times: int, rounds: int) -> dict[str, float]:
+def measure_best(sources: list[Path], work: Path, times: int, rounds: int) -> dict[str, float]:
     """Convert all ranks in processes of their own, in turns with the yardstick; the least counts."""
-    found: list[dict[str, float]] = []
+    best_by_source: list[dict[str, float]] = []
     for source in sources:
         rows = []
         for _ in range(rounds):
             copy = repeated(source, work / "copy", times)
             rows.append(_run("--by-hand", copy) | _run("--one", copy))
             shutil.rmtree(work / "copy")
-        found.append({name: min(row[name] for row in rows) for name in rows[0]})
-    return {name: sum(row[name] for row in found) for name in found[0]}
+        best_by_source.append({name: min(row[name] for row in rows) for name in rows[0]})
+    return {name: sum(row[name] for row in best_by_source) for name in best_by_source[0]}
 
 
 def _run(what: str, copy: Path) -> dict[str, float]:
@@ -162,22 +162,22 @@ def report(arguments: argparse.Namespace) -> str:
     """Measure, and return it as Markdown."""
     head = ["recording", "events", "CPU s a million", "of by hand"]
     head += ["bytes an event", "peak MB", "first use, ms"]
-    body, held = [], True
+    body, is_held = [], True
     with tempfile.TemporaryDirectory() as folder:
         sources = record(Path(folder), arguments.steps)
         for name, times in (("as it is", 1), (f"{arguments.times} times as long", arguments.times)):
-            row = best(sources, Path(folder), times, arguments.rounds)
+            row = measure_best(sources, Path(folder), times, arguments.rounds)
             cpu, size = row["cpu"] / row["events"] * 1e6, row["bytes"] / row["events"]
-            held &= cpu <= MOST_CPU_S and size <= MOST_BYTES
+            is_held &= cpu <= MOST_CPU_S and size <= MOST_BYTES
             values = (f"{row['events']:,.0f}", f"{cpu:.2f}", f"{row['cpu'] / row['by_hand']:.1f} x")
-            more = (
+            extra_cells = (
                 f"{size:.1f}",
                 f"{row['memory'] / RANKS:.0f}",
                 f"{1000 * row['first'] / RANKS:.0f}",
             )
-            body.append([name, *values, *more])
+            body.append([name, *values, *extra_cells])
     bounds = f"{MOST_CPU_S} s CPU a million events, {MOST_BYTES:.0f} bytes an event"
-    said = f"Promised: at most {bounds}: {'held' if held else '**not held**'}."
+    said = f"Promised: at most {bounds}: {'held' if is_held else '**not is_held**'}."
     return f"{table(f'A DDP training of {RANKS} ranks', head, body)}\n\n{said}"
 
 

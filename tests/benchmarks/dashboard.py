@@ -61,23 +61,25 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for the runs, which stay and serve again")
     parser.add_argument("--publish", action="store_true", help="write docs/dashboard-costs.md")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
-    given = parse_quick(parser, spans=20_000, ranks=[8], looks=1)
-    if given.part:
-        found = PARTS[given.part](given.keep, given.looks)
+    options = parse_quick(parser, spans=20_000, ranks=[8], looks=1)
+    if options.part:
+        found = PARTS[options.part](options.keep, options.looks)
         sys.stdout.write(json.dumps(found) + "\n")
         return 0
     load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before"
     say(load)
-    place = nullcontext(given.keep) if given.keep else tempfile.TemporaryDirectory()
+    place = nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory()
     with place as folder:
         runs = [
-            LargeRun.of(min(given.spans, MOST_SPANS if ranks == MANY_RANKS else given.spans), ranks)
-            for ranks in given.ranks
+            LargeRun.of(
+                min(options.spans, MOST_SPANS if ranks == MANY_RANKS else options.spans), ranks
+            )
+            for ranks in options.ranks
         ]
-        measured = {titled(run): measure(run, Path(folder), given.looks) for run in runs}
+        measured = {titled(run): measure(run, Path(folder), options.looks) for run in runs}
     text = table(f"Measured on {load}", *arranged(measured))
     say(text)
-    if given.publish:
+    if options.publish:
         publish(PAGE, SCRIPT, text)
     return 0
 
@@ -102,16 +104,16 @@ def measure(run: LargeRun, folder: Path, looks: int) -> dict[str, str]:
         trace.mkdir(parents=True)
         for rank in range(run.ranks):
             run.write(rank, trace)
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for part in PARTS:
         command = [sys.executable, __file__, "--keep", str(trace), "--part", part]
         command += ["--looks", str(looks)]
         answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        more: dict[str, str] = json.loads(answer.stdout.splitlines()[-1])
-        for name, value in more.items():
+        part_results: dict[str, str] = json.loads(answer.stdout.splitlines()[-1])
+        for name, value in part_results.items():
             say(f"  {name}: {value}")
-        found |= more
-    return found
+        results |= part_results
+    return results
 
 
 def make_index(trace: Path, _looks: int) -> dict[str, str]:
@@ -146,11 +148,11 @@ class Clock:
 
     def took(self, name: str, made: Any) -> Any:
         """Book what happened since the last look."""
-        now = time.perf_counter(), time.process_time()
-        wall, cpu = now[0] - self._last[0], now[1] - self._last[1]
+        reading = time.perf_counter(), time.process_time()
+        wall, cpu = reading[0] - self._last[0], reading[1] - self._last[1]
         own = f"at most {self._peak / 2**30:.1f} GiB"
         self.told[name] = f"{cpu:.1f} s of processors ({wall:.0f} s by the clock), {own}"
-        self._last, self._peak = now, 0
+        self._last, self._peak = reading, 0
         return made
 
     def _watch(self) -> None:
@@ -166,12 +168,12 @@ def sizes(trace: Path) -> dict[str, str]:
     folder = index.find(trace)
     assert folder
     written = sum(file.stat().st_size for file in trace.glob("*.arrow"))
-    found = index.size(folder)
-    told = {
+    index_sizes = index.size(folder)
+    results = {
         f"index, {name}": f"{size / 1e6:.1f} MB, {size / written:.1%} of the trace"
-        for name, size in {"in all": sum(found.values()), **found}.items()
+        for name, size in {"in all": sum(index_sizes.values()), **index_sizes}.items()
     }
-    return {"trace": f"{written / 1e6:.0f} MB"} | told
+    return {"trace": f"{written / 1e6:.0f} MB"} | results
 
 
 def ask(trace: Path, looks: int) -> dict[str, str]:
@@ -181,19 +183,19 @@ def ask(trace: Path, looks: int) -> dict[str, str]:
 
     store = open_store(trace)
     closed = asker(store)
-    found = {"opening the index, libraries included": f"{time.perf_counter() - started:.1f} s"}
-    every = zoomed(closed, store.whole.width_ns, looks)
+    results = {"opening the index, libraries included": f"{time.perf_counter() - started:.1f} s"}
+    zooms = zoomed(closed, store.whole.width_ns, looks)
     started = time.perf_counter()
     for key in OPENED:
         store.opened(store.groups[key])
     took = (time.perf_counter() - started) / len(OPENED)
-    inside = zoomed(asker(store, *OPENED), store.whole.width_ns, looks)
-    most = max(look.sent for look in [*every, *inside])
-    return found | {
-        f"the server's part of a zoom or drag ({len(every)} of all widths)": told(every),
-        f"the same with {len(OPENED)} ranks opened": told(inside),
+    opened_zooms = zoomed(asker(store, *OPENED), store.whole.width_ns, looks)
+    max_bytes = max(look.sent for look in [*zooms, *opened_zooms])
+    return results | {
+        f"the server's part of a zoom or drag ({len(zooms)} of all widths)": describe_looks(zooms),
+        f"the same with {len(OPENED)} ranks opened": describe_looks(opened_zooms),
         "opening a rank, the first time": f"{took:.2f} s",
-        "bytes of an answer on the wire": f"at most {most / 1e3:.0f} kB",
+        "bytes of an answer on the wire": f"at most {max_bytes / 1e3:.0f} kB",
         "memory after them": memory_of(),
         **searched(store, looks),
     }
@@ -201,14 +203,14 @@ def ask(trace: Path, looks: int) -> dict[str, str]:
 
 def zoomed(answer: Callable[[int, int], Answer], width: int, looks: int) -> list[Answer]:
     """Ask for windows of all widths."""
-    draw, every = np.random.default_rng(0), []
+    draw, answers = np.random.default_rng(0), []
     for share in SHARES:
         length = int(width * share)
         begins = draw.integers(0, max(1, width - length), looks).tolist()
         for begin in begins:  # once to bring in what is on the disk
             answer(begin, begin + length)
-        every += [answer(begin, begin + length) for begin in begins]
-    return every
+        answers += [answer(begin, begin + length) for begin in begins]
+    return answers
 
 
 def searched(store: Store, looks: int) -> dict[str, str]:
@@ -217,23 +219,23 @@ def searched(store: Store, looks: int) -> dict[str, str]:
 
     started = time.perf_counter()
     _ = store.names.table
-    counted = time.perf_counter() - started
-    took, place = [], None
+    counting_s = time.perf_counter() - started
+    took, position = [], None
     for _ in range(looks):
         started = time.perf_counter()
         finding.list_matches(store, SEARCHED)
-        hit = finding.find_next_hit(store, SEARCHED, place, 1)
+        hit = finding.find_next_hit(store, SEARCHED, position, 1)
         assert hit
-        place = hit.position
+        position = hit.position
         took.append((time.perf_counter() - started) * 1e3)
-    usual, most = np.median(took), np.quantile(took, 0.95)
+    median_ms, p95_ms = np.median(took), np.quantile(took, 0.95)
     return {
-        "counting all names, once": f"{counted:.1f} s",
-        "a search and the next span": f"{usual:.0f} ms, 95 % within {most:.0f} ms",
+        "counting all names, once": f"{counting_s:.1f} s",
+        "a search and the next span": f"{median_ms:.0f} ms, 95 % within {p95_ms:.0f} ms",
     }
 
 
-def told(looks: list[Answer]) -> str:
+def describe_looks(looks: list[Answer]) -> str:
     """Tell medians and 95 % quantiles."""
     wall, cpu = ([getattr(look, name) for look in looks] for name in ("ms", "cpu_ms"))
     return (

@@ -183,11 +183,11 @@ def report(times: Any, steps: int, arguments: argparse.Namespace) -> str:
     ranks, rounds = times.shape[:2]
     rows = []
     for which, name in enumerate(("CPU", "wall")):
-        taken = times[..., which]
-        plain = float(np.median(taken[:, :, 1:]))
+        arm_times = times[..., which]
+        plain = float(np.median(arm_times[:, :, 1:]))
         for arm, label in ((0, "recorded / plain"), (2, "plain / plain")):
-            base = taken[:, :, 1:].mean(axis=2) if arm == 0 else taken[:, :, 1]
-            ratios = np.log(taken[:, :, arm] / base).mean(axis=0)
+            base = arm_times[:, :, 1:].mean(axis=2) if arm == 0 else arm_times[:, :, 1]
+            ratios = np.log(arm_times[:, :, arm] / base).mean(axis=0)
             mean, low, high = (100 * float(np.expm1(value)) for value in interval(ratios))
             us = 1e4 * plain
             rows.append(

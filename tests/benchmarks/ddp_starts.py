@@ -82,20 +82,20 @@ def rank_main(found: Path, steps: int, *, marked: bool) -> None:
     dist.destroy_process_group()
 
 
-def started(arm: str, steps: int, traceml: Path, folder: Path) -> list[float]:
+def start_program(arm: str, steps: int, traceml: Path, folder: Path) -> list[float]:
     """Start the program one way; return CPU and wall time a step, the mean of its ranks.
 
     Raises:
         RuntimeError: it failed; with the last line of its errors.
     """
     folder.mkdir()
-    script, given = Path(__file__), ["--found", folder, f"--steps={steps}"]
-    command = torchrun_command(script, RANKS, given)
+    script, script_arguments = Path(__file__), ["--found", folder, f"--steps={steps}"]
+    command = torchrun_command(script, RANKS, script_arguments)
     if arm == "TraceLens":
         record = ("-m", "tracelens", "record", "--no-verdict", "--out", str(folder / "t"), "--")
         command = [sys.executable, *record, *command]
     elif arm == "TraceML":
-        command = traceml_command(traceml, script, RANKS, folder, [*given, "--marked"])
+        command = traceml_command(traceml, script, RANKS, folder, [*script_arguments, "--marked"])
     paths = os.pathsep.join(map(str, (Path(__file__).parents[1], Path(__file__).parents[2])))
     environment = clean_environment(OMP_NUM_THREADS="1", PYTHONPATH=paths) | KEPT
     done = subprocess.run(
@@ -112,18 +112,18 @@ def one_round(
 ) -> dict[str, list[float]]:
     """Start the program each way once, in random order."""
     order = random.sample(arms, len(arms))
-    return {arm: started(arm, steps, traceml, folder / arm) for arm in order}
+    return {arm: start_program(arm, steps, traceml, folder / arm) for arm in order}
 
 
-def report(taken: dict[str, list[list[float]]], steps: int) -> str:
+def report(times_by_arm: dict[str, list[list[float]]], steps: int) -> str:
     """Return the table: each way of starting beside the plain start of its round."""
-    plain = np.array(taken["plain"])
+    plain = np.array(times_by_arm["plain"])
     rows: list[tuple[str, ...]] = []
     for arm in ARMS[1:]:
-        if not taken[arm]:
+        if not times_by_arm[arm]:
             rows.append((arm, "not installed", "", "", ""))
             continue
-        ratios = np.log(np.array(taken[arm]) / plain)
+        ratios = np.log(np.array(times_by_arm[arm]) / plain)
         cells = []
         for which in (0, 1):
             mean, low, high = (100 * np.expm1(value) for value in interval(ratios[:, which], 1))
@@ -152,21 +152,21 @@ def main() -> int:
         rank_main(arguments.found, arguments.steps, marked=arguments.marked)
         return 0
     arms = ARMS if shutil.which(arguments.traceml) else ARMS[:2]
-    taken: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
+    times_by_arm: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.rounds):
-            place = Path(folder) / str(number)
-            place.mkdir()
+            round_folder = Path(folder) / str(number)
+            round_folder.mkdir()
             try:
-                found = one_round(arms, arguments.steps, arguments.traceml, place)
+                round_times = one_round(arms, arguments.steps, arguments.traceml, round_folder)
             except RuntimeError as error:  # gloo does not always come up
                 sys.stderr.write(f"round {number} is left out: {error}\n")
                 continue
-            for arm, values in found.items():
-                taken[arm].append(values)
-    if not taken["plain"]:
+            for arm, values in round_times.items():
+                times_by_arm[arm].append(values)
+    if not times_by_arm["plain"]:
         sys.exit("Every round was left out: there is nothing to report")
-    text = report(taken, arguments.steps)
+    text = report(times_by_arm, arguments.steps)
     sys.stdout.write(f"{text}\n")
     if arguments.publish:
         publish(PAGE, SCRIPT, text)

@@ -62,7 +62,7 @@ def ask() -> None:
     recording.devices.at_step_boundary()
 
 
-def measured(arm: Callable[[], None]) -> float:
+def measure_arm(arm: Callable[[], None]) -> float:
     begin = time.thread_time_ns()
     arm()
     return (time.thread_time_ns() - begin) / SPANS
@@ -75,18 +75,18 @@ def main() -> None:
     torch.zeros(1, device="cuda")
     tl.start(tempfile.mkdtemp())
     arms = {"empty": empty, "host": on_host, "device": on_device, "two events": two_events}
-    found: dict[str, list[float]] = {name: [] for name in [*arms, "asking later"]}
+    times_by_arm: dict[str, list[float]] = {name: [] for name in [*arms, "asking later"]}
     for _ in range(rounds):
         for name, arm in arms.items():
-            found[name].append(measured(arm))
+            times_by_arm[name].append(measure_arm(arm))
             torch.cuda.synchronize()
             if name == "device":
-                found["asking later"].append(measured(ask))
+                times_by_arm["asking later"].append(measure_arm(ask))
     tl.stop()
-    rest = statistics.median(found.pop("empty"))
+    loop_ns = statistics.median(times_by_arm.pop("empty"))
     sys.stdout.write(f"{torch.cuda.get_device_name()}, recorder: {backend()[0]}\n")
-    for name, times in found.items():
-        sys.stdout.write(f"{name:14}{statistics.median(times) - rest:10.0f} ns a span\n")
+    for name, times in times_by_arm.items():
+        sys.stdout.write(f"{name:14}{statistics.median(times) - loop_ns:10.0f} ns a span\n")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class Run:
     centre: NDArray[np.float32]
 
     @property
-    def other(self) -> float:
+    def rest(self) -> float:
         """Share of communication that is not waiting for the turn."""
         return self.communication - self.turn
 
@@ -71,23 +71,23 @@ def shares(folder: Path) -> tuple[float, float]:
     """Return what communication, and what waiting for the turn, is of the workers' steps."""
     trace = tl.open(folder)
     times = phases.run(trace).times.filter(pl.col("step") >= 0)
-    own = pl.col("category").cast(pl.String).is_in([*USEFUL_KINDS, "data"])
+    is_own = pl.col("category").cast(pl.String).is_in([*USEFUL_KINDS, "data"])
     total = int(times["ns"].sum())
     turns = trace.spans.filter(pl.col("op") == "turn_wait").select(
         (pl.col("end_ns") - pl.col("start_ns")).sum()
     )
-    return int(times.filter(~own)["ns"].sum()) / total, int(turns.collect().item()) / total
+    return int(times.filter(~is_own)["ns"].sum()) / total, int(turns.collect().item()) / total
 
 
 def measure(methods: Sequence[str], count: int, settings: Sequence[str]) -> dict[str, list[Run]]:
     """Run every method so many times, in turns."""
-    found: dict[str, list[Run]] = {method: [] for method in methods}
+    runs_by_method: dict[str, list[Run]] = {method: [] for method in methods}
     for number in range(count):
-        for method, runs in found.items():
+        for method, runs in runs_by_method.items():
             with tempfile.TemporaryDirectory() as folder:
                 runs.append(run(method, settings, Path(folder)))
             sys.stderr.write(f"run {number + 1} {method}: {runs[-1].communication:.1%}\n")
-    return found
+    return runs_by_method
 
 
 def medians(found: dict[str, list[Run]]) -> dict[str, tuple[float, float, float]]:
@@ -96,7 +96,7 @@ def medians(found: dict[str, list[Run]]) -> dict[str, tuple[float, float, float]
         method: (
             statistics.median(run.communication for run in runs),
             statistics.median(run.turn for run in runs),
-            statistics.median(run.other for run in runs),
+            statistics.median(run.rest for run in runs),
         )
         for method, runs in found.items()
     }
@@ -104,10 +104,10 @@ def medians(found: dict[str, list[Run]]) -> dict[str, tuple[float, float, float]
 
 def rows(found: dict[str, list[Run]]) -> Iterable[list[str]]:
     """Write each method's medians as a row."""
-    for method, (share, turn, other) in medians(found).items():
+    for method, (share, turn, rest_share) in medians(found).items():
         each = [run.communication for run in found[method]]
         spread = f"{min(each):.1%} to {max(each):.1%}"
-        yield [method, f"{share:.1%}", f"{turn:.1%}", f"{other:.1%}", spread]
+        yield [method, f"{share:.1%}", f"{turn:.1%}", f"{rest_share:.1%}", spread]
 
 
 def apart(found: dict[str, list[Run]]) -> float:
@@ -116,31 +116,31 @@ def apart(found: dict[str, list[Run]]) -> float:
     return float((centres.max(axis=0) - centres.min(axis=0)).max())
 
 
-def failures(found: dict[str, list[Run]]) -> list[str]:
+def failures(runs_by_method: dict[str, list[Run]]) -> list[str]:
     """Say what is not as in the paper."""
-    middle = medians(found)
-    share, turn, other = middle["original"]
+    middle = medians(runs_by_method)
+    share, turn, rest_share = middle["original"]
     wrong = []
     if share < max(row[0] for row in middle.values()):
         wrong.append("the original does not have the largest communication share")
-    if turn < other:
+    if turn < rest_share:
         wrong.append("most of the original's communication is not waiting for the turn")
-    if apart(found) > SAME:
-        wrong.append(f"centres of the synchronous methods differ by {apart(found):.1e}")
+    if apart(runs_by_method) > SAME:
+        wrong.append(f"centres of the synchronous methods differ by {apart(runs_by_method):.1e}")
     return wrong
 
 
-def report(found: dict[str, list[Run]], settings: Sequence[str]) -> str:
+def report(runs_by_method: dict[str, list[Run]], settings: Sequence[str]) -> str:
     """Write what was measured, as a table with what it was measured on."""
-    count = len(found["original"])
+    count = len(runs_by_method["original"])
     head = ("method", "communication", "waiting for the turn", "other", "least to most")
     title = f"Share of the workers' steps, medians of {count} runs"
-    said = (
+    summary = (
         f"4 workers with `{' '.join(settings)}` on {os.cpu_count()} processors. The centres with which "
-        f"sync1, sync2 and sync3 ended in these runs differ by {apart(found):.1e} at most; the largest "
-        f"weight is {float(np.abs(found['sync1'][0].centre).max()):.2f}."
+        f"sync1, sync2 and sync3 ended in these runs differ by {apart(runs_by_method):.1e} at most; the "
+        f"largest weight is {float(np.abs(runs_by_method['sync1'][0].centre).max()):.2f}."
     )
-    return f"{table(title, head, rows(found))}\n\n{said}"
+    return f"{table(title, head, rows(runs_by_method))}\n\n{summary}"
 
 
 def main() -> int:
@@ -153,10 +153,10 @@ def main() -> int:
     parser.add_argument("--publish", action="store_true", help=f"write into {PAGE}")
     arguments = parse_quick(parser, runs=1, steps=4, hidden=16, methods=["original", "sync1"])
     settings = (f"--steps={arguments.steps}", f"--hidden={arguments.hidden}")
-    found = measure(arguments.methods, arguments.runs, settings)
-    text = report(found, settings)
+    runs_by_method = measure(arguments.methods, arguments.runs, settings)
+    text = report(runs_by_method, settings)
     sys.stdout.write(f"{text}\n")
-    wrong = failures(found)
+    wrong = failures(runs_by_method)
     if arguments.publish and not wrong:
         publish(PAGE, SCRIPT, text)
     sys.stderr.writelines(f"{sentence}\n" for sentence in wrong)

@@ -32,10 +32,12 @@ WITH_MISMATCH: Final = ("desync", "skip")
 def judge(hang: Hang, dumps: Path) -> tuple[bool, bool]:
     """Return whether the roots of a hang are named exactly, and whether a mismatch is told falsely."""
     report = tl.analyze(tl.open(dumps))
-    told = [finding for finding in report.findings if finding.kind in {"hang", "desync"}]
-    is_right = bool(told) and report.verdict.state == "fault" and told[0].ranks == hang.roots
-    is_right &= all(set(finding.ranks) <= set(hang.roots) for finding in told)
-    mismatches = [finding for finding in told if finding.kind == "desync"]
+    reported = [finding for finding in report.findings if finding.kind in {"hang", "desync"}]
+    is_right = (
+        bool(reported) and report.verdict.state == "fault" and reported[0].ranks == hang.roots
+    )
+    is_right &= all(set(finding.ranks) <= set(hang.roots) for finding in reported)
+    mismatches = [finding for finding in reported if finding.kind == "desync"]
     return is_right, bool(mismatches) and hang.fault not in WITH_MISMATCH
 
 
@@ -47,12 +49,12 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=4, help="hangs of each fault")
     parser.add_argument("--keep", type=Path, help="keep the dumps here")
     parser.add_argument("--publish", action="store_true", help=f"write the table into docs/{PAGE}")
-    given = parse_quick(parser, each=1)
+    options = parse_quick(parser, each=1)
     right: Counter[str] = Counter()
     false: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.keep or Path(temporary)
-        hangs = [choose_hang(fault, seed) for fault in FAULTS for seed in range(given.each)]
+        folder = options.keep or Path(temporary)
+        hangs = [choose_hang(fault, seed) for fault in FAULTS for seed in range(options.each)]
         made = [perform(hang, folder / f"{place:03}") for place, hang in enumerate(hangs)]
         for hang, dumps in zip(hangs, made, strict=True):
             is_right, is_false = judge(hang, dumps)
@@ -60,7 +62,7 @@ def main() -> int:
             false[hang.fault] += is_false
             if is_false or not is_right:
                 sys.stderr.write(f"wrong: {hang} in {dumps}\n")
-    rows = [(f, str(given.each), str(right[f]), str(false[f])) for f in FAULTS]
+    rows = [(f, str(options.each), str(right[f]), str(false[f])) for f in FAULTS]
     total = (str(len(hangs)), str(right.total()), str(false.total()))
     text = table(
         f"{len(hangs)} hangs of a mixture of experts, 4 gloo ranks",
@@ -68,7 +70,7 @@ def main() -> int:
         [*rows, ("all", *total)],
     )
     sys.stdout.write(f"{text}\n")
-    if given.publish:
+    if options.publish:
         publish(PAGE, SCRIPT, text)
     return int(right.total() < MIN_SHARE_RIGHT * len(hangs) or false.total() > 0)
 

@@ -65,7 +65,7 @@ class Sizes(NamedTuple):
 
 def simulated(system: str, noise: float, seed: int, workers: int, speedup: float) -> Trace:
     """Simulate a run of a size, whose workers compute so many times faster."""
-    made = scenario(
+    planned = scenario(
         {
             "run": {"workers": workers, "steps": STEPS, "seed": 1000 * seed + workers},
             "compute": {name: ms / speedup for name, ms in COMPUTE_MS.items()} | {"noise": noise},
@@ -73,7 +73,7 @@ def simulated(system: str, noise: float, seed: int, workers: int, speedup: float
             **SYSTEMS[system],
         }
     )
-    return prepare(synthetic.generate(made))
+    return prepare(synthetic.generate(planned))
 
 
 def outcomes(
@@ -94,12 +94,14 @@ def outcomes(
 
     points = [*map(run, sizes.known)]
     (curve,) = curves(points, kind=kind, at=sizes.asked, replay=replay).curves
-    for one in curve.forecasts:
-        true = run(one.ranks).step_ns
-        low, high = one.interval
+    for forecast in curve.forecasts:
+        true = run(forecast.ranks).step_ns
+        low, high = forecast.interval
         yield (
-            one.ranks,
-            Outcome(one.step_ns / true - 1, low <= true <= high, (high - low) / one.step_ns),
+            forecast.ranks,
+            Outcome(
+                forecast.step_ns / true - 1, low <= true <= high, (high - low) / forecast.step_ns
+            ),
         )
 
 
@@ -111,41 +113,41 @@ def main() -> int:
     parser.add_argument("--asked", type=int, nargs="+", default=Sizes().asked, help="workers")
     parser.add_argument("--only", default="", help="only systems whose names hold this")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    given = parse_quick(parser, seeds=1, only="tree", known=(2, 4, 6, 8), asked=(16,))
-    sizes = Sizes(tuple(given.known), tuple(given.asked))
-    rows, every = [], []
+    options = parse_quick(parser, seeds=1, only="tree", known=(2, 4, 6, 8), asked=(16,))
+    sizes = Sizes(tuple(options.known), tuple(options.asked))
+    rows, all_outcomes = [], []
     kinds: tuple[Kind, ...] = ("weak", "strong")
-    systems = [system for system in SYSTEMS if given.only in system]
+    systems = [system for system in SYSTEMS if options.only in system]
     for system, kind in product(systems, kinds):
-        found: dict[int, list[Outcome]] = {workers: [] for workers in sizes.asked}
-        for noise, seed in product(NOISE, range(given.seeds)):
+        outcomes_by_workers: dict[int, list[Outcome]] = {workers: [] for workers in sizes.asked}
+        for noise, seed in product(NOISE, range(options.seeds)):
             for workers, outcome in outcomes(system, kind, noise, seed, sizes):
-                found[workers].append(outcome)
-        for workers, several in found.items():
-            every += several
-            rows.append([f"{system}, {kind}", str(workers), *_summed(several)])
+                outcomes_by_workers[workers].append(outcome)
+        for workers, several in outcomes_by_workers.items():
+            all_outcomes += several
+            rows.append([f"{system}, {kind}", str(workers), *_sum_up(several)])
             sys.stdout.write(f"{rows[-1]}\n")
-    rows.append(["all", "", *_summed(every)])
+    rows.append(["all", "", *_sum_up(all_outcomes)])
     text = table(
         f"Forecasts from {sizes.known[0]} to {sizes.known[-1]} workers",
         ("system", "workers", "median error", "largest", "interval holds the run", "width"),
         rows,
     )
     levels = " and ".join(f"{one:.0%}" for one in NOISE)
-    text += f"\n\n{STEPS} steps a run, noise of {levels}, {given.seeds} seeds each."
+    text += f"\n\n{STEPS} steps a run, noise of {levels}, {options.seeds} seeds each."
     sys.stdout.write(text + "\n")
-    if given.publish:
+    if options.publish:
         publish(PAGE, SCRIPT, text)
     return 0
 
 
-def _summed(several: list[Outcome]) -> list[str]:
-    errors = [one.error for one in several]
+def _sum_up(several: list[Outcome]) -> list[str]:
+    errors = [outcome.error for outcome in several]
     return [
         f"{median(map(abs, errors)):.1%}",
         f"{max(errors, key=abs):+.1%}",
-        f"{sum(one.held for one in several)} of {len(several)}",
-        f"{median(one.width for one in several):.0%}",
+        f"{sum(outcome.held for outcome in several)} of {len(several)}",
+        f"{median(outcome.width for outcome in several):.0%}",
     ]
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.published import publish, table
 from benchmarks.quick import parse_quick
-from benchmarks.scaling.bounds import machine, spread
-from benchmarks.scaling.cost import Cost, measured
+from benchmarks.scaling.bounds import machine, write_spread
+from benchmarks.scaling.cost import Cost, measure_command
 from benchmarks.scaling.runs import same_imports
 from support import (
     horovod_timeline,
@@ -117,7 +117,7 @@ def perfetto(path: Path, events: int) -> Path:
 
 def otlp(path: Path, events: int) -> Path:
     """Write spans of all ranks, in JSON or protobuf."""
-    data = otlp_files.named(RANKS, events // RANKS // 5)
+    data = otlp_files.training_with_named_calls(RANKS, events // RANKS // 5)
     lines = path.name.endswith(".jsonl")
     path.write_bytes(otlp_files.as_lines(data) if lines else otlp_files.framed(data, "lengths"))
     return path
@@ -185,7 +185,7 @@ def size_of(place: Path) -> int:
 def opening(place: Path, folder: Path) -> tuple[Cost, int]:
     """Open a trace; return what that took, and how many events it has."""
     command = [sys.executable, "-c", OPEN, str(place)]
-    cost = measured(command, folder / "out", environment=same_imports())
+    cost = measure_command(command, folder / "out", environment=same_imports())
     return cost, int((folder / "out").read_text())
 
 
@@ -194,15 +194,21 @@ def reading(name: str, events: int, rounds: int, folder: Path) -> list[str]:
     title, called, write = WRITERS[name]
     (folder / "small").mkdir()
     small, large = write(folder / "small" / called, SMALL), write(folder / called, events)
-    whole = size_of(large.parent if name == "otf2" else large)
-    rates, memory, found = [], [], 0
+    file_bytes = size_of(large.parent if name == "otf2" else large)
+    rates, memory, span_count = [], [], 0
     for _ in range(rounds):
-        least, few = opening(small, folder)
-        cost, found = opening(large, folder)
-        rates.append((found - few) / (cost.cpu - least.cpu))
-        memory.append((cost.peak - least.peak) / whole)
-    sys.stdout.write(f"{title}: {found:,} events, {spread(rates)} a CPU second\n")
-    row = [title, f"{found:,}", f"{whole / MEGABYTE:.1f}", spread(rates), spread(memory)]
+        small_cost, few = opening(small, folder)
+        cost, span_count = opening(large, folder)
+        rates.append((span_count - few) / (cost.cpu - small_cost.cpu))
+        memory.append((cost.peak - small_cost.peak) / file_bytes)
+    sys.stdout.write(f"{title}: {span_count:,} events, {write_spread(rates)} a CPU second\n")
+    row = [
+        title,
+        f"{span_count:,}",
+        f"{file_bytes / MEGABYTE:.1f}",
+        write_spread(rates),
+        write_spread(memory),
+    ]
     shutil.rmtree(folder)
     return row
 
@@ -214,14 +220,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(WRITERS), help="some formats, with commas")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    given = parse_quick(parser, events=2000, rounds=1, only="dftracer,flight_recorder")
+    options = parse_quick(parser, events=2000, rounds=1, only="dftracer,flight_recorder")
     rows = []
-    for name in given.only.split(","):
+    for name in options.only.split(","):
         folder = Path(tempfile.mkdtemp())
-        rows.append(reading(name, given.events, given.rounds, folder))
+        rows.append(reading(name, options.events, options.rounds, folder))
     text = f"{table('What reading takes', HEADS, rows)}\n\nMeasured on {machine()}."
     sys.stdout.write(text + "\n")
-    if given.publish:
+    if options.publish:
         publish(PAGE, SCRIPT, text)
 
 

@@ -137,12 +137,12 @@ def judge_real(folder: Path) -> str:
     rows = []
     for gate in REAL_GATES:
         failed: dict[str, list[bool]] = {"equal": [], "slower": []}
-        last: list[Steps] = []
+        last_runs: list[Steps] = []
         for kind, run in runs:
-            if len(last) == 3:
-                failed[kind].append(fails(gate, last, run))
+            if len(last_runs) == 3:
+                failed[kind].append(fails(gate, last_runs, run))
             if kind == "equal":
-                last = [*last, run][-3:]
+                last_runs = [*last_runs, run][-3:]
         shown = [f"{sum(found)} of {len(found)}" for found in failed.values()]
         rows.append([f"`{gate}`", f"{spread:.1%}", *shown])
     head = ["gate", "equal runs differ by (SD)", "equal runs failed", "20 % slower caught"]
@@ -157,16 +157,16 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder of the real runs")
     parser.add_argument("--seconds", type=float, default=240.0, help="to record for")
     arguments = parse_quick(parser, cases=1, seconds=0.0)
-    parts = [simulate(arguments.cases)] if arguments.cases else []
+    sections = [simulate(arguments.cases)] if arguments.cases else []
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         record_some(folder, arguments.seconds)
         if list(folder.glob("run-*")):
-            parts.append(judge_real(folder))
-    sys.stdout.write("\n\n".join(parts) + "\n")
+            sections.append(judge_real(folder))
+    sys.stdout.write("\n\n".join(sections) + "\n")
     if arguments.publish:
-        publish("compare.md", SCRIPT, "\n\n".join(parts))
+        publish("compare.md", SCRIPT, "\n\n".join(sections))
 
 
 if __name__ == "__main__":

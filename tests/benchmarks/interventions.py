@@ -157,11 +157,11 @@ INTERVENTIONS: Final = (
 def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
     """Record a command as a user does, unless that was done before."""
     if not folder.exists():  # under its name when it is whole: the next call goes on from there
-        begun = folder.with_name(f"{folder.name}, begun")
-        shutil.rmtree(begun, ignore_errors=True)
+        unfinished = folder.with_name(f"{folder.name}, begun")
+        shutil.rmtree(unfinished, ignore_errors=True)
         tracelens = str(Path(sys.executable).with_name("tracelens"))
         done = subprocess.run(
-            [tracelens, "record", "--no-verdict", "--out", str(begun), "--", *command],
+            [tracelens, "record", "--no-verdict", "--out", str(unfinished), "--", *command],
             env=clean_environment(OMP_NUM_THREADS="1"),
             capture_output=True,
             text=True,
@@ -170,7 +170,7 @@ def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
         )
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
-        begun.rename(folder)
+        unfinished.rename(folder)
     return tl.open(folder)
 
 
@@ -182,52 +182,54 @@ def mean_step(trace: tl.Trace) -> float:
     return float(graph.measure_steps_ns(graph.recorded_ns)[1:].mean())
 
 
-def predicted(trace: tl.Trace, edits: Sequence[str], place: Path) -> dict[str, Any]:
+def predicted(trace: tl.Trace, edits: Sequence[str], path: Path) -> dict[str, Any]:
     """Return what is said of a run before, written down when it is said for the first time."""
-    if not place.exists():
+    if not path.exists():
         (answer,) = tl.whatif(trace, *edits).answers
         said = {"saving_ns": answer.before_ns - answer.after_ns, "interval": answer.interval}
-        place.write_text(json.dumps(said | {"before_ns": answer.before_ns}))
-    found: dict[str, Any] = json.loads(place.read_text())
+        path.write_text(json.dumps(said | {"before_ns": answer.before_ns}))
+    found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
-def measured(one: Intervention, rounds: int, place: Path) -> tuple[str, ...]:
+def measure_intervention(change: Intervention, rounds: int, folder: Path) -> tuple[str, ...]:
     """Predict, then run both in turns; return a row of the table."""
-    before: list[float] = []
-    after: list[float] = []
-    said: list[dict[str, Any]] = []
+    before_ns: list[float] = []
+    after_ns: list[float] = []
+    forecasts: list[dict[str, Any]] = []
     for turn in range(rounds):
-        trace = recorded(place / f"{turn} before {one.name}", one.before)
-        said.append(predicted(trace, one.edits, place / f"{turn} {one.name}.json"))
-        _say(f"{turn} {one.name}: {said[-1]['saving_ns'] / 1e6:+.2f} ms a step are predicted")
-        before.append(mean_step(trace))
-        after.append(mean_step(recorded(place / f"{turn} after {one.name}", one.after)))
-        _say(f"{turn} {one.name}: {(before[-1] - after[-1]) / 1e6:+.2f} ms came of it")
-    usual = median(before)
-    truth = usual - median(after)
-    each = [was - then for was, then in zip(before, after, strict=True)]
-    base = usual if one.before == one.after else truth
-    errors = [(float(row["saving_ns"]) - truth) / base for row in said]
+        trace = recorded(folder / f"{turn} before {change.name}", change.before)
+        forecasts.append(predicted(trace, change.edits, folder / f"{turn} {change.name}.json"))
+        _say(
+            f"{turn} {change.name}: {forecasts[-1]['saving_ns'] / 1e6:+.2f} ms a step are predicted"
+        )
+        before_ns.append(mean_step(trace))
+        after_ns.append(mean_step(recorded(folder / f"{turn} after {change.name}", change.after)))
+        _say(f"{turn} {change.name}: {(before_ns[-1] - after_ns[-1]) / 1e6:+.2f} ms came of it")
+    step_ns = median(before_ns)
+    truth = step_ns - median(after_ns)
+    gains_ns = [was - then for was, then in zip(before_ns, after_ns, strict=True)]
+    base = step_ns if change.before == change.after else truth
+    errors = [(float(row["saving_ns"]) - truth) / base for row in forecasts]
     return (
-        one.name,
-        " + ".join(f"`{edit}`" for edit in one.edits),
-        f"{usual / 1e6:.1f} ms",
-        f"{truth / 1e6:+.2f} ms ({min(each) / 1e6:+.2f} to {max(each) / 1e6:+.2f})",
-        f"{float(said[0]['saving_ns']) / 1e6:+.2f} ms",
+        change.name,
+        " + ".join(f"`{edit}`" for edit in change.edits),
+        f"{step_ns / 1e6:.1f} ms",
+        f"{truth / 1e6:+.2f} ms ({min(gains_ns) / 1e6:+.2f} to {max(gains_ns) / 1e6:+.2f})",
+        f"{float(forecasts[0]['saving_ns']) / 1e6:+.2f} ms",
         f"{errors[0]:+.1%}",
         f"{median(map(abs, errors)):.1%}",
     )
 
 
-def row(one: Intervention, rounds: int, place: Path) -> tuple[str, ...]:
+def row(change: Intervention, rounds: int, folder: Path) -> tuple[str, ...]:
     """Measure an intervention; where a run before cannot answer its edit, that is the row."""
     try:
-        return measured(one, rounds, place)
+        return measure_intervention(change, rounds, folder)
     except InvalidArgument as error:
-        _say(f"{one.name}: {error}")
-        edits = " + ".join(f"`{edit}`" for edit in one.edits)
-        return one.name, edits, "", "", "refused", "", ""
+        _say(f"{change.name}: {error}")
+        edits = " + ".join(f"`{edit}`" for edit in change.edits)
+        return change.name, edits, "", "", "refused", "", ""
 
 
 def _say(line: str) -> None:
@@ -243,16 +245,16 @@ def main() -> None:
         "--kept", type=Path, help="keep recordings there, and go on with those there"
     )
     parser.add_argument("--publish", action="store_true", help=f"write the table of docs/{PAGE}")
-    given = parse_quick(parser, rounds=1, only="MPI: 40 ms")
-    chosen = [one for one in INTERVENTIONS if given.only in one.name]
+    options = parse_quick(parser, rounds=1, only="MPI: 40 ms")
+    changes = [change for change in INTERVENTIONS if options.only in change.name]
     with tempfile.TemporaryDirectory() as scratch:
-        place = given.kept or Path(scratch)
+        place = options.kept or Path(scratch)
         place.mkdir(parents=True, exist_ok=True)
-        rows = [row(one, given.rounds, place) for one in chosen]
+        rows = [row(change, options.rounds, place) for change in changes]
     changed = [
         abs(float(row[5].rstrip("%")))
-        for one, row in zip(chosen, rows, strict=True)
-        if one.before != one.after and row[5]
+        for change, row in zip(changes, rows, strict=True)
+        if change.before != change.after and row[5]
     ]
     head = ("intervention", "edit", "step before", "true saving (pairs)", "predicted")
     title = "Predicted savings a step beside what came of it"
@@ -261,7 +263,7 @@ def main() -> None:
     errors = ("error of the first run", "of all runs, median")
     text = table(title, (*head, *errors), rows)
     sys.stdout.write(f"{text}\n")
-    if given.publish:
+    if options.publish:
         publish(PAGE, SCRIPT, text)
 
 

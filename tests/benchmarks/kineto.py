@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from benchmarks.published import publish
 from benchmarks.quick import parse_quick
-from benchmarks.scaling.bounds import Bound, Section, machine, spread
-from benchmarks.scaling.cost import GIB, Cost, measured
+from benchmarks.scaling.bounds import Bound, Section, machine, write_spread
+from benchmarks.scaling.cost import GIB, Cost, measure_command
 from benchmarks.scaling.runs import same_imports
 
 OF_HTA: Final = Path(__file__).parent / "analyzers/of_hta.py"
@@ -50,15 +50,15 @@ if len(sys.argv) > 1:
 
 def grow(sample: Path, size: int, file: Path, rank: int) -> int:
     """Write a profile of at least so many bytes; return how many events it has."""
-    whole: dict[str, Any] = json.loads(gzip.decompress(sample.read_bytes()))
-    events = whole.pop("traceEvents")
-    whole["distributedInfo"] = whole.get("distributedInfo", {}) | {
+    document: dict[str, Any] = json.loads(gzip.decompress(sample.read_bytes()))
+    events = document.pop("traceEvents")
+    document["distributedInfo"] = document.get("distributedInfo", {}) | {
         "rank": rank,
         "world_size": RANKS,
     }
     count = round_ = 0
     with file.open("w", encoding="utf-8") as out:
-        out.write(json.dumps(whole)[:-1] + ', "traceEvents": [\n')
+        out.write(json.dumps(document)[:-1] + ', "traceEvents": [\n')
         while out.tell() < size:
             for event in events:
                 shift = LATER_US * round_
@@ -71,7 +71,7 @@ def grow(sample: Path, size: int, file: Path, rank: int) -> int:
 
 
 def read_once(command: list[str], folder: Path) -> Cost:
-    return measured(command, folder / "out", environment=same_imports())
+    return measure_command(command, folder / "out", environment=same_imports())
 
 
 PARSE: Final = "import sys, orjson; orjson.loads(open(sys.argv[1], 'rb').read())"
@@ -86,18 +86,18 @@ def reading(sample: Path, size: int, rounds: int, folder: Path) -> Section:
     rates, peaks, parsing = [], [], []
     for _ in range(rounds):
         start = read_once(python, folder)
-        whole = read_once([*python, str(file)], folder)
+        cost = read_once([*python, str(file)], folder)
         parsed = read_once([sys.executable, "-c", PARSE, str(file)], folder)
-        sys.stdout.write(f"read {whole}\nparsed {parsed}\n")
-        rates.append(events / (whole.cpu - start.cpu))
-        peaks.append(whole.peak / bytes_)
-        parsing.append((whole.cpu - start.cpu) / parsed.cpu)
+        sys.stdout.write(f"read {cost}\nparsed {parsed}\n")
+        rates.append(events / (cost.cpu - start.cpu))
+        peaks.append(cost.peak / bytes_)
+        parsing.append((cost.cpu - start.cpu) / parsed.cpu)
     file.unlink()
     section = Section(f"Reading a file, {events:,} events, {bytes_ / GIB:.2f} GiB")
     section.judge(RATE, rates, judged=True)
     section.judge(MEMORY, peaks, judged=True)
     section.texts.append(
-        f"That is {spread(parsing)} times what orjson takes to parse the file whole, and start."
+        f"That is {write_spread(parsing)} times what orjson takes to parse the file whole, and start."
     )
     return section
 
@@ -125,13 +125,13 @@ def beside_hta(sample: Path, size: int, hta: Path, rounds: int, folder: Path) ->
         (ranks / f"rank{rank}.json.gz").write_bytes(packed)
         (ranks / f"rank{rank}.json").unlink()
     report = [sys.executable, "-m", "tracelens", "analyze", "--no-keep", str(ranks)]
-    theirs: list[Cost] = []
-    ours: list[Cost] = []
+    hta_costs: list[Cost] = []
+    own_costs: list[Cost] = []
     for _ in range(rounds):
-        theirs.append(read_once([str(hta), str(OF_HTA), str(ranks)], folder))
-        ours.append(read_once(report, folder))
-        sys.stdout.write(f"HTA  {theirs[-1]}\nours {ours[-1]}\n")
-    pairs = [*zip(theirs, ours, strict=True)]
+        hta_costs.append(read_once([str(hta), str(OF_HTA), str(ranks)], folder))
+        own_costs.append(read_once(report, folder))
+        sys.stdout.write(f"HTA  {hta_costs[-1]}\nours {own_costs[-1]}\n")
+    pairs = [*zip(hta_costs, own_costs, strict=True)]
     section = Section(f"From JSON to the verdict beside HTA, {RANKS} ranks, {events:,} events")
     section.judge(CPU, [one.cpu / other.cpu for one, other in pairs], judged=True)
     section.judge(LESS, [other.peak / one.peak for one, other in pairs], judged=True)
@@ -150,19 +150,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--large", action="store_true", help="also a file of 2 GiB: some minutes")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    given = parse_quick(parser, size=1 << 20, hta_size=1 << 20, rounds=1)
-    on = machine()
+    options = parse_quick(parser, size=1 << 20, hta_size=1 << 20, rounds=1)
+    machine_words = machine()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = [reading(given.sample, given.size, given.rounds, folder)]
-        if given.large:
-            found.append(large(given.sample, folder))
-        if given.hta:
-            found.append(beside_hta(given.sample, given.hta_size, given.hta, given.rounds, folder))
-    from_ = f"Events of {given.sample.name}, again and again. Measured on {on}."
-    text = "\n\n".join([*(section.markdown() for section in found), from_])
+        tables = [reading(options.sample, options.size, options.rounds, folder)]
+        if options.large:
+            tables.append(large(options.sample, folder))
+        if options.hta:
+            tables.append(
+                beside_hta(options.sample, options.hta_size, options.hta, options.rounds, folder)
+            )
+    from_ = f"Events of {options.sample.name}, again and again. Measured on {machine_words}."
+    text = "\n\n".join([*(section.markdown() for section in tables), from_])
     sys.stdout.write(text + "\n")
-    if given.publish:
+    if options.publish:
         publish(PAGE, SCRIPT, text)
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from benchmarks.published import publish, table
 from benchmarks.quick import parse_quick
-from support.launch.patience import until
+from support.launch.patience import wait_until
 from support.launch.recording import clean_environment
 from support.web.browser import chromium, served
 
@@ -84,17 +84,17 @@ class Training:
             env=clean_environment(),
             text=True,
         )
-        self._ended()
-        until(lambda: folder.exists() and is_recorded(folder))
+        self._end()
+        wait_until(lambda: folder.exists() and is_recorded(folder))
 
     def step(self) -> int:
         """Make a step, and return when it was written, in ns since 1970."""
         assert self.process.stdin
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return self._ended()
+        return self._end()
 
-    def _ended(self) -> int:
+    def _end(self) -> int:
         assert self.process.stdout
         while not (line := self.process.stdout.readline().strip()).isdecimal():
             assert line or self.process.poll() is None
@@ -109,7 +109,7 @@ class Training:
 
 def delays(page: Page, training: Training, samples: int) -> list[float]:
     """Return how long after being written steps were seen, s."""
-    found = []
+    delays_s = []
     for _ in range(samples):
         time.sleep(random.uniform(0, APART_S))
         written_ns = training.step()
@@ -125,11 +125,11 @@ def delays(page: Page, training: Training, samples: int) -> list[float]:
             ".filter(([seen]) => Number(seen) >= count).map(([, at]) => at))",
             count,
         )
-        found.append(seen_ms / 1e3 - written_ns / 1e9)
-    return found
+        delays_s.append(seen_ms / 1e3 - written_ns / 1e9)
+    return delays_s
 
 
-def measured(steps: int, samples: int) -> list[float]:
+def measure_delays(steps: int, samples: int) -> list[float]:
     """Return the delays in a run that has so many steps already, s."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
@@ -156,10 +156,10 @@ def main() -> int:
     arguments = parse_quick(parser, steps=[3], samples=1)
     rows, missed = [], False
     for steps in arguments.steps:
-        found = np.array(measured(steps, arguments.samples))
-        median, most = np.quantile(found, (0.5, 0.95))
+        delays_s = np.array(measure_delays(steps, arguments.samples))
+        median, most = np.quantile(delays_s, (0.5, 0.95))
         missed |= bool(most > GOAL_S)
-        rows.append([f"{steps:,}", f"{median:.2f} s", f"{most:.2f} s", f"{found.max():.2f} s"])
+        rows.append([f"{steps:,}", f"{median:.2f} s", f"{most:.2f} s", f"{delays_s.max():.2f} s"])
     head = ["steps before", "median", "95 % within", "longest"]
     title = f"From disk to screen, {platform.machine()}, {arguments.samples} steps each"
     text = table(title, head, rows)

@@ -100,11 +100,11 @@ class Run:
 def _accounted(case: Case) -> Callable[[], Report]:
     """Return how a run is analyzed whose time is accounted for once: that rests on no constant."""
     trace = load.prepare(case.recording.trace())
-    parts = phases.run(trace)
+    accounted = phases.run(trace)
 
     def reported() -> Report:
         # A copy is another key of what analyses keep beside it.
-        with patch.object(phases, "run", lambda *_, **__: replace(parts)):
+        with patch.object(phases, "run", lambda *_, **__: replace(accounted)):
             return analyze(trace)
 
     return reported
@@ -134,11 +134,11 @@ def labelled_runs(verdicts: frozenset[str], runs: int) -> list[Run]:
 
 
 def _verdict(kind: int) -> str:
-    known = _VERDICTS.get(kind)
-    if known is None:
+    verdict = _VERDICTS.get(kind)
+    if verdict is None:
         place = setting(RANKS_OF_A_KIND, LEVELS[0], TUNED_FAMILY, FIRST_SEED["tuning"])
-        known = _VERDICTS[kind] = KINDS[kind].make(place).label.verdict
-    return known
+        verdict = _VERDICTS[kind] = KINDS[kind].make(place).label.verdict
+    return verdict
 
 
 _VERDICTS: Final[dict[int, str]] = {}

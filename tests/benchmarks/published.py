@@ -38,10 +38,10 @@ def _begin(script: str) -> str:
 
 def with_measured(page: str, script: str, text: str) -> str:
     """Return the page with `text` where `script` has its place."""
-    begin = _begin(script)
-    before, rest = page.split(begin)
+    begin_mark = _begin(script)
+    before, rest = page.split(begin_mark)
     after = rest.split(_END, 1)[1]
-    return f"{before}{begin}\n\n{text}\n\n{_END}{after}"
+    return f"{before}{begin_mark}\n\n{text}\n\n{_END}{after}"
 
 
 def table(title: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

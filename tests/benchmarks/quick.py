@@ -21,10 +21,10 @@ def parse_quick(
     parser.add_argument(
         "--quick", action="store_true", help="the smallest sizes, in seconds: whether it works"
     )
-    given = parser.parse_args(arguments)
-    if not given.quick:
-        return given
-    if getattr(given, "publish", False):
+    options = parser.parse_args(arguments)
+    if not options.quick:
+        return options
+    if getattr(options, "publish", False):
         parser.error("a run with --quick is not published")
     parser.set_defaults(**smallest)
     return parser.parse_args(arguments)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 from benchmarks.published import publish, table
 from benchmarks.quick import parse_quick
-from support.launch.disturb import Disturber, stopped, throttled
+from support.launch.disturb import Disturber, stop_repeatedly, throttled
 from support.samples import Sample, differences, manifest, record
 
 import tracelens as tl
@@ -58,7 +58,7 @@ class Case:
         return not self.sample.expect
 
 
-def _of(name: str, *more: str, **changes: Any) -> Sample:
+def _sample_of(name: str, *more: str, **changes: Any) -> Sample:
     """An entry of the samples with further arguments."""
     sample = SAMPLES[name]
     return replace(sample, arguments=[*sample.arguments, *more], **changes)
@@ -95,23 +95,23 @@ _BACKPROP, _BACKPROP_TRUTH = _slow(1, "backprop", 60, 119)
 _LONG: Final = ["--steps=500"]
 _LARGE: Final = ["--steps=300", "--batch=2048"]  # else it does little but wait for messages
 CASES: Final = (
-    Case("DDP, healthy", _of("ddp-healthy", "--steps=300")),
+    Case("DDP, healthy", _sample_of("ddp-healthy", "--steps=300")),
     Case("DDP, late in backprop", SAMPLES["ddp-slow-backprop"]),
     Case("DDP, slow loader", SAMPLES["ddp-slow-loader"]),
-    Case("DDP, stopped", _of("ddp-healthy", *_LONG, expect=_LATE), stopped),
-    Case("DDP, quota of a processor", _of("ddp-healthy", *_LONG, expect=_LATE), throttled),
+    Case("DDP, stopped", _sample_of("ddp-healthy", *_LONG, expect=_LATE), stop_repeatedly),
+    Case("DDP, quota of a processor", _sample_of("ddp-healthy", *_LONG, expect=_LATE), throttled),
     Case(
         "DDP, slow network",
         replace(SAMPLES["ddp-slow-network"], expect={"kind": "exposed_communication"}),
     ),
     Case(
         "DDP, late, clocks shifted",
-        _of("ddp-healthy", "--steps=150", *_FORWARD, expect=_FORWARD_TRUTH, **_PAIR),
+        _sample_of("ddp-healthy", "--steps=150", *_FORWARD, expect=_FORWARD_TRUTH, **_PAIR),
     ),
     Case("MPI, healthy", _mpi()),
     Case("MPI, late in backprop", _mpi(*_BACKPROP, expect=_BACKPROP_TRUTH)),
     Case("MPI, slow loader", _mpi("--slow-loader=1", "--slow-ms=30", expect=_LOADER)),
-    Case("MPI, stopped", _mpi(*_LARGE, expect=_LATE), stopped),
+    Case("MPI, stopped", _mpi(*_LARGE, expect=_LATE), stop_repeatedly),
     Case("MPI, quota of a processor", _mpi(*_LARGE, expect=_LATE), throttled),
     Case("MPI, slow link", SAMPLES["mpi-slow-link"]),
     Case("MPI, late, clocks shifted", _mpi(*_FORWARD, expect=_FORWARD_TRUTH, **_SHIFTED)),
@@ -127,14 +127,14 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-def perform(case: Case, place: Path) -> list[str]:
-    """Record a case unless `place` holds it, and explain it; return what is wrong with the verdict."""
-    truth = place / "truth.json"
+def perform(case: Case, folder: Path) -> list[str]:
+    """Record a case unless `folder` holds it, and explain it; return what is wrong with the verdict."""
+    truth = folder / "truth.json"
     if not truth.exists():
-        shutil.rmtree(place, ignore_errors=True)  # a recording that was broken off
-        place.mkdir(parents=True)
-        truth.write_text(json.dumps(_recorded(case, place / "trace")))
-    trace = tl.open(place / "trace")
+        shutil.rmtree(folder, ignore_errors=True)  # a recording that was broken off
+        folder.mkdir(parents=True)
+        truth.write_text(json.dumps(_recorded(case, folder / "trace")))
+    trace = tl.open(folder / "trace")
     expect = dict(case.sample.expect)
     if case.burden:
         steps = _steps(trace, case.rank, json.loads(truth.read_text()))
@@ -159,16 +159,18 @@ def _steps(trace: Trace, rank: int, moments_ns: list[int]) -> list[int]:
     """Return the steps in which a rank was burdened while it did not wait for others anyway."""
     mine = pl.col("rank") == rank
     spans, steps = trace.spans.filter(mine).collect(), trace.steps.filter(mine)
-    moved, worked = (
+    transfers, worked = (
         spans.filter(pl.col("kind").is_in(kinds)) for kinds in (COMMUNICATION_KINDS, OWN_KINDS)
     )
     felt = [
-        now for now in moments_ns if _at(moved, now).is_empty() or not _at(worked, now).is_empty()
+        now
+        for now in moments_ns
+        if _spans_at(transfers, now).is_empty() or not _spans_at(worked, now).is_empty()
     ]
-    return sorted({int(step) for now in felt for step in _at(steps, now)["step"]})
+    return sorted({int(step) for now in felt for step in _spans_at(steps, now)["step"]})
 
 
-def _at(spans: pl.DataFrame, now: int) -> pl.DataFrame:
+def _spans_at(spans: pl.DataFrame, now: int) -> pl.DataFrame:
     return spans.filter(pl.col("start_ns") <= now, pl.col("end_ns") > now)
 
 
@@ -177,7 +179,7 @@ def _block(trace: Trace) -> int:
     return -(-trace.steps["step"].n_unique() // BLOCKS)
 
 
-def measured(cases: list[Case], runs: int, recordings: Path) -> dict[str, Outcome]:
+def judge_cases(cases: list[Case], runs: int, recordings: Path) -> dict[str, Outcome]:
     """Judge every case so many times, healthy ones twice as often, in turns."""
     outcomes: dict[str, Outcome] = defaultdict(Outcome)
     for turn in range(runs * HEALTHY_RUNS):
@@ -201,17 +203,17 @@ def main() -> None:
     parser.add_argument(
         "--publish", action="store_true", help="write the table of docs/accuracy.md"
     )
-    given = parse_quick(parser, runs=1, case="MPI, late in backprop")
-    cases = [case for case in CASES if given.case in case.name]
+    options = parse_quick(parser, runs=1, case="MPI, late in backprop")
+    cases = [case for case in CASES if options.case in case.name]
     with tempfile.TemporaryDirectory() as scratch:
-        outcomes = measured(cases, given.runs, given.kept or Path(scratch))
+        outcomes = judge_cases(cases, options.runs, options.kept or Path(scratch))
     rows = [
         (name, f"{one.runs - len(one.wrong)} of {one.runs}", " / ".join(dict.fromkeys(one.wrong)))
         for name, one in outcomes.items()
     ]
     text = table("Real trainings, recorded anew", ("training", "right", "else"), rows)
     sys.stdout.write(f"{text}\n")
-    if given.publish:
+    if options.publish:
         publish(PAGE, SCRIPT, text)
 
 

@@ -38,7 +38,7 @@ SWITCHES = {"native": "1", "python": "0"}
 ERROR_CHARACTERS = 4000  # of a child's errors, from their end
 
 
-def one(rounds: int) -> None:
+def measure_here(rounds: int) -> None:
     """Measure in this process, and print what was found."""
     peers = PEERS if backend()[0] == "native" else ()
     # Others may still write when the folder is removed: it must not end the process.
@@ -50,9 +50,9 @@ def one(rounds: int) -> None:
     os._exit(0)  # some recorders' ends take long, or print
 
 
-def both(rounds: int, turns: int) -> tuple[dict[str, Found], dict[str, str]]:
+def measure_both(rounds: int, turns: int) -> tuple[dict[str, Found], dict[str, str]]:
     """Measure both of our recorders in processes of their own, in turns."""
-    found: dict[str, Found] = {}
+    found_by_recorder: dict[str, Found] = {}
     failed: dict[str, str] = {}
     for _ in range(turns):
         for name, switch in SWITCHES.items():
@@ -61,8 +61,8 @@ def both(rounds: int, turns: int) -> tuple[dict[str, Found], dict[str, str]]:
             used, rows, reasons = json.loads(last_line(command, environment))
             failed |= reasons
             if used == name:
-                found.setdefault(name, Found([])).add(Row(**row) for row in rows)
-    return found, failed
+                found_by_recorder.setdefault(name, Found([])).add(Row(**row) for row in rows)
+    return found_by_recorder, failed
 
 
 def last_line(command: list[str], environment: dict[str, str]) -> str:
@@ -82,30 +82,30 @@ def last_line(command: list[str], environment: dict[str, str]) -> str:
 
 def versions() -> dict[str, str]:
     """Tell which versions are installed."""
-    found = {"TraceLens": "this one", "logging, JSON lines": platform.python_version()}
+    version_by_name = {"TraceLens": "this one", "logging, JSON lines": platform.python_version()}
     for kind in RECORDERS:
         if kind.distribution and kind is not TraceLens:
             try:
-                found[kind.name] = importlib.metadata.version(kind.distribution)
+                version_by_name[kind.name] = importlib.metadata.version(kind.distribution)
             except importlib.metadata.PackageNotFoundError:
                 continue
-    return found
+    return version_by_name
 
 
 def report(arguments: argparse.Namespace) -> str:
     """Measure all, and return it as Markdown."""
-    found, failed = both(arguments.rounds, arguments.turns)
+    found_by_recorder, failed = measure_both(arguments.rounds, arguments.turns)
     able = [kind for kind in RECORDERS if kind.name not in failed and arguments.only in kind.name]
     started = starts({kind.name: kind.start for kind in able}, arguments.starts)
     ended = survival.after_end(able, arguments.spans)
     killed = survival.after_kill(able, arguments.kills, arguments.spans // 4)
-    parts = [
-        pages.promises(found),
-        pages.cost_of_ours(found),
-        pages.cost_of_peers(next(iter(found.values())), failed),
+    sections = [
+        pages.promises(found_by_recorder),
+        pages.cost_of_ours(found_by_recorder),
+        pages.cost_of_peers(next(iter(found_by_recorder.values())), failed),
         pages.kept_and_started(ended, killed, started, versions()),
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(sections)
 
 
 def options() -> argparse.ArgumentParser:
@@ -131,7 +131,7 @@ def main() -> None:
     if arguments.child:
         survival.child(*arguments.child)
     elif arguments.one:
-        one(arguments.rounds)
+        measure_here(arguments.rounds)
     else:
         text = report(arguments)
         sys.stdout.write(text + "\n")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def timed(name: str, work: Callable[[], _T]) -> _T:
+def time_work(name: str, work: Callable[[], _T]) -> _T:
     """Do some work, and print what CPU time it took."""
     begin = time.process_time()
     found = work()
@@ -47,12 +47,12 @@ def main() -> None:
         for rank in range(large.ranks):
             large.write(rank, Path(folder))
         sys.stdout.write(f"| {large.spans:,} spans, {large.ranks} ranks | CPU s |\n|---|---|\n")
-        trace = timed("open", lambda: tl.open(folder))
-        account = timed("account for time", lambda: phases.run(trace))
-        graph = timed("make moments", lambda: EventGraph.from_trace(trace, account))
+        trace = time_work("open", lambda: tl.open(folder))
+        account = time_work("account for time", lambda: phases.run(trace))
+        graph = time_work("make moments", lambda: EventGraph.from_trace(trace, account))
         assert graph
-        timed("put them in order", lambda: graph.layered_graph)
-        timed("replay", lambda: graph.replay(graph.edges.lag_ns))
+        time_work("put them in order", lambda: graph.layered_graph)
+        time_work("replay", lambda: graph.replay(graph.edges.lag_ns))
     sys.stdout.write(f"| moments | {len(graph.recorded_ns):,} |\n")
 
 

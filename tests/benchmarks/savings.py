@@ -109,12 +109,12 @@ def stated(report: tl.Report, expect: dict[str, Any]) -> Stated:
     """Return what is stated of a fault."""
     if not report.findings:
         return Stated(wrong="no finding")
-    first = report.findings[0]
-    if wrong := departures(first, expect):
+    finding = report.findings[0]
+    if wrong := departures(finding, expect):
         return Stated(wrong=wrong[0])
-    if first.saving is None or first.interval is None:
+    if finding.saving is None or finding.interval is None:
         return Stated(wrong="no saving")
-    return Stated(first.saving, first.interval)
+    return Stated(finding.saving, finding.interval)
 
 
 def reported(folder: Path, command: Sequence[str]) -> tl.Report:
@@ -128,7 +128,7 @@ def _job_ns(report: tl.Report) -> int:
     return report.efficiency.job_ns
 
 
-def measured(faults: Sequence[Fault], rounds: int, place: Path) -> list[tuple[str, ...]]:
+def measure_faults(faults: Sequence[Fault], rounds: int, folder: Path) -> list[tuple[str, ...]]:
     """Run all in turns; programs without a fault once a round, however many faults they have."""
     names = dict.fromkeys(fault.fixed for fault in faults)
     healthy: dict[tuple[str, ...], list[int]] = {command: [] for command in names}
@@ -136,11 +136,11 @@ def measured(faults: Sequence[Fault], rounds: int, place: Path) -> list[tuple[st
     for turn in range(rounds):
         for number, (command, times) in enumerate(healthy.items()):
             name = f"fixed {Path(_script(command)).stem} {number}"
-            times.append(_job_ns(reported(place / f"{turn} {name}", command)))
+            times.append(_job_ns(reported(folder / f"{turn} {name}", command)))
             _say(f"{turn} {name}: {times[-1] / 1e9:.2f} s")
             for fault in faults:
                 if fault.fixed == command:
-                    report = reported(place / f"{turn} {fault.name}", fault.faulty)
+                    report = reported(folder / f"{turn} {fault.name}", fault.faulty)
                     found = _job_ns(report), stated(report, fault.expect)
                     faulty[fault.name].append(found)
                     _say(f"{turn} {fault.name}: {found[0] / 1e9:.2f} s, {found[1]}")
@@ -154,15 +154,15 @@ def _script(command: Sequence[str]) -> str:
 def _row(name: str, fixed: Sequence[int], runs: Sequence[tuple[int, Stated]]) -> tuple[str, ...]:
     usual = median(fixed)
     truth = 1 - usual / median(ns for ns, _ in runs)
-    each = [1 - usual / ns for ns, _ in runs]
-    first, holding = runs[0][1], sum(one.holds(truth) for _, one in runs)
-    low, high = first.interval
-    right = f"{first.saving:.1%} ({low:.1%} to {high:.1%})"
+    true_shares = [1 - usual / ns for ns, _ in runs]
+    first_stated, holding = runs[0][1], sum(one.holds(truth) for _, one in runs)
+    low, high = first_stated.interval
+    right = f"{first_stated.saving:.1%} ({low:.1%} to {high:.1%})"
     return (
         name,
-        f"{truth:.1%} ({min(each):.1%} to {max(each):.1%})",
-        first.wrong or right,
-        "yes" if first.holds(truth) else "no",
+        f"{truth:.1%} ({min(true_shares):.1%} to {max(true_shares):.1%})",
+        first_stated.wrong or right,
+        "yes" if first_stated.holds(truth) else "no",
         f"{holding} of {len(runs)}",
     )
 
@@ -178,10 +178,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only faults whose names hold this")
     parser.add_argument("--kept", type=Path, help="keep recordings there; judge those there again")
     parser.add_argument("--publish", action="store_true", help=f"write the table of docs/{PAGE}")
-    given = parse_quick(parser, rounds=1, only="MPI, work")
-    faults = [fault for fault in FAULTS if given.only in fault.name]
+    options = parse_quick(parser, rounds=1, only="MPI, work")
+    faults = [fault for fault in FAULTS if options.only in fault.name]
     with tempfile.TemporaryDirectory() as scratch:
-        rows = measured(faults, given.rounds, given.kept or Path(scratch))
+        rows = measure_faults(faults, options.rounds, options.kept or Path(scratch))
     head = (
         "fault",
         "true saving (runs)",
@@ -193,7 +193,7 @@ def main() -> None:
     title = f"Savings beside runs without the fault: inside the interval in {held} of {len(rows)}"
     text = table(title, head, rows)
     sys.stdout.write(f"{text}\n")
-    if given.publish:
+    if options.publish:
         publish(PAGE, SCRIPT, text)
 
 

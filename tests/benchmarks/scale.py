@@ -60,26 +60,26 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Measure the arms; 1 if a bound is missed."""
-    given = parse_quick(options(), rounds=1)
-    if given.publish and given.rounds < 3:
+    arguments = parse_quick(options(), rounds=1)
+    if arguments.publish and arguments.rounds < 3:
         options().error("what is published is of at least 3 rounds")
-    before = f"Measured on {machine()}."
-    say(before)
+    machine_words = f"Measured on {machine()}."
+    say(machine_words)
     missed: list[str] = []
-    place = nullcontext(given.keep) if given.keep else tempfile.TemporaryDirectory()
+    place = nullcontext(arguments.keep) if arguments.keep else tempfile.TemporaryDirectory()
     with place as folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        bench = Bench(Path(folder).resolve(), given.rounds, quick=given.quick)
-        for name in given.arms:
+        bench = Bench(Path(folder).resolve(), arguments.rounds, quick=arguments.quick)
+        for name in arguments.arms:
             say(f"{name}:")
             try:
                 section = ARMS[name](bench)
             except Failed as error:
                 missed.append(f"{name}: not measured: {error}")
                 continue
-            text = f"{section.markdown()}\n\n{before}"
+            text = f"{section.markdown()}\n\n{machine_words}"
             say(f"\n{text}\n")
-            if given.publish:
+            if arguments.publish:
                 publish(PAGE, f"{SCRIPT} --arms {name}", text)
             missed += [f"{name}: {bound}" for bound in section.missed]
     say("\n".join(["Missed:", *missed]) if missed else "No bound was missed.")

@@ -29,7 +29,7 @@ from benchmarks.soaking.onlookers import Report, polling, report
 from benchmarks.soaking.recording import SPANS, missing, recording, wait_for_the_rest
 from benchmarks.soaking.trend import WARM_UP, trend
 from support.launch.converters import converters_of
-from support.launch.patience import until
+from support.launch.patience import wait_until
 from support.web.browser import serving
 
 from tracelens_dashboard.runs.catalog import id_of
@@ -60,76 +60,77 @@ Series = dict[tuple[str, str], list[Value]]
 
 def main() -> None:
     """Record, look on, and check."""
-    asked = arguments()
-    with tempfile.TemporaryDirectory(dir=asked.dir) as name:
+    options = arguments()
+    with tempfile.TemporaryDirectory(dir=options.dir) as name:
         folder = Path(name)
-        recent, whole = folder / "runs" / "recent", folder / "whole" / "run"
-        others = _others(folder / "runs")
+        recent, full = folder / "runs" / "recent", folder / "whole" / "run"
+        copies = _copy_runs(folder / "runs")
         ranks = {
-            "rank, all spans": recording(whole, asked.rate, asked.seconds, "all"),
+            "rank, all spans": recording(full, options.rate, options.seconds, "all"),
             "rank 0, last steps": recording(
-                recent, asked.rate, asked.seconds, f"last:{LAST}", (0, 2)
+                recent, options.rate, options.seconds, f"last:{LAST}", (0, 2)
             ),
             "rank 1, last steps": recording(
-                recent, asked.rate, asked.seconds, f"last:{LAST}", (1, 2)
+                recent, options.rate, options.seconds, f"last:{LAST}", (1, 2)
             ),
         }
-        until(lambda: len(list(recent.glob("*.segments"))) == 2)
-        served = [id_of(run) for run in (recent, *others)]
+        wait_until(lambda: len(list(recent.glob("*.segments"))) == 2)
+        served = [id_of(run) for run in (recent, *copies)]
         with (
             serving(recent.parent) as (url, server),
             polling(url, served, folder / "answers"),
         ):
-            series, reports = look_on(ranks, server, whole, recent, asked.every)
+            series, reports = look_on(ranks, server, full, recent, options.every)
         steps = {name: int(rank.communicate()[0].split()[0]) for name, rank in ranks.items()}
-        wait_for_the_rest(whole)
+        wait_for_the_rest(full)
         wait_for_the_rest(recent)
-        lost = _lost(whole, recent, list(steps.values()))
+        lost = _count_lost(full, recent, list(steps.values()))
         answers = Counter(line.split()[0] for line in (folder / "answers").read_text().splitlines())
-    text, well = told(series, reports, answers, lost, sum(steps.values()) * (SPANS + 1))
+    text, well = sum_up(series, reports, answers, lost, sum(steps.values()) * (SPANS + 1))
     say(text)
-    if asked.publish:
+    if options.publish:
         publish(PAGE, SCRIPT, text)
     sys.exit(not well)
 
 
-def _others(runs: Path) -> list[Path]:
+def _copy_runs(runs: Path) -> list[Path]:
     """Copy recorded runs, so that they are served beside the one that grows."""
     found = sorted(path for path in SAMPLES.iterdir() if path.is_dir())[:OTHERS]
     return [Path(shutil.copytree(path, runs / path.name)) for path in found]
 
 
 def look_on(
-    ranks: dict[str, subprocess.Popen[str]], server: int, whole: Path, recent: Path, every_s: float
+    ranks: dict[str, subprocess.Popen[str]], server: int, full: Path, recent: Path, every_s: float
 ) -> tuple[Series, list[Report]]:
     """Look while they record, and print what is seen."""
-    begun, next_report = time.monotonic(), 0.0
+    start_s, next_report = time.monotonic(), 0.0
     series: Series = defaultdict(list)
     reports: list[Report] = []
     while all(rank.poll() is None for rank in ranks.values()):
         time.sleep(every_s)
-        second = time.monotonic() - begun
+        second = time.monotonic() - start_s
         pids = {name: rank.pid for name, rank in ranks.items()} | {"dashboard": server}
-        converting = [pid for place in whole.glob("*.segments") for pid in converters_of(place)]
+        converting = [pid for run in full.glob("*.segments") for pid in converters_of(run)]
         pids |= dict(zip(["converter"], converting, strict=False))
         for name, pid in pids.items():
             try:
-                seen = {"MiB": resident(pid)[0] / MIB, "descriptors": descriptors_of(pid)}
+                state = {"MiB": resident(pid)[0] / MIB, "descriptors": descriptors_of(pid)}
             except (OSError, KeyError):  # it has just ended
                 continue
-            for what, value in seen.items():
-                series[name, what].append(Value(second, value))
-        for name, place in (("all spans", whole), ("last steps", recent)):
-            files, size = size_of(place)
+            for quantity, value in state.items():
+                series[name, quantity].append(Value(second, value))
+        for name, run in (("all spans", full), ("last steps", recent)):
+            files, size = size_of(run)
             series[f"folder, {name}", "files"].append(Value(second, files))
             if name == "last steps":  # the other one grows with its spans
                 series[f"folder, {name}", "MiB"].append(Value(second, size / MIB))
         if second >= next_report:
-            reports.append(report(recent, begun))
+            reports.append(report(recent, start_s))
             next_report = second + REPORTS_S
         say(
             ", ".join(
-                f"{of} {values[-1].value:.0f} {what}" for (of, what), values in series.items()
+                f"{of} {values[-1].value:.0f} {quantity}"
+                for (of, quantity), values in series.items()
             )
         )
     return series, reports
@@ -151,32 +152,40 @@ def size_of(folder: Path) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def _lost(whole: Path, recent: Path, steps: list[int]) -> int:
+def _count_lost(whole: Path, recent: Path, steps: list[int]) -> int:
     """Count the spans that were to be kept, and are not there exactly once."""
-    (first,) = whole.glob("*.arrow")
+    (path,) = whole.glob("*.arrow")
     files = sorted(recent.glob("*.arrow"))
     lasting = zip(files, steps[1:], strict=True)
-    return missing(first, steps[0]) + sum(missing(file, count, LAST) for file, count in lasting)
+    return missing(path, steps[0]) + sum(missing(file, count, LAST) for file, count in lasting)
 
 
-def told(
+def sum_up(
     series: Series, reports: list[Report], answers: Counter[str], lost: int, spans: int
 ) -> tuple[str, bool]:
     """Sum it up; also whether all is as it should be."""
-    rows, well = [], lost == 0 and set(answers) == {"200"} and not any(one.code for one in reports)
-    series = series | {("reports", "MiB"): [Value(one.second, one.memory / MIB) for one in reports]}
-    for (name, what), values in series.items():
-        found = trend(*zip(*values, strict=True))
-        well = well and found.flat
-        grown = f"{found.slope:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
-        rows.append([name, what, f"{found.median:.1f}", grown, "yes" if found.flat else "**no**"])
+    rows, well = (
+        [],
+        lost == 0 and set(answers) == {"200"} and not any(report.code for report in reports),
+    )
+    series = series | {
+        ("reports", "MiB"): [Value(report.second, report.memory / MIB) for report in reports]
+    }
+    for (name, quantity), values in series.items():
+        slope = trend(*zip(*values, strict=True))
+        well = well and slope.flat
+        grown = f"{slope.slope:+.2f} ({slope.low:+.2f} to {slope.high:+.2f})"
+        rows.append(
+            [name, quantity, f"{slope.median:.1f}", grown, "yes" if slope.flat else "**no**"]
+        )
     seconds = max(values[-1].second for values in series.values())
     failed = sum(answers.values()) - answers["200"]
     text = table(f"{seconds / 60:.0f} minutes", HEADS, rows)
     return (
         f"{text}\n\n{spans:,} spans by three processes, of those to be kept {lost} lost or twice; "
-        f"{len(reports)} reports of the run that was recorded, {sum(one.code != 0 for one in reports)} "
-        f"failed, the longest took {max(one.took_s for one in reports):.1f} s; {answers['200']:,} "
+        f"{len(reports)} reports of the run that was recorded, "
+        f"{sum(report.code != 0 for report in reports)} failed, "
+        f"the longest took {max(report.took_s for report in reports):.1f} s; {answers['200']:,} "
         f"answers of the dashboard, {failed} errors. Medians and slopes are those after the first "
         f"{WARM_UP:.0%} of the time."
     ), well
@@ -194,10 +203,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two looks")
     parser.add_argument("--dir", help="where to record (default: the folder for temporary files)")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    asked = parse_quick(parser, seconds=6.0, rate=2000, every=0.5)
-    if asked.seconds < SHORTEST_S and not asked.quick:
-        parser.error(f"{asked.seconds:g} s: expected {SHORTEST_S} or more, as less tells no trend")
-    return asked
+    options = parse_quick(parser, seconds=6.0, rate=2000, every=0.5)
+    if options.seconds < SHORTEST_S and not options.quick:
+        parser.error(
+            f"{options.seconds:g} s: expected {SHORTEST_S} or more, as less tells no trend"
+        )
+    return options
 
 
 if __name__ == "__main__":

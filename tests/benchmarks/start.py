@@ -15,7 +15,7 @@ from typing import Final
 from benchmarks.published import publish, table
 from benchmarks.quick import parse_quick
 from benchmarks.recorders.ours import TraceLens
-from benchmarks.recorders.starting import Start, beside, starts
+from benchmarks.recorders.starting import Start, measure_loaded, starts
 
 SCRIPT: Final = "tests/benchmarks/start.py"
 PAGE: Final = "benchmarks.md"
@@ -25,7 +25,7 @@ IMPORTED: Final = "import tracelens"
 BACKENDS: Final = {"native": "1", "python": "0"}
 
 
-def chosen(switch: str, code: str) -> str:
+def choose_recorder(switch: str, code: str) -> str:
     """Return code that begins with the choice of a recorder."""
     return f"import os\nos.environ['TRACELENS_NATIVE'] = '{switch}'\n{code}"
 
@@ -34,17 +34,19 @@ def report(rounds: int) -> str:
     """Measure all, and return it as Markdown."""
     codes = {"`import tracelens`": IMPORTED}
     codes |= {
-        f"{backend}: and `tl.start(folder)`": chosen(switch, TraceLens.start)
+        f"{backend}: and `tl.start(folder)`": choose_recorder(switch, TraceLens.start)
         for backend, switch in BACKENDS.items()
     }
-    found = starts(codes, rounds)
+    start_times = starts(codes, rounds)
     if importlib.util.find_spec(LIBRARY) is not None:
-        found["native: both, where PyTorch is loaded"] = beside(LIBRARY, TraceLens.start, rounds)
+        start_times["native: both, where PyTorch is loaded"] = measure_loaded(
+            LIBRARY, TraceLens.start, rounds
+        )
     head = ["beyond a bare interpreter", "CPU ms", f"<= {MOST_MS}", "of its own", "least CPU ms"]
     return table(
         f"Import and start, {rounds} processes each",
         head,
-        map(row, *zip(*found.items(), strict=True)),
+        map(row, *zip(*start_times.items(), strict=True)),
     )
 
 

@@ -27,7 +27,7 @@ def measure(ranks: int, steps: int, runs: int, *, spiky: bool) -> tuple[float, l
     runs = runs if ranks < 64 else max(runs // 3, 1)
     alarms, hits = 0, np.zeros(len(PLANTED))
     for seed in range(runs):
-        alarms += bool(_found(seed, ranks, steps, None, spiky=spiky))
+        alarms += bool(_find_ranks(seed, ranks, steps, None, spiky=spiky))
         for index, extra in enumerate(PLANTED):
             hits[index] += _hit(seed, ranks, steps, extra, spiky=spiky)
     return alarms / runs, [float(share) for share in hits / runs]
@@ -37,11 +37,11 @@ def _hit(seed: int, ranks: int, steps: int, extra: float, *, spiky: bool) -> boo
     draw = np.random.default_rng([7, seed])
     length, rank = int(0.4 * steps), int(draw.integers(ranks))
     first = int(draw.integers(WARM_UP, steps - length + 1))
-    found = _found(seed, ranks, steps, (first, length, rank, extra), spiky=spiky)
+    found = _find_ranks(seed, ranks, steps, (first, length, rank, extra), spiky=spiky)
     return any(late.ranks == (rank,) and late.phase == "backprop" for late in found)
 
 
-def _found(
+def _find_ranks(
     seed: int,
     ranks: int,
     steps: int,
@@ -61,13 +61,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=200, help="of each size and noise")
     parser.add_argument("--ranks", type=int, nargs="+", default=(2, 3, 4, 8, 64))
-    given = parse_quick(parser, runs=1, ranks=(2, 3))
+    options = parse_quick(parser, runs=1, ranks=(2, 3))
     planted = "".join(f"{extra:>8.0%}" for extra in PLANTED)
     sys.stdout.write(f"ranks steps noise   alarms{planted}\n")
-    for ranks in given.ranks:
+    for ranks in options.ranks:
         for steps in (60, 100):
             for spiky in (False, True):
-                alarms, recall = measure(ranks, steps, given.runs, spiky=spiky)
+                alarms, recall = measure(ranks, steps, options.runs, spiky=spiky)
                 noise = "spiky" if spiky else "smooth"
                 shares = "".join(f"{share:8.2f}" for share in recall)
                 sys.stdout.write(f"{ranks:5} {steps:5} {noise:6} {alarms:8.3f}{shares}\n")

@@ -44,7 +44,7 @@ class Unwatched:
         target = self._ask("Target.createTarget", url=_BLANK, browserContextId=profile)["targetId"]
         session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self._ask("Page.navigate", session, url=url)
-        found = self._ask(
+        answer = self._ask(
             "Runtime.evaluate",
             session,
             expression=wanted,
@@ -52,7 +52,7 @@ class Unwatched:
             returnByValue=True,
             timeout=1000 * _ANSWER_S,
         )
-        yield found["result"]["value"]
+        yield answer["result"]["value"]
         self._ask("Target.disposeBrowserContext", browserContextId=profile)
 
     def close(self) -> None:
@@ -81,10 +81,10 @@ class Unwatched:
     def _next(self) -> dict[str, Any] | None:
         """Return the next message; None at the end."""
         while _END not in self._received:
-            more = os.read(self._receive.fileno(), 1 << 16)
-            if not more:
+            received_bytes = os.read(self._receive.fileno(), 1 << 16)
+            if not received_bytes:
                 return None
-            self._received += more
+            self._received += received_bytes
         message, _, self._received = self._received.partition(_END)
         found: dict[str, Any] = json.loads(message)
         return found
@@ -95,19 +95,19 @@ def unwatched() -> Iterator[Unwatched]:
     """Start the system's Chromium, driven by a pipe."""
     path = shutil.which("chromium")
     assert path, "Chromium is missing"
-    theirs, to_chromium = os.pipe()
-    from_chromium, ours = os.pipe()
+    their_end, to_chromium = os.pipe()
+    from_chromium, our_end = os.pipe()
     with tempfile.TemporaryDirectory() as profile:
         command = [path, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-pipe", _BLANK]
-        moved = f'exec "$@" {_TO_CHROMIUM}<&{theirs} {_FROM_CHROMIUM}>&{ours}'
+        moved = f'exec "$@" {_TO_CHROMIUM}<&{their_end} {_FROM_CHROMIUM}>&{our_end}'
         process = subprocess.Popen(
             ["bash", "-c", moved, "bash", *command],
-            pass_fds=(theirs, ours),
+            pass_fds=(their_end, our_end),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(theirs)
-        os.close(ours)
+        os.close(their_end)
+        os.close(our_end)
         try:
             with os.fdopen(to_chromium, "wb") as send, os.fdopen(from_chromium, "rb") as receive:
                 browser = Unwatched(send, receive)

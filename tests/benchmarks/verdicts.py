@@ -90,18 +90,18 @@ class Answer:
         return f"rank {', '.join(map(str, self.ranks))}: {self.place}" if self.ranks else self.place
 
 
-def ours(report: tl.Report) -> Answer:
+def own_answer(report: tl.Report) -> Answer:
     """Return what the first finding says, if it is a fault."""
-    first = next(iter(report.findings), None)
-    if first is None or first.category != "fault":
+    finding = next(iter(report.findings), None)
+    if finding is None or finding.category != "fault":
         return Answer()
-    place, around = first.phase or first.kind, first.evidence.get("place")
-    if place == UNCOVERED and around:
-        place = f"{place}, {around['before']} to {around['after']}"
-    return Answer(first.ranks, place)
+    location, around = finding.phase or finding.kind, finding.evidence.get("place")
+    if location == UNCOVERED and around:
+        location = f"{location}, {around['before']} to {around['after']}"
+    return Answer(finding.ranks, location)
 
 
-def theirs(summary: dict[str, Any]) -> Answer:
+def their_answer(summary: dict[str, Any]) -> Answer:
     """Return what TraceML's primary diagnosis says, if it is more than information."""
     primary, of_steps = summary["primary_diagnosis"], summary["step_time"]["diagnosis"]
     if primary["severity"] == "info" or primary["section"] != "step_time":
@@ -131,7 +131,7 @@ def ask_traceml(program: Path, fault: str, folder: Path) -> Answer:
         return Answer(failed="not installed")
     try:
         _run(traceml_command(program, DDP, RANKS, folder, [fault, "--traceml"]))
-        return theirs(json.loads((folder / "run" / "final_summary.json").read_text()))
+        return their_answer(json.loads((folder / "run" / "final_summary.json").read_text()))
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         return Answer(failed=str(error).splitlines()[0])
 
@@ -153,31 +153,33 @@ def _free_port() -> int:
 
 def beside_traceml(program: Path, faults: Sequence[Planted], rounds: int, place: Path) -> str:
     """Ask both about each fault, in turns; return the table."""
-    said: dict[str, list[tuple[Answer, Answer]]] = {planted.fault: [] for planted in faults}
+    answers: dict[str, list[tuple[Answer, Answer]]] = {planted.fault: [] for planted in faults}
     for turn in range(rounds):
         for planted in faults:
             where = place / f"{turn}-{planted.fault}"
             command = torchrun_command(DDP, RANKS, [planted.fault])
-            both = (
-                ours(record(where / "ours", command)),
+            pair = (
+                own_answer(record(where / "ours", command)),
                 ask_traceml(program, planted.fault, where / "traceml"),
             )
-            said[planted.fault].append(both)
-            _say(f"{turn} {planted.words}: ours {both[0]} / TraceML {both[1]}")
+            answers[planted.fault].append(pair)
+            _say(f"{turn} {planted.words}: ours {pair[0]} / TraceML {pair[1]}")
     head = ("planted in rank 1", "TraceLens says", "right", "TraceML says", "rank right", "right")
-    return table("Rank and place", head, (_row(planted, said[planted.fault]) for planted in faults))
+    return table(
+        "Rank and place", head, (_row(planted, answers[planted.fault]) for planted in faults)
+    )
 
 
 def _row(planted: Planted, said: list[tuple[Answer, Answer]]) -> tuple[str, ...]:
-    mine, other = zip(*said, strict=True)
-    wanted = (LATE,) if planted.ours else ()
+    own_answers, their_answers = zip(*said, strict=True)
+    late_ranks = (LATE,) if planted.ours else ()
     return (
         planted.words,
-        _all(mine),
-        _of(one.right(planted.ours) for one in mine),
-        _all(other),
-        _of(not one.failed and one.ranks == wanted for one in other),
-        _of(one.right(planted.theirs) for one in other),
+        _all(own_answers),
+        _write_share(answer.right(planted.ours) for answer in own_answers),
+        _all(their_answers),
+        _write_share(not answer.failed and answer.ranks == late_ranks for answer in their_answers),
+        _write_share(answer.right(planted.theirs) for answer in their_answers),
     )
 
 
@@ -185,7 +187,7 @@ def _all(answers: Sequence[Answer]) -> str:
     return " / ".join(dict.fromkeys(map(str, answers)))
 
 
-def _of(right: Iterator[bool]) -> str:
+def _write_share(right: Iterator[bool]) -> str:
     each = list(right)
     return f"{sum(each)} of {len(each)}"
 
@@ -236,13 +238,13 @@ def often(programs: Sequence[Program], runs: int, twins: int, load: int, place: 
             if turn >= (runs if program.planted.ours else twins):
                 continue
             with loaded(load):
-                said = ours(program.report(place / f"{turn}-{program.name}"))
+                answer = own_answer(program.report(place / f"{turn}-{program.name}"))
             # With the rank named first it is right: places are asked for beside TraceML.
-            if said.ranks == ((LATE,) if program.planted.ours else ()):
+            if answer.ranks == ((LATE,) if program.planted.ours else ()):
                 right[program.name] += 1
             else:
-                wrong[program.name].append(str(said))
-            _say(f"{turn} {program.name}: {said}")
+                wrong[program.name].append(str(answer))
+            _say(f"{turn} {program.name}: {answer}")
     rows = [
         (
             program.name,
@@ -290,17 +292,17 @@ def main() -> None:
         "--load", type=int, default=0, help="with --often: busy processes beside it"
     )
     parser.add_argument("--publish", action="store_true", help=f"write the table of docs/{PAGE}")
-    given = parse_quick(parser, rounds=1, only="loader", runs=1, twins=1)
+    options = parse_quick(parser, rounds=1, only="loader", runs=1, twins=1)
     with tempfile.TemporaryDirectory() as scratch:
-        if given.often:
-            programs = [one for one in PROGRAMS_OFTEN if given.only in one.name]
-            text = often(programs, given.runs, given.twins, given.load, Path(scratch))
+        if options.often:
+            programs = [program for program in PROGRAMS_OFTEN if options.only in program.name]
+            text = often(programs, options.runs, options.twins, options.load, Path(scratch))
         else:
-            faults = [one for one in (*FAULTS, HEALTHY) if given.only in one.words]
-            text = beside_traceml(given.traceml.absolute(), faults, given.rounds, Path(scratch))
+            faults = [program for program in (*FAULTS, HEALTHY) if options.only in program.words]
+            text = beside_traceml(options.traceml.absolute(), faults, options.rounds, Path(scratch))
     sys.stdout.write(f"{text}\n")
-    if given.publish:
-        what = f" --often --load {given.load}" if given.often else ""
+    if options.publish:
+        what = f" --often --load {options.load}" if options.often else ""
         publish(PAGE, f"{SCRIPT}{what}", text)
 
 

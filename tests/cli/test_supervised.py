@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from support.launch.patience import PATIENCE_S, until
-from support.runs.damage import written
+from support.launch.patience import PATIENCE_S, wait_until
+from support.runs.damage import write_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def search_path(folder: Path) -> str:
 def run(tmp_path: Path) -> Iterator[Any]:
     """Yield a function that starts `info` in a process group of its own, and waits until it reads."""
     (tmp_path / "sitecustomize.py").write_text(SITE)
-    written(tmp_path / "trace")
+    write_run(tmp_path / "trace")
     previous_handler = signal.signal(
         signal.SIGHUP, signal.SIG_DFL
     )  # nohup, around the tests, ignores it
@@ -99,7 +99,7 @@ def test_a_signal_ends_both(run: Any, name: str) -> None:
     child = child_of(process.pid)
     process.send_signal(signal.Signals[name])
     assert process.wait(PATIENCE_S) == -signal.Signals[name]
-    until(lambda: state_of(child) == "Z")
+    wait_until(lambda: state_of(child) == "Z")
 
 
 def test_ctrl_c_ends_with_the_exit_code_of_an_interrupt(run: Any) -> None:
@@ -116,7 +116,7 @@ def test_a_killed_command_ends_its_child(run: Any) -> None:
     child = child_of(process.pid)
     process.kill()
     process.wait(PATIENCE_S)
-    until(lambda: state_of(child) == "Z")
+    wait_until(lambda: state_of(child) == "Z")
 
 
 def test_a_signal_that_the_verb_handles(run: Any) -> None:
@@ -133,9 +133,9 @@ def test_a_stopped_command_stops_and_continues_its_child(run: Any) -> None:
     process = run()
     child = child_of(process.pid)
     os.killpg(process.pid, signal.SIGTSTP)
-    until(lambda: state_of(process.pid) == state_of(child) == "T")
+    wait_until(lambda: state_of(process.pid) == state_of(child) == "T")
     os.killpg(process.pid, signal.SIGCONT)
-    until(lambda: "T" not in {state_of(process.pid), state_of(child)})
+    wait_until(lambda: "T" not in {state_of(process.pid), state_of(child)})
     process.terminate()
     assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
@@ -143,7 +143,7 @@ def test_a_stopped_command_stops_and_continues_its_child(run: Any) -> None:
 def test_ctrl_c_in_a_terminal_ends_the_command(tmp_path: Path) -> None:
     """Ctrl-C that is typed ends the command; what it prints is as wide as ever."""
     (tmp_path / "sitecustomize.py").write_text(SITE)
-    written(tmp_path / "trace")
+    write_run(tmp_path / "trace")
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ |= {"PYTHONPATH": search_path(tmp_path), "READS": "1"}
@@ -211,7 +211,7 @@ def test_threads_at_work_do_no_harm_when_a_verb_ends(stderr: str) -> None:
 @pytest.mark.parametrize("verb", ["simulate --help", "record --no-verdict -- true", "info trace"])
 def test_trusted_input_is_read_in_one_process(verb: str, tmp_path: Path) -> None:
     """Verbs that start programs, read nothing, or read the user's recording run in one process."""
-    written(tmp_path / "trace")
+    write_run(tmp_path / "trace")
     program = "import os; os.fork = None; from tracelens.supervisor import main; main()"
     command = [sys.executable, "-c", program, *verb.split()]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
@@ -221,7 +221,7 @@ def test_trusted_input_is_read_in_one_process(verb: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["events.csv", "trace"])
 def test_foreign_input_is_read_in_a_child(name: str, tmp_path: Path) -> None:
     """What another program wrote is read in a child; and what belongs to another user."""
-    written(tmp_path / "trace")
+    write_run(tmp_path / "trace")
     (tmp_path / "events.csv").write_text("rank,start_ns,end_ns\n0,1,2\n")
     program = (
         "import os; os.fork, os.geteuid = None, lambda: -1; from tracelens.supervisor import main"

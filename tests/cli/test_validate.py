@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 from support.runs.analysed import RUNS, report
-from support.runs.damage import VICTIM, rewritten, written
+from support.runs.damage import VICTIM, rewritten, write_run
 from support.samples import SAMPLES
 
 from tracelens.cli import main
@@ -80,14 +80,14 @@ def test_each_damage_is_a_line_that_names_the_file(
 ) -> None:
     """Version, columns, side tables, order and times, each in a line that names the file."""
     change, sentence = DAMAGE[name]
-    rewritten(written(tmp_path), change)
+    rewritten(write_run(tmp_path), change)
     code, lines = validate_file(tmp_path, capsys)
     assert code == 1
     assert any(sentence in line and VICTIM in line for line in lines), lines
 
 
 def test_a_file_without_its_end_is_a_problem(tmp_path: Path, capsys: Output) -> None:
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     victim.write_bytes(victim.read_bytes()[:-700])
     code, lines = validate_file(tmp_path, capsys)
     assert code == 1

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from polars.testing import assert_frame_equal
-from support.runs.damage import VICTIM, rewritten, written
+from support.runs.damage import VICTIM, rewritten, write_run
 from support.runs.segments import PROCESS, Slot, write_folder
 from support.samples import SAMPLES
 
@@ -51,7 +51,7 @@ def test_a_sound_trace_is_copied_to_the_last_byte(tmp_path: Path) -> None:
 
 def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     """The copy holds what is read of the damaged trace, and says that it is not all."""
-    victim = written(tmp_path / "run")
+    victim = write_run(tmp_path / "run")
     rewritten(victim, lambda table: table, rows=50)
     victim.write_bytes(victim.read_bytes()[: victim.stat().st_size * 2 // 3])
     contents_before = contents(tmp_path / "run")
@@ -66,7 +66,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
 
 
 def test_rows_that_make_no_sense_are_counted(tmp_path: Path) -> None:
-    victim = written(tmp_path / "run")
+    victim = write_run(tmp_path / "run")
 
     def longer(table: pa.Table) -> pa.Table:
         column_index = table.schema.get_field_index("duration_ns")
@@ -84,7 +84,7 @@ def test_rows_that_make_no_sense_are_counted(tmp_path: Path) -> None:
 
 def test_segments_of_a_killed_process(tmp_path: Path) -> None:
     """They become an Arrow file in the copy, and stay as they are in the trace."""
-    written(tmp_path / "run")
+    write_run(tmp_path / "run")
     segments_folder = write_folder(tmp_path / "run", [Slot(1_000, 2_000)], process=DEAD)
     contents_before = contents(tmp_path / "run")
     done = repair(tmp_path / "run", tmp_path / "copy")
@@ -95,7 +95,7 @@ def test_segments_of_a_killed_process(tmp_path: Path) -> None:
 
 def test_nothing_outside_is_copied(tmp_path: Path) -> None:
     """A link out of the trace is left out, as it is by readers."""
-    written(tmp_path / "run")
+    write_run(tmp_path / "run")
     secret = shutil.copy(tmp_path / "run" / VICTIM, tmp_path / "secret.arrow")
     (tmp_path / "run" / VICTIM).unlink()
     (tmp_path / "run" / VICTIM).symlink_to(secret)
@@ -105,7 +105,7 @@ def test_nothing_outside_is_copied(tmp_path: Path) -> None:
 
 
 def test_the_trace_is_never_written_to(tmp_path: Path) -> None:
-    written(tmp_path / "run")
+    write_run(tmp_path / "run")
     contents_before = contents(tmp_path / "run")
     with pytest.raises(InvalidArgument, match="is inside of the trace"):
         repair(tmp_path / "run", tmp_path / "run" / "copy")
@@ -127,7 +127,7 @@ def test_where_nothing_can_be_used_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_the_verb_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    victim = written(tmp_path / "run")
+    victim = write_run(tmp_path / "run")
     rewritten(
         victim, lambda table: table.take(pc.array_sort_indices(table["start_ns"], "descending"))
     )

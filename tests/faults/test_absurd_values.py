@@ -12,11 +12,11 @@ from support.runs.damage import (
     RUN,
     VICTIM,
     assert_left_out,
-    held,
+    open_held,
     rewritten,
     with_side,
     with_value,
-    written,
+    write_run,
 )
 
 from tracelens import load
@@ -46,8 +46,8 @@ ABSURD: dict[str, tuple[str, Any, str]] = {
 def test_an_absurd_row_is_dropped_and_counted(name: str, tmp_path: Path) -> None:
     """The row is dropped and counted by its reason, nothing overflows, and the time still adds up."""
     column, value, reason = ABSURD[name]
-    victim = written(tmp_path)
-    sound_trace = held(tmp_path)
+    victim = write_run(tmp_path)
+    sound_trace = open_held(tmp_path)
     rewritten(victim, lambda table: with_value(table, column, value))
     trace = load.open(tmp_path)
     assert trace.dropped == {reason: 1}
@@ -82,7 +82,7 @@ def test_absurd_device_times(column: str, value: int | None, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_counter_that_is_no_number_has_no_value(value: float, tmp_path: Path) -> None:
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     rewritten(victim, lambda table: with_value(table, "value", value))
     values = load.open(tmp_path).events.collect()["value"].drop_nulls()
     assert values.is_finite().all()
@@ -90,7 +90,7 @@ def test_a_counter_that_is_no_number_has_no_value(value: float, tmp_path: Path) 
 
 def test_an_unknown_communicator_matches_nobody(tmp_path: Path) -> None:
     """A communicator that the file does not describe matches with nobody."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     rewritten(victim, lambda table: with_value(table, "communicator", 77))
     trace = load.open(tmp_path)
     assert trace.events.collect()["communicator"].n_unique() == 2  # the world, and none
@@ -98,7 +98,7 @@ def test_an_unknown_communicator_matches_nobody(tmp_path: Path) -> None:
 
 def test_unknown_kind_is_user_time(tmp_path: Path) -> None:
     """A kind that this version does not know is the user's own work."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     rewritten(victim, lambda table: with_value(table, "kind", "teleport"))
     found = phases.run(load.open(tmp_path)).times
     assert found["ns"].sum() > 0
@@ -107,7 +107,7 @@ def test_unknown_kind_is_user_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("column", ["name", "kind", "type", "status", "thread", "depth", "step"])
 def test_nothing_where_something_must_be(column: str, tmp_path: Path) -> None:
     """A row that lacks what every row has is dropped and counted; the analyses go through."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     rewritten(victim, lambda table: with_value(table, column, None))
     trace = load.open(tmp_path)
     assert trace.dropped == {f"no {column}": 1}
@@ -116,7 +116,7 @@ def test_nothing_where_something_must_be(column: str, tmp_path: Path) -> None:
 
 def test_a_name_that_is_nothing_in_the_dictionary(tmp_path: Path) -> None:
     """Arrow lets a dictionary hold nothing as a word; it is nothing all the same."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
 
     def hollow(table: pa.Table) -> pa.Table:
         index = table.schema.get_field_index("name")
@@ -135,7 +135,7 @@ def test_a_name_that_is_nothing_in_the_dictionary(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("field", "value"), [("world", 2**31 - 1), ("rank", 2**31 - 1)])
 def test_more_ranks_than_any_job_has(field: str, value: int, tmp_path: Path) -> None:
     """A rank or a world beyond all bounds costs its file; nothing is made as large as it says."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
 
     def change(table: pa.Table) -> pa.Table:
         return with_side(table, lambda side: side["process"].update({field: value}))

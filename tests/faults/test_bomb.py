@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.runs.damage import assert_left_out, rewritten, written
+from support.runs.damage import assert_left_out, rewritten, write_run
 from support.tiers import mark_slow
 
 from tracelens import load
@@ -37,7 +37,7 @@ def huge(table: pa.Table) -> pa.Table:
 @pytest.mark.parametrize("checksums", mark_slow([False, True], quick=[True]))
 def test_a_decompression_bomb_is_refused(tmp_path: Path, *, checksums: bool) -> None:
     """The sentence says what it would have become; memory does not grow by it."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     rewritten(victim, huge, checksums=checksums, compression="zstd")
     assert victim.stat().st_size < 1_000_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -48,7 +48,7 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path, *, checksums: bool) -> 
 
 def test_very_regular_trace_is_no_bomb(tmp_path: Path) -> None:
     """Real traces compress well, too: identical events from end to end are still read."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     rows = 100_000
 
     def regular(table: pa.Table) -> pa.Table:

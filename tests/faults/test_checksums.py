@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
-from support.runs.damage import assert_left_out, checked_file, rewritten, written
+from support.runs.damage import assert_left_out, checked_file, rewritten, write_run
 
 from tracelens import load
 from tracelens.cli import main
@@ -34,7 +34,7 @@ NONE = pa.ipc.IpcWriteOptions()
 
 def small_batches(folder: Path) -> Path:
     """Write a run, one file of it in batches of `ROWS` rows."""
-    victim = written(folder)
+    victim = write_run(folder)
     rewritten(victim, lambda table: table, rows=ROWS, compression="zstd")
     return victim
 
@@ -69,7 +69,7 @@ def test_damage_in_a_file_without_its_end(kept: int, tmp_path: Path) -> None:
 
 def test_side_tables_at_the_end(tmp_path: Path) -> None:
     """One changed digit in them: those of the file's begin count, and the damage is told."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     content = victim.read_bytes()
     place = content.rindex(b'"pid":1001') + len(b'"pid":100')
     victim.write_bytes(content[:place] + b"2" + content[place + 1 :])
@@ -104,7 +104,7 @@ def with_status(table: pa.Table) -> pa.Table:
 @pytest.mark.parametrize("offsets", [(0, 1 << 20), (-64, 13), (13, 0), (0, -1)])
 def test_words_that_lie_outside(offsets: tuple[int, int], tmp_path: Path) -> None:
     """A dictionary whose words begin or end elsewhere is refused, though its checksum is right."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     rewritten(victim, with_status)
     content = bytearray(victim.read_bytes())
     buffer_offset = next(
@@ -137,7 +137,7 @@ def signed(content: bytearray) -> bytes:
 )
 def test_values_that_lead_outside(change: Callable[[pa.Table], pa.Table], tmp_path: Path) -> None:
     """Checksums are right, and yet no memory is read that is not the file's."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     rewritten(victim, change)
     with pytest.raises(pa.ArrowInvalid):
         read_arrow(victim)
@@ -149,7 +149,7 @@ def test_values_that_lead_outside(change: Callable[[pa.Table], pa.Table], tmp_pa
 @pytest.mark.parametrize("rows", [10**6, 2**40, -1])
 def test_more_rows_than_there_are(rows: int, tmp_path: Path) -> None:
     """A batch that claims more rows than its buffers hold is refused, even with a valid checksum."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     with pa.ipc.open_file(str(victim)) as reader:
         table = reader.read_all()
     content = bytearray(checked_file(table, NONE, None))

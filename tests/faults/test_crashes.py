@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from support.launch.patience import PATIENCE_S
-from support.runs.damage import VICTIM, written
+from support.runs.damage import VICTIM, write_run
 from support.tiers import mark_slow, mark_slow_in_turn
 
 from tracelens.cli import main
@@ -104,7 +104,7 @@ def test_the_other_ranks_are_explained_as_without_it(
 ) -> None:
     """The same report as where that file is damaged, and one sentence says what it did."""
     command = ("analyze", str(tmp_path), "--contained", "--format", "json", "--no-keep")
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     done = run(*command, *LIMITS, environment=harmed(site, harm))
     assert done.returncode == 0
     assert f"'{VICTIM}' is left out: reading it" in done.stderr
@@ -135,7 +135,7 @@ def test_the_other_ranks_are_explained_as_without_it(
 def test_every_verb_goes_on(verb: list[str], site: Path, tmp_path: Path) -> None:
     """Each that reads a run; one that only checks it finds a problem."""
     run_folder = tmp_path / "run"
-    written(run_folder)
+    write_run(run_folder)
     out = ["--out", str(tmp_path / "out.csv")] if verb[0] == "convert" else []
     done = run(
         *verb[:1], run_folder, "--contained", *verb[1:], *out, environment=harmed(site, "segv")
@@ -147,7 +147,7 @@ def test_every_verb_goes_on(verb: list[str], site: Path, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_nothing_that_was_kept_of_the_whole_run_is_taken_for_it(site: Path, tmp_path: Path) -> None:
     """Neither report nor index: of the run without a file they are others."""
-    written(tmp_path)
+    write_run(tmp_path)
     command = ("analyze", tmp_path, "--contained", "--format", "json")
     sound_output = run(*command).stdout
     crashed = run(*command, "--again", environment=harmed(site, "segv"))
@@ -159,7 +159,7 @@ def test_nothing_that_was_kept_of_the_whole_run_is_taken_for_it(site: Path, tmp_
 @pytest.mark.slow
 def test_where_processes_read(site: Path, tmp_path: Path) -> None:
     """A worker ends, the file is read once more, and then it is left out; the report is the same."""
-    written(tmp_path)
+    write_run(tmp_path)
     asked = ("analyze", tmp_path, "--contained", "--format", "json", "--no-keep")
     alone = run(*asked, environment=harmed(site, "segv"))
     done = run(*asked, "--executor", "processes:2", environment=harmed(site, "segv"))
@@ -169,7 +169,7 @@ def test_where_processes_read(site: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_samples_that_end_a_reader(site: Path, tmp_path: Path) -> None:
     """They alone are left out: their rank is explained."""
-    written(tmp_path)
+    write_run(tmp_path)
     (tmp_path / SAMPLES_FOLDER).mkdir()
     (tmp_path / SAMPLES_FOLDER / VICTIM).write_bytes(b"x" * 1000)
     victim = f"{SAMPLES_FOLDER}/{VICTIM}"
@@ -185,7 +185,7 @@ def test_a_single_file_that_crashes_its_reader_is_unusable(
     name: str, site: Path, tmp_path: Path
 ) -> None:
     """Nothing else can be read, so the input is unusable."""
-    written(tmp_path)
+    write_run(tmp_path)
     (tmp_path / "events.csv").write_text("rank,start_ns,end_ns\n0,1,2\n")
     done = run("analyze", tmp_path / name, "--contained", environment=harmed(site, "segv", name))
     assert (done.returncode, done.stdout) == (3, "")
@@ -235,7 +235,7 @@ def test_a_reader_of_another_distribution(plugins: dict[str, str], tmp_path: Pat
 @pytest.mark.slow
 def test_a_crash_of_no_file(plugins: dict[str, str], tmp_path: Path) -> None:
     """Each file alone does no harm, so it is a bug, and is reported as one."""
-    written(tmp_path)
+    write_run(tmp_path)
     done = run("analyze", tmp_path, "--contained", "--no-keep", environment=plugins)
     assert (done.returncode, done.stdout) == (70, "")
     assert "this is a bug in TraceLens" in done.stderr.splitlines()[-1]
@@ -252,7 +252,7 @@ print(trace.workers.height, len(trace.notes), trace.notes[0].sentence)
 @pytest.mark.slow
 def test_a_program_of_ones_own(site: Path, tmp_path: Path) -> None:
     """It asks for the trial, and goes on without the file."""
-    written(tmp_path)
+    write_run(tmp_path)
     done = run(tmp_path, start=("-c", PROGRAM), environment=harmed(site, "segv"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("2 1 ")

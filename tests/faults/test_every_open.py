@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.fuzz.runs import others, put
+from support.fuzz.runs import put, write_other_files
 from support.fuzz.subjects import SUBJECTS, bases
 from support.launch.recording import run_command
 
@@ -60,7 +60,7 @@ def test_every_format_is_opened_by_the_gate(verbs: tuple[str, ...], tmp_path: Pa
     runs = []
     for name, subject in SUBJECTS.items():
         run = tmp_path / name
-        others(subject, run)
+        write_other_files(subject, run)
         opened = put(subject, run, bases(subject)[0])
         place = run if subject.is_ours or name in {"kineto", "nsight", "otf2"} else opened
         asked = [*verbs, *(["index"] if subject.is_ours and verbs == VERBS else [])]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.runs.damage import VICTIM, written
+from support.runs.damage import VICTIM, write_run
 
 from tracelens import load
 from tracelens.cli import main
@@ -38,7 +38,7 @@ def test_names_that_are_no_text(
 ) -> None:
     """All ranks are read, every verb works, and its output can be printed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    written(tmp_path / "trace")
+    write_run(tmp_path / "trace")
     trace = rename(tmp_path / "trace")
     assert load.open(trace).workers["rank"].to_list() == [0, 1, 2]
     for verb in VERBS:

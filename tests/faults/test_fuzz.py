@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.fuzz.judge import Failure, Judge, changed
-from support.fuzz.subjects import CORPUS, SUBJECTS, bases, found
+from support.fuzz.judge import Failure, Judge, change_input
+from support.fuzz.subjects import CORPUS, SUBJECTS, bases, list_failing_files
 from support.tiers import few_or_many
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ SEED = 20_000
 KEPT = [
     pytest.param(name, path, id=f"{name}-{path.name}")
     for name in SUBJECTS
-    for path in found(SUBJECTS[name])
+    for path in list_failing_files(SUBJECTS[name])
 ]
 
 
@@ -36,7 +36,7 @@ def test_damaged_files_do_no_harm(
     sound = bases(subject)
     judge = Judge(subject, tmp_path)
     outcomes = [
-        judge.look(changed(subject, SEED, number, sound), number)
+        judge.look(change_input(subject, SEED, number, sound), number)
         for number in range(FIRST, FIRST + inputs)
     ]
     assert {*outcomes} <= {"read", "noted", "refused"}

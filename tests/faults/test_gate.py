@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.runs.damage import VICTIM, assert_left_out, written
+from support.runs.damage import VICTIM, assert_left_out, write_run
 from support.runs.segments import Slot, write_folder
 from support.tiers import few_or_many
 
@@ -54,7 +54,7 @@ def test_no_regular_file_among_segments(
     """Whoever reads it does not wait for a writer; the other ranks are read."""
     monkeypatch.chdir(tmp_path)
     trace = tmp_path / "trace"
-    written(trace)
+    write_run(trace)
     folder = write_folder(trace, [Slot(1, 2)])
     make, sentence = SPECIAL[kind]
     (folder / name).unlink(missing_ok=True)
@@ -66,7 +66,7 @@ def test_no_regular_file_among_segments(
 
 def test_samples_that_are_a_pipe(tmp_path: Path) -> None:
     """They are left out, and a note says so."""
-    written(tmp_path)
+    write_run(tmp_path)
     (tmp_path / SAMPLES_FOLDER).mkdir()
     os.mkfifo(tmp_path / SAMPLES_FOLDER / VICTIM)
     (note,) = load.open(tmp_path).notes
@@ -93,7 +93,7 @@ def test_what_the_user_names_is_no_file(
 )
 def test_larger_than_any_recorder_writes(name: str, file: str, tmp_path: Path) -> None:
     """The sentence says what to do about it; nothing of that size is allocated."""
-    written(tmp_path)
+    write_run(tmp_path)
     folder = write_folder(tmp_path, [Slot(1, 2)])
     with (folder / file).open("ab") as large:
         large.truncate(gate.LIMITS[name][0] + 1)
@@ -107,7 +107,7 @@ def test_larger_than_any_recorder_writes(name: str, file: str, tmp_path: Path) -
 
 def test_limit_is_raised_and_lowered(tmp_path: Path) -> None:
     """What one limit leaves out, another one lets in."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     gate.raise_limit("file", 10_000)
     with pytest.raises(NotATrace, match=r"more than the limit of (10000|1048576)"):
         load.open(victim)
@@ -119,7 +119,7 @@ def test_limit_is_raised_and_lowered(tmp_path: Path) -> None:
 
 def test_decompressed_size_is_limited(tmp_path: Path) -> None:
     """However slowly a file grows, it does not grow beyond its limit."""
-    written(tmp_path)
+    write_run(tmp_path)
     gate.raise_limit("decompressed", 1000)
     with pytest.raises(NotATrace, match="when decompressed"):
         load.open(tmp_path)
@@ -137,7 +137,7 @@ def test_a_wrong_limit_is_a_usage_error(
     wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is a mistake of usage, said in one sentence."""
-    written(tmp_path)
+    write_run(tmp_path)
     assert main(["info", str(tmp_path), "--limit", wrong]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "limit" in line
@@ -209,7 +209,7 @@ def test_too_many_lines(tmp_path: Path) -> None:
 
 def test_device_in_a_trace_costs_its_rank_alone(tmp_path: Path) -> None:
     """A file replaced by a pipe is left out like one that is damaged."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     victim.unlink()
     os.mkfifo(victim)
     try:

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
-from support.runs.damage import own_time, written
+from support.runs.damage import own_time, write_run
 from support.runs.segments import PROCESS, Slot, write_folder
 
 from tracelens import load
@@ -64,7 +64,7 @@ def run_and_kill(folder: Path) -> None:
 @pytest.mark.end_to_end
 def test_a_killed_rank_keeps_its_closed_spans(tmp_path: Path) -> None:
     """Its closed spans are complete and its last span is open; the other ranks are unchanged."""
-    written(tmp_path)
+    write_run(tmp_path)
     sound_trace = load.open(tmp_path)
     run_and_kill(tmp_path)
     (segments,) = tmp_path.glob("*.segments")
@@ -123,7 +123,7 @@ def test_a_running_rank_is_read_up_to_now(tmp_path: Path) -> None:
 
 def test_folder_that_only_looks_like_segments(tmp_path: Path) -> None:
     """A segments folder without a side file costs one process."""
-    written(tmp_path)
+    write_run(tmp_path)
     (tmp_path / "worker-00009-9.segments").mkdir()
     trace = load.open(tmp_path)
     (note,) = trace.notes
@@ -140,7 +140,7 @@ def test_nothing_but_broken_segments(tmp_path: Path) -> None:
 
 def left_segments(folder: Path) -> Path:
     """Write the segments of a killed process of this host next to two finished ranks."""
-    written(folder)
+    write_run(folder)
     dead = replace(
         PROCESS, host=host_name(), clock_domain=clock_domain(), pid=2**22 + 1, incarnation=1
     )

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from support.launch.patience import PATIENCE_S, until
+from support.launch.patience import PATIENCE_S, wait_until
 from support.launch.recording import clean_environment
 
 import tracelens as tl
@@ -76,7 +76,7 @@ class Killed:
         command = [sys.executable, "-c", self.program, str(self.flags), *map(str, words)]
         environment = clean_environment(TRACELENS_CONVERTER="0")
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as child:
-            until(lambda: FLAG.unpack_from(flag)[0] >= 1 or child.poll() is not None)
+            wait_until(lambda: FLAG.unpack_from(flag)[0] >= 1 or child.poll() is not None)
             begin_s = time.monotonic()
             until_s = begin_s + random.uniform(0, self.took_s)
             while time.monotonic() < until_s and FLAG.unpack_from(flag)[0] < 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.runs.damage import assert_left_out, rewritten, written
+from support.runs.damage import assert_left_out, rewritten, write_run
 
 from tracelens import load
 from tracelens.conversion.folder import PROGRESS_FILE, load_progress
@@ -24,7 +24,9 @@ PROCESS = b'{"table":"process","rank":9,"world":10,"host":"elsewhere","schema":1
 
 def test_nested_metadata_is_refused(tmp_path: Path) -> None:
     """In the metadata of an Arrow file."""
-    rewritten(written(tmp_path), lambda table: table.replace_schema_metadata({METADATA_KEY: DEEP}))
+    rewritten(
+        write_run(tmp_path), lambda table: table.replace_schema_metadata({METADATA_KEY: DEEP})
+    )
     assert_left_out(tmp_path, "metadata is damaged", "nested too deep")
 
 
@@ -43,7 +45,7 @@ def test_nested_progress_is_refused(tmp_path: Path) -> None:
 
 def test_segments_and_notes_of_a_rank(tmp_path: Path) -> None:
     """Each costs its own rank, and is named."""
-    written(tmp_path)
+    write_run(tmp_path)
     for name, file in (("worker-00007-7", SIDE_FILE), ("worker-00008-8", PROGRESS_FILE)):
         folder = tmp_path / f"{name}.segments"
         folder.mkdir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.runs.damage import RUN, VICTIM, own_time, rewritten, written
+from support.runs.damage import RUN, VICTIM, own_time, rewritten, write_run
 from support.runs.segments import write_folder
 
 from tracelens import load
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def test_one_rank_without_events(tmp_path: Path) -> None:
     """The rank is listed without steps; the other ranks' times are unchanged."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     sound_trace = load.open(tmp_path)
     rewritten(victim, lambda table: table.slice(0, 0))
     trace = load.open(tmp_path)

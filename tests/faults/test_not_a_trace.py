@@ -9,7 +9,7 @@ import pickle
 from typing import TYPE_CHECKING
 
 import pytest
-from support.runs.damage import RUN, VICTIM, assert_left_out, written
+from support.runs.damage import RUN, VICTIM, assert_left_out, write_run
 
 from tracelens import load
 from tracelens.errors import EmptyTrace, NotATrace, TraceNotFound
@@ -48,14 +48,14 @@ def test_files_of_other_formats_are_refused(
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "trace"
     content, said = CONTENTS[name]
-    written(folder).write_bytes(content)
+    write_run(folder).write_bytes(content)
     assert_left_out(folder, said)
     assert not (tmp_path / "unpickled").exists()
 
 
 def test_folder_with_a_files_name(tmp_path: Path) -> None:
     """A folder where a file should be is left out too."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     victim.unlink()
     victim.mkdir()
     trace = load.open(tmp_path)
@@ -65,7 +65,7 @@ def test_folder_with_a_files_name(tmp_path: Path) -> None:
 
 
 def test_a_dangling_link_costs_one_file(tmp_path: Path) -> None:
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     victim.unlink()
     victim.symlink_to(tmp_path / "nowhere")
     trace = load.open(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from support.runs.damage import RUN, VICTIM, rewritten, with_side, written
+from support.runs.damage import RUN, VICTIM, rewritten, with_side, write_run
 
 from tracelens import load
 
@@ -26,7 +26,7 @@ def claimed(path: Path, copy: Path, **changes: Any) -> None:
 
 def test_the_later_incarnation_of_a_rank_counts(tmp_path: Path) -> None:
     """The later incarnation counts; the earlier one is kept apart, with a note."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     earlier = tmp_path / "worker-00001-77.arrow"
     claimed(victim, earlier, pid=77, incarnation=5)
     trace = load.open(tmp_path)
@@ -41,7 +41,7 @@ def test_the_later_incarnation_of_a_rank_counts(tmp_path: Path) -> None:
 
 def test_a_child_of_a_rank_never_counts_as_the_rank(tmp_path: Path) -> None:
     """A process that a rank spawned never counts as the rank, even if it is later and busier."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     claimed(
         victim,
         tmp_path / "worker-00001-9999.arrow",
@@ -56,7 +56,7 @@ def test_a_child_of_a_rank_never_counts_as_the_rank(tmp_path: Path) -> None:
 
 def test_helper_without_steps(tmp_path: Path) -> None:
     """A later process of a rank that ran no step does not take its place."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     helper = tmp_path / "worker-00001-5555.arrow"
     claimed(victim, helper, pid=5555, incarnation=2**62)
     rewritten(helper, lambda table: table.slice(1, 1))

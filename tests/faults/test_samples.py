@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from support.launch.patience import PATIENCE_S
-from support.runs.damage import VICTIM, assert_same, written
+from support.runs.damage import VICTIM, assert_same, write_run
 
 from tracelens import load
 from tracelens.schema.arrow import SAMPLE_SCHEMA
@@ -47,7 +47,7 @@ def row(number: int) -> dict[str, Any]:
 
 def sampled(folder: Path, **changes: Any) -> Path:
     """Write a trace with samples of the victim, whose first row is changed; return their file."""
-    written(folder)
+    write_run(folder)
     rows = [row(number) for number in range(ROWS)]
     rows[0] |= changes
     file = folder / SAMPLES_FOLDER / VICTIM

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.launch.patience import PATIENCE_S, until
+from support.launch.patience import PATIENCE_S, wait_until
 from support.launch.recording import clean_environment
 
 import tracelens as tl
@@ -268,6 +268,6 @@ def test_the_lock_goes_with_who_holds_it(killed_trace: Path, tmp_path: Path) -> 
             assert not segments_folder.with_suffix(TRACE_SUFFIX).exists()
             assert (segments_folder / UNFINISHED_FILE).exists()
             holder.kill()
-            until(lambda: holder.poll() is not None)
+            wait_until(lambda: holder.poll() is not None)
             assert reading.stdout.readline() == f"{SPANS}\n"
     assert_once(segments_folder.parent)

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.runs.damage import RUN, rewritten, written
+from support.runs.damage import RUN, rewritten, write_run
 
 from tracelens import load
 from tracelens.accounting import phases
@@ -38,7 +38,7 @@ def times_of(folder: Path) -> pl.DataFrame:
 @pytest.mark.parametrize("ranks", [(1,), (0, 1, 2)], ids=["one rank", "all ranks"])
 def test_the_same_step_number_twice(ranks: tuple[int, ...], tmp_path: Path) -> None:
     """Each time is a step of its own: nothing is merged, all times are as with numbers that rise."""
-    written(tmp_path)
+    write_run(tmp_path)
     times_before = times_of(tmp_path)
     for file in sorted(tmp_path.glob("*.arrow")):
         if int(file.name.split("-")[1]) in ranks:

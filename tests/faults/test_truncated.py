@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
-from support.runs.damage import VICTIM, assert_left_out, held, own_time, rewritten, written
+from support.runs.damage import VICTIM, assert_left_out, open_held, own_time, rewritten, write_run
 from support.tiers import mark_slow
 
 from tracelens import load
@@ -38,9 +38,9 @@ def in_small_batches(path: Path) -> int:
 @pytest.mark.parametrize("kept", [0.5, 0.7, 0.85])
 def test_batches_before_the_cut_are_read(kept: float, tmp_path: Path) -> None:
     """Whole batches before the cut are read, which is said; other ranks lose nothing."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     size = in_small_batches(victim)
-    sound_trace = held(tmp_path)
+    sound_trace = open_held(tmp_path)
     victim.write_bytes(victim.read_bytes()[: int(kept * size)])
     trace = load.open(tmp_path)
     (note,) = trace.notes
@@ -62,7 +62,7 @@ def test_batches_before_the_cut_are_read(kept: float, tmp_path: Path) -> None:
 
 def test_truncated_rank_is_no_hang(tmp_path: Path) -> None:
     """The others' waits after the cut are measured among themselves, not unknown."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     size = in_small_batches(victim)
     victim.write_bytes(victim.read_bytes()[: size // 2])
     arrivals = load.open(tmp_path).arrivals
@@ -73,8 +73,8 @@ def test_truncated_rank_is_no_hang(tmp_path: Path) -> None:
 
 def test_only_the_footer_is_missing(tmp_path: Path) -> None:
     """Without its last bytes a file still gives every event."""
-    victim = written(tmp_path)
-    sound_trace = held(tmp_path)
+    victim = write_run(tmp_path)
+    sound_trace = open_held(tmp_path)
     victim.write_bytes(victim.read_bytes()[:-1])
     trace = load.open(tmp_path)
     assert_frame_equal(trace.events.collect(), sound_trace.events.collect())
@@ -84,7 +84,7 @@ def test_only_the_footer_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [9, 100, 700])
 def test_cut_inside_the_header(kept: int, tmp_path: Path) -> None:
     """Without a whole header nobody knows whose events these are."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     victim.write_bytes(victim.read_bytes()[:kept])
     assert_left_out(tmp_path, "header is damaged or cut off")
 
@@ -92,8 +92,8 @@ def test_cut_inside_the_header(kept: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", mark_slow(range(40), range(8)))
 def test_random_damage_never_stops_the_reader(seed: int, tmp_path: Path) -> None:
     """Random damage never stops the reading and never changes what other files hold."""
-    victim = written(tmp_path)
-    sound_trace = held(tmp_path)
+    victim = write_run(tmp_path)
+    sound_trace = open_held(tmp_path)
     content, draw = bytearray(victim.read_bytes()), Random(seed)
     for _ in range(8):
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
@@ -111,8 +111,8 @@ def events_of(trace: Trace, file: str) -> pl.DataFrame:
 @pytest.mark.parametrize("seed", range(6))
 def test_events_before_a_damaged_footer_are_read(seed: int, tmp_path: Path) -> None:
     """Every event before it is used, the damage is told, and checking the trace says it, too."""
-    victim = written(tmp_path)
-    sound_trace = held(tmp_path)
+    victim = write_run(tmp_path)
+    sound_trace = open_held(tmp_path)
     content, draw = bytearray(victim.read_bytes()), Random(seed)
     (size,) = struct.unpack("<i", content[-10:-6])
     for _ in range(40):
@@ -127,14 +127,14 @@ def test_events_before_a_damaged_footer_are_read(seed: int, tmp_path: Path) -> N
 
 def test_rows_out_of_order_are_told(tmp_path: Path) -> None:
     """Checking finds them in the file, though reading sorts them."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     rewritten(victim, lambda table: table.take(list(range(table.num_rows))[::-1]))
     assert f"'{VICTIM}': rows are not sorted by start_ns." in problems(load.open(tmp_path))
 
 
 def test_every_file_cut_to_nothing_can_be_drawn(tmp_path: Path) -> None:
     """A run without one step has pages without anything on them."""
-    written(tmp_path)
+    write_run(tmp_path)
     for file in tmp_path.iterdir():
         rewritten(file, lambda table: table.slice(1, 1))
     trace = load.open(tmp_path).with_(steps=load.open(tmp_path).steps.clear())

@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from support.launch.patience import until
+from support.launch.patience import wait_until
 from support.runs.indexes import explained, recorded
 from support.web.callbacks import call
 
@@ -69,7 +69,7 @@ def test_pages_of_a_vanished_run_say_so(folder: Path) -> None:
     vanishing, staying = sorted(runs.look(), key=lambda entry: entry.name)
     app = create_app(runs)
     assert runs.open(vanishing, LIMIT_S) is not None
-    until(lambda: removed(folder / "goes"))  # its index may still be refined
+    wait_until(lambda: removed(folder / "goes"))  # its index may still be refined
     assert "moved or removed" in clicked(app, vanishing.id).text
     assert "Recorded spans at this time" in clicked(app, staying.id).text
     values = {"shown-run.data": staying.id, "scheme.computedColorScheme": "light"}

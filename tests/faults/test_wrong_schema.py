@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from support.runs.damage import RUN, assert_left_out, assert_same, rewritten, with_side, written
+from support.runs.damage import RUN, assert_left_out, assert_same, rewritten, with_side, write_run
 from support.runs.traces import span, trace_of
 
 from tracelens import load
@@ -25,7 +25,7 @@ def newer(table: pa.Table) -> pa.Table:
 
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
-    rewritten(written(tmp_path), newer)
+    rewritten(write_run(tmp_path), newer)
     assert_left_out(
         tmp_path, "schema version 99", f"reads up to {SCHEMA_VERSION}", "update TraceLens"
     )
@@ -42,7 +42,7 @@ def test_a_trace_of_newer_files_only_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("column", ["start_ns", "name", "value", "request"])
 def test_a_missing_column_is_named(column: str, tmp_path: Path) -> None:
-    rewritten(written(tmp_path), lambda table: table.drop_columns([column]))
+    rewritten(write_run(tmp_path), lambda table: table.drop_columns([column]))
     assert_left_out(tmp_path, f"column '{column}' is there 0 times")
 
 
@@ -53,20 +53,22 @@ def test_a_column_of_another_type_is_named(tmp_path: Path) -> None:
         times = table["start_ns"].cast(pa.float64(), safe=False)
         return table.set_column(0, "start_ns", times)
 
-    rewritten(written(tmp_path), floating)
+    rewritten(write_run(tmp_path), floating)
     assert_left_out(tmp_path, "column 'start_ns' has type double, expected int64")
 
 
 def test_a_foreign_arrow_file_is_no_trace(tmp_path: Path) -> None:
     """An Arrow file of somebody else is not a trace."""
-    rewritten(written(tmp_path), lambda table: table.replace_schema_metadata({}))
+    rewritten(write_run(tmp_path), lambda table: table.replace_schema_metadata({}))
     assert_left_out(tmp_path, "without TraceLens metadata")
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"process":3}', b"\xff\xfe", b"null"])
 def test_damaged_metadata_is_refused(text: bytes, tmp_path: Path) -> None:
     """Every kind of damaged metadata is refused."""
-    rewritten(written(tmp_path), lambda table: table.replace_schema_metadata({METADATA_KEY: text}))
+    rewritten(
+        write_run(tmp_path), lambda table: table.replace_schema_metadata({METADATA_KEY: text})
+    )
     assert_left_out(tmp_path, "metadata is damaged")
 
 
@@ -98,7 +100,7 @@ def test_side_tables_of_other_types(table: str, name: str, value: object, tmp_pa
         row = side[table] if table == "process" else side[table][0]
         row[name] = value
 
-    rewritten(written(tmp_path), lambda events: with_side(events, change))
+    rewritten(write_run(tmp_path), lambda events: with_side(events, change))
     assert_left_out(tmp_path, "metadata is damaged", name)
 
 
@@ -108,13 +110,13 @@ def test_too_many_columns_are_refused(tmp_path: Path) -> None:
             table = table.append_column(f"x{index}", pa.nulls(table.num_rows))
         return table
 
-    rewritten(written(tmp_path), add_columns)
+    rewritten(write_run(tmp_path), add_columns)
     assert_left_out(tmp_path, "327 columns, more than the limit")
 
 
 def test_extensions_are_ignored(tmp_path: Path) -> None:
     """Columns and metadata of others, with pickles in them, are not decoded and change nothing."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     expected = load.open(tmp_path)
 
     def extended(table: pa.Table) -> pa.Table:

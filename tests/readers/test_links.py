@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.fuzz.runs import others, put
+from support.fuzz.runs import put, write_other_files
 from support.fuzz.subjects import SUBJECTS, bases
 
 from tracelens import load
@@ -20,7 +20,7 @@ FOREIGN = ("kineto", "nsight", "flight_recorder")
 def laid(name: str, tmp_path: Path) -> Path:
     """Return a file in a folder of several of its kind."""
     subject = SUBJECTS[name]
-    others(subject, tmp_path / "run")
+    write_other_files(subject, tmp_path / "run")
     put(subject, tmp_path / "run", bases(subject)[0])
     return tmp_path / "run" / subject.file_of(bases(subject)[0])
 

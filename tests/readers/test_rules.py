@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.runs.damage import VICTIM, rewritten, with_value, written
+from support.runs.damage import VICTIM, rewritten, with_value, write_run
 from support.runs.segments import write_folder
 from support.tiers import mark_slow
 
@@ -70,14 +70,14 @@ def cells_lost() -> Iterator[Case]:
 
 def as_we_write(table: pa.Table, folder: Path) -> Path:
     """Write a file that is read by its buffers, without Arrow's reader."""
-    victim = written(folder)
+    victim = write_run(folder)
     rewritten(victim, lambda whole: with_columns(whole, table), compression="zstd")
     return folder
 
 
 def as_others_write(table: pa.Table, folder: Path) -> Path:
     """Write a file without checksums and summary, as another program does."""
-    victim = written(folder)
+    victim = write_run(folder)
     rewritten(victim, lambda whole: unsummed(with_columns(whole, table)), checksums=False)
     return folder
 
@@ -98,7 +98,7 @@ def with_columns(whole: pa.Table, table: pa.Table) -> pa.Table:
 
 def as_it_grows(table: pa.Table, folder: Path) -> Path:
     """Write a recording that was converted up to here."""
-    written(folder)
+    write_run(folder)
     (folder / VICTIM).unlink()
     segments_folder = write_folder(folder, [])
     with GrowingFile(segments_folder / UNFINISHED_FILE, side_of(segments_folder)) as file:
@@ -122,7 +122,7 @@ FORMATS: dict[str, Callable[[pa.Table, Path], Path]] = {
 
 def recorded(tmp_path: Path) -> pa.Table:
     """Return some rows as they were recorded, with times on a device and a value in one."""
-    table = read_arrow(written(tmp_path / "sound")).table.slice(0, ROWS)
+    table = read_arrow(write_run(tmp_path / "sound")).table.slice(0, ROWS)
     for name, value in {"device_start_ns": 5, "device_duration_ns": 5, "value": 0.5}.items():
         table = with_value(table, name, value)
     return table

@@ -13,7 +13,7 @@ from benchmarks.labelled import kinds_of_pipelines, kinds_of_ranks
 from benchmarks.labelled.setting import Setting
 from jsonschema import Draft202012Validator
 from support.runs.analysed import RUNS, report
-from support.runs.damage import written
+from support.runs.damage import write_run
 from support.runs.tables import table_of
 from support.samples import manifest, sample_report, sample_trace
 from support.tiers import mark_slow
@@ -97,7 +97,7 @@ def test_reports_of_samples_keep_to_the_schema(name: str) -> None:
 @pytest.mark.parametrize("name", mark_slow(SAMPLE_NAMES, quick=("mpi-killed-rank", "ps-hot-shard")))
 def test_samples_as_tables(name: str) -> None:
     """So do those of the same runs read from a table without hosts."""
-    table = Trace.from_table(table_of(sample_trace(name), beyond=False).drop("host"))
+    table = Trace.from_table(table_of(sample_trace(name), with_extras=False).drop("host"))
     assert problems(as_printed(analyze(table))) == []
 
 
@@ -135,7 +135,7 @@ def test_reports_of_faults_keep_to_the_schema(phase: Any, hosts: int) -> None:
 
 def test_broken_and_poor_traces(tmp_path: Path) -> None:
     """Cut off, partly unreadable, without steps, without anything useful, with lost events."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     victim.write_bytes(victim.read_bytes()[:-900])
     assert problems(as_printed(analyze(load.open(tmp_path)))) == []
     victim.write_bytes(b"nothing of a trace")

@@ -92,31 +92,31 @@ class Constant:
 
 def read_all() -> list[Constant]:
     """Read the constants of all packages that the page lists."""
-    known = modules()
+    module_by_name = modules()
     return [
         constant
-        for name in sorted(known)
+        for name in sorted(module_by_name)
         if name.startswith(tuple(f"{package}." for package in PACKAGES)) or name in PACKAGES
-        for constant in read_constants(known[name])
+        for constant in read_constants(module_by_name[name])
     ]
 
 
 def read_constants(module: Module) -> list[Constant]:
     """Read the numeric constants of one module, in order."""
-    found = [
+    rows = [
         (node, name, value)
         for node in module.tree.body
         for name, value in names_and_values(node)
         if name.isupper() and is_numeric(value)
     ]
-    if not found:
+    if not rows:
         return []
     comments, readers = _comments(module.text), _readers(module.tree)
     return [
         Constant(
             module, name, value, *_parse(_comment_of(node, comments)), tuple(readers.get(name, ()))
         )
-        for node, name, value in found
+        for node, name, value in rows
     ]
 
 
@@ -141,15 +141,15 @@ def render_page(constants: Iterable[Constant]) -> str:
     for constant in constants:
         if constant.source and constant.source != "definition":
             tables.setdefault(constant.path, []).append(_row(constant))
-    parts, package = [INTRODUCTION], ""
+    sections, package = [INTRODUCTION], ""
     for path, rows in tables.items():
         folder = path.split("/")[1]
         if folder != package:
             package = folder
-            parts.append(f"## {package}")
+            sections.append(f"## {package}")
         head = "| constant | value | unit | decision | set by |\n|---|---|---|---|---|"
-        parts.append("\n".join((f"`{path}`:\n", head, *rows)))
-    return "\n\n".join(parts) + "\n"
+        sections.append("\n".join((f"`{path}`:\n", head, *rows)))
+    return "\n\n".join(sections) + "\n"
 
 
 def _row(constant: Constant) -> str:
@@ -179,12 +179,12 @@ def _comment_of(node: ast.stmt, comments: dict[int, tuple[str, bool]]) -> str:
     behind = comments.get(node.end_lineno or node.lineno)
     if behind is not None:
         return behind[0].partition("  # noqa")[0]
-    above: list[str] = []
+    comment_lines: list[str] = []
     line = node.lineno - 1
     while line in comments and comments[line][1]:
-        above.insert(0, comments[line][0])
+        comment_lines.insert(0, comments[line][0])
         line -= 1
-    return " ".join(above)
+    return " ".join(comment_lines)
 
 
 def _parse(comment: str) -> tuple[str, str, str, tuple[str, ...]]:

@@ -42,7 +42,7 @@ def call(seq: int, name: str = "nccl:all_reduce", size: int = 1024, **facts: Any
     } | facts
 
 
-def inside(
+def unfinished_entry(
     seq: int, name: str = "nccl:all_reduce", size: int = 1024, **facts: Any
 ) -> dict[str, Any]:
     """Return an entry of a call that has not ended."""

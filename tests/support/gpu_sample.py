@@ -43,46 +43,48 @@ def record(folder: Path, options: list[str]) -> None:
     )
 
 
-def problems(part: Part) -> Iterator[str]:
+def problems(process: Part) -> Iterator[str]:
     """Say what of a process cannot be."""
-    if part.side["dropped"]:
-        yield f"dropped: {part.side['dropped']}"
+    if process.side["dropped"]:
+        yield f"dropped: {process.side['dropped']}"
     for name in TIMED:
-        events = [event for event in part.named(name) if event["step"] >= SETTLED]
+        events = [event for event in process.named(name) if event["step"] >= SETTLED]
         untimed = sum(event["device_start_ns"] is None for event in events)
         if untimed or not events:
             yield f"{untimed} of {len(events)} spans '{name}' have no device times"
-    windows = [reading["window_ns"] for reading in part.readings]
+    windows = [reading["window_ns"] for reading in process.readings]
     if len(windows) < 2 or statistics.median(windows) > WIDEST_NS:
         yield f"anchors are {windows} ns wide"
-    yield from _out_of_order(part)
+    yield from _out_of_order(process)
 
 
 def _out_of_order(part: Part) -> Iterator[str]:
     """Say where the device did things in an order in which they cannot have been done."""
-    for step, found in _steps(part).items():
-        forward, backprop, update = (found[name][0] for name in ("forward", "backprop", "SGD"))
+    for step, events_by_name in _steps(part).items():
+        forward, backprop, update = (
+            events_by_name[name][0] for name in ("forward", "backprop", "SGD")
+        )
         if not _begin(forward) <= _begin(backprop) <= _begin(update):
             yield f"step {step}: forward, backprop, update do not follow each other"
-        for bucket in found["bucket"]:
+        for bucket in events_by_name["bucket"]:
             if _begin(bucket) < _begin(backprop):
                 yield f"step {step}: bucket {bucket['bucket']} was ready before backprop began"
             if _end(bucket) > _begin(update) + CLOSE_NS:
                 yield f"step {step}: the update began before bucket {bucket['bucket']} was reduced"
 
 
-def figures(part: Part) -> Iterator[str]:
+def figures(process: Part) -> Iterator[str]:
     """Say what was measured."""
-    windows = sorted(reading["window_ns"] for reading in part.readings)
-    yield f"{len(part.events)} events, {len(part.timed)} of them with device times"
+    windows = sorted(reading["window_ns"] for reading in process.readings)
+    yield f"{len(process.events)} events, {len(process.timed)} of them with device times"
     middle = statistics.median(windows)
     yield f"anchors: {len(windows)}, {windows[0]} to {windows[-1]} ns wide, median {middle:.0f} ns"
     behind = [
-        _begin(event) - event["start_ns"] for event in part.named("backprop") if _timed(event)
+        _begin(event) - event["start_ns"] for event in process.named("backprop") if _is_timed(event)
     ]
     yield f"backprop began {statistics.median(behind) / 1e6:.3f} ms after it was queued, median"
-    backprop = [part.on_host(event) for event in part.named("backprop") if _timed(event)]
-    buckets = [part.on_host(event) for event in part.named("bucket") if _timed(event)]
+    backprop = [process.on_host(event) for event in process.named("backprop") if _is_timed(event)]
+    buckets = [process.on_host(event) for event in process.named("bucket") if _is_timed(event)]
     reduced = sum(place.end_ns - place.start_ns for place in buckets)
     hidden = overlap_ns(backprop, buckets) / max(reduced, 1)
     yield f"reductions: {reduced / 1e6:.1f} ms, {hidden:.1%} of it beside backprop"
@@ -90,14 +92,14 @@ def figures(part: Part) -> Iterator[str]:
 
 def _steps(part: Part) -> dict[int, dict[str, list[dict[str, Any]]]]:
     """Sort the settled steps' device spans by name; leave out steps that lack some."""
-    found: dict[int, dict[str, list[dict[str, Any]]]] = {}
+    events_by_step: dict[int, dict[str, list[dict[str, Any]]]] = {}
     for event in part.timed:
         if event["step"] >= SETTLED and event["name"] in TIMED:
-            found.setdefault(event["step"], {}).setdefault(event["name"], []).append(event)
-    return {step: names for step, names in found.items() if len(names) == len(TIMED)}
+            events_by_step.setdefault(event["step"], {}).setdefault(event["name"], []).append(event)
+    return {step: names for step, names in events_by_step.items() if len(names) == len(TIMED)}
 
 
-def _timed(event: dict[str, Any]) -> bool:
+def _is_timed(event: dict[str, Any]) -> bool:
     return event["device_start_ns"] is not None
 
 
@@ -117,10 +119,10 @@ def main() -> int:
     folder, *options = sys.argv[1:] or ["traces/ddp-gpu"]
     record(Path(folder), options)
     wrong = 0
-    for number, part in enumerate(read(Path(folder))):
-        for figure in figures(part):
+    for number, process in enumerate(read(Path(folder))):
+        for figure in figures(process):
             sys.stdout.write(f"process {number}: {figure}\n")
-        for problem in problems(part):
+        for problem in problems(process):
             wrong += 1
             sys.stdout.write(f"process {number}: WRONG: {problem}\n")
     subprocess.run([sys.executable, str(BENCHMARK)], check=True, timeout=TIME_LIMIT)

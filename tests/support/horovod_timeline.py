@@ -26,26 +26,30 @@ def timeline(
     """Return a timeline of a training, of which one rank may be late in each step."""
     luck = random.Random(1)
     events: list[dict[str, Any]] = [
-        _named(0, {"start_time_since_epoch_in_micros": BEGAN_US}),
-        *(_named(number, {"name": name}) for number, name in enumerate(TENSORS, 1)),
+        _process_name_event(0, {"start_time_since_epoch_in_micros": BEGAN_US}),
+        *(_process_name_event(number, {"name": name}) for number, name in enumerate(TENSORS, 1)),
     ]
-    now = 1_000
+    now_us = 1_000
     for _ in range(steps):
         free = 0
         for number in range(1, len(TENSORS) + 1):
             ready = {
-                rank: now + 6_500 + number * 1_500 + luck.randint(0, 200) + late_us * (rank == late)
+                rank: now_us
+                + 6_500
+                + number * 1_500
+                + luck.randint(0, 200)
+                + late_us * (rank == late)
                 for rank in range(ranks)
             }
             events += _negotiated(number, ready, marks=marks)
             begin = max(max(ready.values()) + 100, free)
             free = begin + _OPERATION_US
             events += _run(number, begin, free)
-        now = free + 800
+        now_us = free + 800
     return ("[\n" + ",\n".join(map(json.dumps, events)) + "]").encode()
 
 
-def _named(pid: int, args: dict[str, Any]) -> dict[str, Any]:
+def _process_name_event(pid: int, args: dict[str, Any]) -> dict[str, Any]:
     return {"name": "process_name", "ph": "M", "pid": pid, "args": args}
 
 

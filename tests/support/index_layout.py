@@ -82,11 +82,15 @@ def _shape(value: Any) -> Any:
 
 def main() -> int:
     """Write the layout of today down, if its number is a new one."""
-    found = layout()
-    if AGREED.exists() and agreed() != found and agreed()["version"] == places.INDEX_VERSION:
+    current_layout = layout()
+    if (
+        AGREED.exists()
+        and agreed() != current_layout
+        and agreed()["version"] == places.INDEX_VERSION
+    ):
         sys.stderr.write("The layout has changed: raise VERSION in the index's `index` first.\n")
         return 1
-    AGREED.write_text(json.dumps(found, indent=1) + "\n")
+    AGREED.write_text(json.dumps(current_layout, indent=1) + "\n")
     return 0
 
 

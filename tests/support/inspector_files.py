@@ -28,17 +28,17 @@ def record(
 ) -> dict[str, Any]:
     """Return one record, in the order of the plugin's keys."""
     side = "coll" if peer is None else "p2p"
-    spent = end_us - begin_us
+    took_us = end_us - begin_us
     call: dict[str, Any] = {side: name}
     if peer is None:
         call |= {"coll_algo": "RING", "coll_proto": "SIMPLE"}
     call |= {f"{side}_sn": number} | ({} if peer is None else {"p2p_peer": peer})
     call |= {
         f"{side}_msg_size_bytes": _BYTES,
-        f"{side}_exec_time_us": spent,
+        f"{side}_exec_time_us": took_us,
         f"{side}_timing_source": "kernel_gpu",
-        f"{side}_algobw_gbs": _BYTES / spent / 1_000,
-        f"{side}_busbw_gbs": 1.5 * _BYTES / spent / 1_000,
+        f"{side}_algobw_gbs": _BYTES / took_us / 1_000,
+        f"{side}_busbw_gbs": 1.5 * _BYTES / took_us / 1_000,
     }
     if verbose:
         channels = [
@@ -67,18 +67,27 @@ def training(
     rank: int, steps: int = 40, *, late: int | None = None, verbose: bool = True, ranks: int = 4
 ) -> list[dict[str, Any]]:
     """Return the records of a rank: two operations a step, in which others wait for the late one."""
-    found = []
+    records = []
     for step in range(steps):
-        at = BEGIN_US + step * STEP_US
+        at_us = BEGIN_US + step * STEP_US
         slow = 9_000 * (rank == late)
-        ended = at + 30_000
-        for name, begin in (("ReduceScatter", at + 18_000 + slow), ("AllGather", at + 31_000)):
-            found.append(
+        ended = at_us + 30_000
+        for name, call_us in (
+            ("ReduceScatter", at_us + 18_000 + slow),
+            ("AllGather", at_us + 31_000),
+        ):
+            records.append(
                 record(
-                    rank, name, step, begin, max(ended, begin + 4_000), verbose=verbose, ranks=ranks
+                    rank,
+                    name,
+                    step,
+                    call_us,
+                    max(ended, call_us + 4_000),
+                    verbose=verbose,
+                    ranks=ranks,
                 )
             )
-    return found
+    return records
 
 
 def stats(rank: int, dropped: int) -> dict[str, Any]:

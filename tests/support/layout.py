@@ -70,44 +70,44 @@ class Module:
 
 def modules(repo: Path = ROOT) -> dict[str, Module]:
     """Find all modules of the three packages, by dotted name."""
-    found: dict[str, Module] = {}
+    by_name: dict[str, Module] = {}
     for package, root in PACKAGES.items():
         for path in sorted((repo / root / package).rglob("*.py")):
             parts = path.relative_to(repo / root).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            found[name] = Module(name, path, path.read_text(encoding="utf-8"))
-    return found
+            by_name[name] = Module(name, path, path.read_text(encoding="utf-8"))
+    return by_name
 
 
-def imports(of: Mapping[str, Module]) -> frozenset[Import]:
+def imports(modules: Mapping[str, Module]) -> frozenset[Import]:
     """Return who names whom among these modules, each pair once: by what is needed first."""
-    first: dict[tuple[str, str], str] = {}
+    first_time: dict[tuple[str, str], str] = {}
     order = ("types", "call", "load")
-    for module in of.values():
-        for when, names in _named(module.tree, "load"):
+    for module in modules.values():
+        for moment, names in _list_imports(module.tree, "load"):
             for name in names:
-                target = name if name in of else name.rpartition(".")[0]
-                if target not in of or target == module.name:
+                target = name if name in modules else name.rpartition(".")[0]
+                if target not in modules or target == module.name:
                     continue
                 pair = (module.name, target)
-                first[pair] = max(when, first.get(pair, when), key=order.index)
-    return frozenset(Import(a, b, when) for (a, b), when in first.items())
+                first_time[pair] = max(moment, first_time.get(pair, moment), key=order.index)
+    return frozenset(Import(a, b, moment) for (a, b), moment in first_time.items())
 
 
-def _named(node: ast.AST, when: str) -> Iterator[tuple[str, list[str]]]:
+def _list_imports(node: ast.AST, moment: str) -> Iterator[tuple[str, list[str]]]:
     """Walk through the import statements below a node: when they run, and what they name."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
-            yield when, [alias.name for alias in child.names]
+            yield moment, [alias.name for alias in child.names]
         elif isinstance(child, ast.ImportFrom) and child.module:
-            yield when, [f"{child.module}.{alias.name}" for alias in child.names]
+            yield moment, [f"{child.module}.{alias.name}" for alias in child.names]
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            yield from _named(ast.Module(child.body, []), "types")
-            yield from _named(ast.Module(child.orelse, []), when)
+            yield from _list_imports(ast.Module(child.body, []), "types")
+            yield from _list_imports(ast.Module(child.orelse, []), moment)
         elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from _named(child, "call" if when == "load" else when)
+            yield from _list_imports(child, "call" if moment == "load" else moment)
         else:
-            yield from _named(child, when)
+            yield from _list_imports(child, moment)
 
 
 def circles(nodes: Iterable[str], out: Mapping[str, set[str]]) -> list[list[str]]:
@@ -118,7 +118,7 @@ def circles(nodes: Iterable[str], out: Mapping[str, set[str]]) -> list[list[str]
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    parts: list[list[str]] = []
+    groups: list[list[str]] = []
 
     def visit(node: str) -> None:
         index[node] = low[node] = len(index)
@@ -130,23 +130,25 @@ def circles(nodes: Iterable[str], out: Mapping[str, set[str]]) -> list[list[str]
                 low[node] = min(low[node], low[other])
         if low[node] == index[node]:
             at = stack.index(node)
-            parts.append(sorted(stack[at:]))
+            groups.append(sorted(stack[at:]))
             del stack[at:]
 
     for node in nodes:
         if node not in index:
             visit(node)
-    return parts
+    return groups
 
 
 def longest_chain(nodes: Iterable[str], out: Mapping[str, set[str]]) -> list[str]:
     """Return the longest way down; a circle counts with all of its modules."""
-    best: dict[str, list[str]] = {}
-    for part in circles(nodes, out):
-        below = [best[other] for node in part for other in out.get(node, ()) if other not in part]
-        way = [*part, *max(below, key=len, default=[])]
-        best.update(dict.fromkeys(part, way))
-    return max(best.values(), key=len, default=[])
+    chains: dict[str, list[str]] = {}
+    for group in circles(nodes, out):
+        below = [
+            chains[other] for node in group for other in out.get(node, ()) if other not in group
+        ]
+        way = [*group, *max(below, key=len, default=[])]
+        chains.update(dict.fromkeys(group, way))
+    return max(chains.values(), key=len, default=[])
 
 
 def reaching(edges: Iterable[Import], *whens: str) -> dict[str, set[str]]:
@@ -165,13 +167,13 @@ def files_by_folder(of: Mapping[str, Module]) -> Counter[str]:
 
 def aliases(of: Mapping[str, Module]) -> dict[str, list[str]]:
     """Return the modules that define each name of a kind of array, such as `Floats`."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    by_alias: defaultdict[str, list[str]] = defaultdict(list)
     for module in of.values():
         for node in ast.walk(module.tree) if "NDArray[" in module.text else ():
             for name, value in names_and_values(node):
                 if "NDArray[" in ast.unparse(value):
-                    found[name].append(module.name)
-    return found
+                    by_alias[name].append(module.name)
+    return by_alias
 
 
 def constants(of: Mapping[str, Module]) -> list[tuple[str, str]]:
@@ -220,25 +222,25 @@ def is_numeric(value: ast.expr) -> bool:
 
 def table(repo: Path = ROOT) -> list[tuple[str, str]]:
     """Return what is worth comparing before and after a change of the layout."""
-    of = modules(repo)
-    edges = imports(of)
+    by_name = modules(repo)
+    edges = imports(by_name)
     loaded, all_ = reaching(edges, "load"), reaching(edges, "load", "call", "types")
-    folder, most = max(files_by_folder(of).items(), key=lambda item: item[1])
-    lines = [module.lines for module in of.values()]
+    folder, count = max(files_by_folder(by_name).items(), key=lambda item: item[1])
+    lines = [module.lines for module in by_name.values()]
     return [
-        ("library files", f"{len(of):,}"),
-        *((f"  of {name}", f"{_of_package(of, name):,}") for name in PACKAGES),
+        ("library files", f"{len(by_name):,}"),
+        *((f"  of {name}", f"{_of_package(by_name, name):,}") for name in PACKAGES),
         ("lines", f"{sum(lines):,}"),
         ("median file, lines", f"{median(lines):.0f}"),
         ("longest file, lines", f"{max(lines)}"),
-        ("files in a folder, at most", f"{most} ({folder})"),
-        ("longest import chain, when loaded", f"{len(longest_chain(of, loaded))}"),
-        ("longest import chain, with calls and types", f"{len(longest_chain(of, all_))}"),
-        ("circles when loaded, modules in each", _sizes(circles(of, loaded))),
-        ("circles with calls and types", _sizes(circles(of, all_))),
-        ("definitions of Floats", f"{len(aliases(of).get('Floats', ()))}"),
-        ("modules with underscored names", f"{sum(map(_is_underscored, of))}"),
-        ("numeric constants of modules", f"{len(constants(of)):,}"),
+        ("files in a folder, at most", f"{count} ({folder})"),
+        ("longest import chain, when loaded", f"{len(longest_chain(by_name, loaded))}"),
+        ("longest import chain, with calls and types", f"{len(longest_chain(by_name, all_))}"),
+        ("circles when loaded, modules in each", _sizes(circles(by_name, loaded))),
+        ("circles with calls and types", _sizes(circles(by_name, all_))),
+        ("definitions of Floats", f"{len(aliases(by_name).get('Floats', ()))}"),
+        ("modules with underscored names", f"{sum(map(_is_underscored, by_name))}"),
+        ("numeric constants of modules", f"{len(constants(by_name)):,}"),
     ]
 
 
@@ -271,11 +273,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repo", type=Path, default=ROOT, help="another checkout")
     repo = parser.parse_args().repo
-    of = modules(repo)
+    by_name = modules(repo)
     lines = ["| what | number |", "|---|---|"]
     lines += [f"| {what} | {number} |" for what, number in table(repo)]
-    lines += ["", "Longest files:", *longest_files(of)]
-    lines += ["", "Fullest folders:", *fullest_folders(of)]
+    lines += ["", "Longest files:", *longest_files(by_name)]
+    lines += ["", "Fullest folders:", *fullest_folders(by_name)]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 

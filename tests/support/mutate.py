@@ -73,7 +73,7 @@ class Sample:
     one_in: int
     seed: int
 
-    def drawn(self, name: str, jobs: list[str]) -> set[str]:
+    def draw(self, name: str, jobs: list[str]) -> set[str]:
         """Draw from the changes of a module: at least one."""
         chance = random.Random(f"{self.seed}/{name}")
         return set(chance.sample(jobs, -(-len(jobs) // self.one_in)))
@@ -108,27 +108,27 @@ def tests_of(file: Path) -> list[str]:
 
 def imported(file: Path) -> set[str]:
     """Return the modules that a file imports, and what may be one."""
-    found = set()
+    module_names = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            module_names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+            module_names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return module_names
 
 
 def unseen_lines(source: str) -> Iterator[tuple[int, int, int, int]]:
     """Return from where to where nothing is run: annotations, and what is imported for them only."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            yield _place(node)
+            yield _code_range(node)
         for field in ("annotation", "returns"):
             part = getattr(node, field, None)
             if part is not None:
-                yield _place(part)
+                yield _code_range(part)
 
 
-def _place(node: Any) -> tuple[int, int, int, int]:
+def _code_range(node: Any) -> tuple[int, int, int, int]:
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
@@ -143,22 +143,22 @@ def main(arguments: list[str]) -> int:
     say(f"{file}: {' '.join([*tests, *options])}")
     with tempfile.TemporaryDirectory() as folder:
         changes = changes_of(copied(Path(folder, "tree")), file, [*tests, *options])
-    return 2 if changes is None else told(changes)
+    return 2 if changes is None else print_survivors(changes)
 
 
 def changes_of(
     tree: Path, file: Path, tests: list[str], sample: Sample | None = None
 ) -> list[Change] | None:
     """Change a module in a copy of the checkout; None where the tests fail without a change."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "pytest", *OPTIONS, *tests]
     if run(tree, command) != 0:
         say("These tests fail without any change.")
         return None
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    spent = used.ru_utime + used.ru_stime - usage_before.ru_utime - usage_before.ru_stime
     most = max(SHORTEST_S, round(TIMES * spent))
-    return changed(tree, file, ["prlimit", f"--cpu={most}", *command], sample)
+    return make_changes(tree, file, ["prlimit", f"--cpu={most}", *command], sample)
 
 
 def say(*lines: str) -> None:
@@ -190,7 +190,7 @@ def run(tree: Path, command: list[str]) -> int:
     return subprocess.run(command, cwd=tree, env=environment, check=False).returncode
 
 
-def changed(tree: Path, file: Path, command: list[str], sample: Sample | None) -> list[Change]:
+def make_changes(tree: Path, file: Path, command: list[str], sample: Sample | None) -> list[Change]:
     """Have every change made, or a sample of them, and run the tests after each."""
     settings = {
         "module-path": str(file),
@@ -216,16 +216,18 @@ def skip(session: Path, file: Path, source: str, sample: Sample | None) -> None:
     from cosmic_ray.work_db import WorkDB, use_db  # noqa: PLC0415 - only here is it needed
     from cosmic_ray.work_item import WorkerOutcome, WorkResult  # noqa: PLC0415 - see above
 
-    places = list(unseen_lines(source))
+    ignored_ranges = list(unseen_lines(source))
     with use_db(str(session), WorkDB.Mode.open) as work:
-        made = {item.job_id: item.mutations[0] for item in work.pending_work_items}
+        mutations = {item.job_id: item.mutations[0] for item in work.pending_work_items}
         run = [
             job
-            for job in sorted(made, key=lambda job: _order(made[job]))
-            if not any(place[:2] <= tuple(made[job].start_pos) < place[2:] for place in places)
+            for job in sorted(mutations, key=lambda job: _order(mutations[job]))
+            if not any(
+                place[:2] <= tuple(mutations[job].start_pos) < place[2:] for place in ignored_ranges
+            )
         ]
-        kept = set(run) if sample is None else sample.drawn(str(file), run)
-        for job in made.keys() - kept:
+        kept = set(run) if sample is None else sample.draw(str(file), run)
+        for job in mutations.keys() - kept:
             work.set_result(job, WorkResult(worker_outcome=WorkerOutcome.SKIPPED))
 
 
@@ -242,18 +244,18 @@ def _change(item: dict[str, Any], result: dict[str, Any] | None) -> Change:
     return Change(mutation["start_pos"][0], name, outcome, done.get("diff") or "")
 
 
-def told(changes: list[Change]) -> int:
+def print_survivors(changes: list[Change]) -> int:
     """Print the survivors in the order of their lines, and how many were noticed."""
-    tried = [change for change in changes if change.outcome != UNSEEN]
-    survivors = [change for change in tried if change.outcome == "survived"]
+    tested = [change for change in changes if change.outcome != UNSEEN]
+    survivors = [change for change in tested if change.outcome == "survived"]
     for change in sorted(survivors, key=lambda change: change.line):
         _, _, lines = change.diff.partition("\n@@")
         rows = [row for row in lines.splitlines() if row[:1] in "+-"]
         say(f"\nline {change.line}: {change.operator}", *rows)
-    outcomes = Counter(change.outcome for change in tried)
+    outcomes = Counter(change.outcome for change in tested)
     said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-    noticed = len(tried) - len(survivors)
-    say(f"\n{noticed} of {len(tried)} changes are noticed ({said or 'nothing to change'})")
+    noticed = len(tested) - len(survivors)
+    say(f"\n{noticed} of {len(tested)} changes are noticed ({said or 'nothing to change'})")
     return 0
 
 

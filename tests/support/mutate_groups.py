@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.published import publish as write
 from benchmarks.published import table
 from scipy.stats import binomtest
-from support.mutate import UNSEEN, Change, Sample, changes_of, copied, say, tests_of, told
+from support.mutate import (
+    UNSEEN,
+    Change,
+    Sample,
+    changes_of,
+    copied,
+    print_survivors,
+    say,
+    tests_of,
+)
 from support.sanitize import ROOT
 
 if TYPE_CHECKING:
@@ -51,8 +60,8 @@ class Group:
     def tests_of(self, file: Path) -> list[str]:
         """Return the tests that concern a module, in the order in which they run."""
         if file.stem in self.own:
-            return [test for part in self.own[file.stem] for test in below(part)]
-        tests = [test for part in self.tests for test in below(part)]
+            return [test for part in self.own[file.stem] for test in list_test_files(part)]
+        tests = [test for part in self.tests for test in list_test_files(part)]
         importing = set(tests_of(file)) if self.direct else set()
         return [test for test in tests if test in importing] or tests
 
@@ -206,15 +215,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--one-in", type=int, help="of how many changes one is made")
     parser.add_argument("--only", nargs="+", default=(), help="modules by their last name")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    asked = parser.parse_args(arguments)
-    if unknown := set(asked.groups) - GROUPS.keys():
+    options = parser.parse_args(arguments)
+    if unknown := set(options.groups) - GROUPS.keys():
         parser.error(f"no group {', '.join(sorted(unknown))}: expected {', '.join(GROUPS)}")
     failed = [
         name
-        for name in asked.groups
-        if not examined(name, Sample(asked.one_in or GROUPS[name].one_in, asked.seed), asked.only)
+        for name in options.groups
+        if not examined(
+            name, Sample(options.one_in or GROUPS[name].one_in, options.seed), options.only
+        )
     ]
-    if asked.publish:
+    if options.publish:
         publish()
     return 2 if failed else 0
 
@@ -222,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def examined(name: str, sample: Sample, only: Sequence[str]) -> bool:
     """Change the modules of a group, and keep what was found; false where tests fail by themselves."""
     group = GROUPS[name]
-    found: dict[str, list[Change]] = {}
+    by_file: dict[str, list[Change]] = {}
     with tempfile.TemporaryDirectory() as folder:
         tree = copied(Path(folder, "tree"))
         for file in group.files():
@@ -232,13 +243,13 @@ def examined(name: str, sample: Sample, only: Sequence[str]) -> bool:
             changes = changes_of(tree, file, group.tests_of(file), sample)
             if changes is None:
                 return False
-            told(changes)
-            found[str(file)] = changes
-            _keep(name, sample, found)
+            print_survivors(changes)
+            by_file[str(file)] = changes
+            _keep(name, sample, by_file)
     return True
 
 
-def below(part: str) -> list[str]:
+def list_test_files(part: str) -> list[str]:
     """Return the files of tests in a folder, or the file itself."""
     place = ROOT / part
     files = [place] if place.is_file() else sorted(place.rglob("test_*.py"))
@@ -254,36 +265,36 @@ def _keep(name: str, sample: Sample, found: dict[str, list[Change]]) -> None:
         for file, changes in found.items()
     }
     RESULTS.mkdir(exist_ok=True)
-    place = RESULTS / f"{name}.json"
-    before = json.loads(place.read_text()) if place.exists() else {}
+    path = RESULTS / f"{name}.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
     if {key: before.get(key) for key in asdict(sample)} == asdict(sample):
         modules = {**before["modules"], **modules}
     kept = {**asdict(sample), "modules": dict(sorted(modules.items()))}
-    place.write_text(json.dumps(kept, indent=1) + "\n")
+    path.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def publish() -> None:
     """Write a table of each group of which results are kept into the documentation."""
-    parts = [
-        _shown(name, json.loads((RESULTS / f"{name}.json").read_text()))
+    sections = [
+        _to_section(name, json.loads((RESULTS / f"{name}.json").read_text()))
         for name in GROUPS
         if (RESULTS / f"{name}.json").exists()
     ]
-    if not parts:
+    if not sections:
         sys.exit("No group was examined yet.")
-    write(PAGE, SCRIPT, "\n\n".join(parts))
+    write(PAGE, SCRIPT, "\n\n".join(sections))
 
 
-def _shown(name: str, kept: dict[str, object]) -> str:
-    modules = kept["modules"]
+def _to_section(name: str, stored: dict[str, object]) -> str:
+    modules = stored["modules"]
     assert isinstance(modules, dict)
     rows = [_row(f"`{file}`", Counter(found["outcomes"])) for file, found in modules.items()]
-    whole = sum((Counter(found["outcomes"]) for found in modules.values()), Counter[str]())
+    total = sum((Counter(found["outcomes"]) for found in modules.values()), Counter[str]())
     shown = [row for row in rows if row[2] != "0"]
-    text = table(name.capitalize(), HEADS, [*shown, _row("**all**", whole)])
-    made = whole.total() - whole[UNSEEN]
-    bounds = binomtest(made - whole["survived"], made).proportion_ci(method="wilson")
-    drawn = f"one of {kept['one_in']}, seed {kept['seed']}" if kept["one_in"] != 1 else "each"
+    text = table(name.capitalize(), HEADS, [*shown, _row("**all**", total)])
+    made = total.total() - total[UNSEEN]
+    bounds = binomtest(made - total["survived"], made).proportion_ci(method="wilson")
+    drawn = f"one of {stored['one_in']}, seed {stored['seed']}" if stored["one_in"] != 1 else "each"
     return (
         f"{text}\n\nOf the changes that could be made {drawn} was made: "
         f"{bounds.low:.0%} to {bounds.high:.0%} of all are noticed (95 %)."
@@ -291,10 +302,10 @@ def _shown(name: str, kept: dict[str, object]) -> str:
 
 
 def _row(name: str, outcomes: Counter[str]) -> list[str]:
-    made = outcomes.total() - outcomes[UNSEEN]
-    noticed = made - outcomes["survived"]
-    share = f"{noticed / made:.0%}" if made else ""
-    return [name, *map(str, (outcomes.total(), made, noticed, outcomes["survived"])), share]
+    count = outcomes.total() - outcomes[UNSEEN]
+    noticed = count - outcomes["survived"]
+    share = f"{noticed / count:.0%}" if count else ""
+    return [name, *map(str, (outcomes.total(), count, noticed, outcomes["survived"])), share]
 
 
 if __name__ == "__main__":

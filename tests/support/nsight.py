@@ -55,24 +55,24 @@ class Export:
 
         connection = sqlite3.connect(path)
         connection.executescript(_TABLES)
-        many = connection.executemany
-        many("insert into TARGET_INFO_SESSION_START_TIME values (?)", [(BEGIN,)])
-        many("insert into TARGET_INFO_SYSTEM_ENV values (?, ?)", [("Hostname", self.host)])
-        many("insert into PROCESSES values (?, ?, ?)", [(process, self.pid, "train")])
+        insert = connection.executemany
+        insert("insert into TARGET_INFO_SESSION_START_TIME values (?)", [(BEGIN,)])
+        insert("insert into TARGET_INFO_SYSTEM_ENV values (?, ?)", [("Hostname", self.host)])
+        insert("insert into PROCESSES values (?, ?, ?)", [(process, self.pid, "train")])
         for number, (start, end, name, stream, launched) in enumerate(self.kernels, 1):
             row = (start, end, 0, stream, number, process, text(name))
-            many("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, ?, ?, ?, ?, ?)", [row])
+            insert("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, ?, ?, ?, ?, ?)", [row])
             call = (launched, launched + 5_000, thread, number, text("cudaLaunchKernel"))
-            many("insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, ?, ?, ?)", [call])
+            insert("insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, ?, ?, ?)", [call])
         ranges = [(start, end, 59, name, None, thread) for start, end, name in self.ranges]
-        many("insert into NVTX_EVENTS values (?, ?, ?, ?, ?, ?)", ranges)
+        insert("insert into NVTX_EVENTS values (?, ?, ?, ?, ?, ?)", ranges)
         if self.rank is not None:
-            many("insert into MPI_RANKS values (?, ?)", [(process, self.rank)])
+            insert("insert into MPI_RANKS values (?, ?)", [(process, self.rank)])
         calls = [(s, e, thread, text(name), size) for s, e, name, size in self.collectives]
-        many("insert into MPI_COLLECTIVES_EVENTS values (?, ?, ?, ?, ?)", calls)
+        insert("insert into MPI_COLLECTIVES_EVENTS values (?, ?, ?, ?, ?)", calls)
         sent = [(s, e, thread, text(name), peer, size) for s, e, name, peer, size in self.messages]
-        many("insert into MPI_P2P_EVENTS values (?, ?, ?, ?, ?, ?)", sent)
-        many("insert into StringIds values (?, ?)", [(n, name) for name, n in texts.items()])
+        insert("insert into MPI_P2P_EVENTS values (?, ?, ?, ?, ?, ?)", sent)
+        insert("insert into StringIds values (?, ?)", [(n, name) for name, n in texts.items()])
         connection.commit()
         connection.close()
         return path
@@ -82,18 +82,18 @@ def training(rank: int, steps: int = 40, slow: float = 1.0) -> Export:
     """Return a rank of a training: forward and backward on its device, `slow` times as long, NCCL."""
     export = Export(rank=rank, pid=100 + rank)
     for step in range(steps):
-        begin = step * 30 * MS + rank * 1000
-        computed = begin + round((6 + 10) * MS * slow) + step * 100
-        forward = begin + round(6 * MS * slow)
+        at_ns = step * 30 * MS + rank * 1000
+        computed = at_ns + round((6 + 10) * MS * slow) + step * 100
+        forward = at_ns + round(6 * MS * slow)
         reduced = step * 30 * MS + 26 * MS
         export.ranges += [
-            (begin, reduced + MS, f"step {step}"),
-            (begin + 1000, begin + 2 * MS, "forward"),
-            (begin + 2 * MS, begin + 4 * MS, "backward"),
+            (at_ns, reduced + MS, f"step {step}"),
+            (at_ns + 1000, at_ns + 2 * MS, "forward"),
+            (at_ns + 2 * MS, at_ns + 4 * MS, "backward"),
         ]
         export.kernels += [
-            (begin + 10_000, forward, "sm80_gemm", 7, begin + 5_000),
-            (forward, computed, "sm80_gemm_back", 7, begin + 3 * MS),
-            (computed, reduced, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 16, begin + 3 * MS + 10),
+            (at_ns + 10_000, forward, "sm80_gemm", 7, at_ns + 5_000),
+            (forward, computed, "sm80_gemm_back", 7, at_ns + 3 * MS),
+            (computed, reduced, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 16, at_ns + 3 * MS + 10),
         ]
     return export

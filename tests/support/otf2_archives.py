@@ -68,7 +68,7 @@ class _Definitions:
         members = group("", kinds.COMM_GROUP, mpi, members=everybody.members)
         return self._registry.comm("MPI_COMM_WORLD", members)
 
-    def of(self, value: Any) -> Any:
+    def to_written(self, value: Any) -> Any:
         """Return what the library's writer takes for a value of an event."""
         if not isinstance(value, str):
             return value
@@ -102,7 +102,7 @@ def write(
             writer = archive.event_writer_from_location(place)
             events = sorted(rank.events, key=lambda event: event[0])
             for time, kind, values in events:
-                getattr(writer, kind)(_FIRST + time, *map(definitions.of, values))
+                getattr(writer, kind)(_FIRST + time, *map(definitions.to_written, values))
             for number in range(metrics if rank is ranks[0] else 0):
                 writer.metric(_FIRST + events[-1][0] + number, definitions.metric, (number,))
     return folder / "traces.otf2"
@@ -112,19 +112,19 @@ def training(
     ranks: int = 4, steps: int = 40, slow: int | None = None, factor: float = 1.4
 ) -> list[Rank]:
     """Return a training of which rank `slow` takes `factor` times as long for backprop."""
-    found = []
+    written_ranks = []
     for number in range(ranks):
         rank = Rank()
         for step in range(steps):
-            begin = step * 30 * MS + number * 1000
-            computed = begin + 6 * MS + round(10 * MS * (factor if number == slow else 1))
+            begin_ns = step * 30 * MS + number * 1000
+            computed = begin_ns + 6 * MS + round(10 * MS * (factor if number == slow else 1))
             computed += step * 100
             reduced = step * 30 * MS + 26 * MS
-            rank.events.append((begin, "enter", (f"step {step}",)))
-            rank.region(begin + 1000, begin + 6 * MS, "forward")
-            rank.region(begin + 6 * MS, computed, "backward")
+            rank.events.append((begin_ns, "enter", (f"step {step}",)))
+            rank.region(begin_ns + 1000, begin_ns + 6 * MS, "forward")
+            rank.region(begin_ns + 6 * MS, computed, "backward")
             rank.allreduce(computed, reduced, 4096)
             rank.region(reduced, reduced + MS, "optimizer")
             rank.events.append((reduced + MS + 10, "leave", (f"step {step}",)))
-        found.append(rank)
-    return found
+        written_ranks.append(rank)
+    return written_ranks

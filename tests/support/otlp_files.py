@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["BEGIN_NS", "as_json", "as_lines", "framed", "megatron", "named"]
+__all__ = ["BEGIN_NS", "as_json", "as_lines", "framed", "megatron", "training_with_named_calls"]
 
 BEGIN_NS: Final = 1_795_000_000_000_000_000
 STEP_MS: Final = 40
@@ -55,49 +55,51 @@ def megatron(ranks: int = 2, steps: int = 6, **resource: Any) -> TracesData:
     """Return what Megatron-LM exports with all groups of spans: names, attributes and nesting."""
     data = TracesData()
     for rank in range(ranks):
-        known = {
+        attributes = {
             "service.name": "megatron-lm",
             "service.instance.id": f"run7-rank{rank}",
             "nv.dl.world_size": ranks,
             "host.name": f"node{rank // 2}",
             "process.pid": 1000 + rank,
         }
-        process = _Resource(data, rank, known | resource)
+        process = _Resource(data, rank, attributes | resource)
         train = process.span("megatron.train", 0, steps * STEP_MS + 9)
         for number in range(steps):
-            at = number * STEP_MS
+            ms = number * STEP_MS
             step = process.span(
-                "megatron.train.iteration", at, at + 39, train, megatron__iteration=number + 1
+                "megatron.train.iteration", ms, ms + 39, train, megatron__iteration=number + 1
             )
-            both = process.span("megatron.train.iteration.forward_backward", at, at + 30, step)
-            process.span("megatron.p2p.recv_forward", at + 0.1, at + 1, both)
+            passes = process.span("megatron.train.iteration.forward_backward", ms, ms + 30, step)
+            process.span("megatron.p2p.recv_forward", ms + 0.1, ms + 1, passes)
             micro = process.span(
-                "megatron.microbatch.forward", at + 1, at + 10, both, megatron__microbatch_id=0
+                "megatron.microbatch.forward", ms + 1, ms + 10, passes, megatron__microbatch_id=0
             )
-            process.span("megatron.layer.forward", at + 2, at + 9, micro, megatron__layer_number=1)
-            process.span("megatron.microbatch.backward", at + 10, at + 25, both)
-            process.span("megatron.p2p.send_backward", at + 25, at + 26, both)
-            process.span("megatron.grad_sync.finish", at + 26, at + 30, both)
-            process.span("megatron.train.iteration.optimizer", at + 30, at + 38, step)
+            process.span("megatron.layer.forward", ms + 2, ms + 9, micro, megatron__layer_number=1)
+            process.span("megatron.microbatch.backward", ms + 10, ms + 25, passes)
+            process.span("megatron.p2p.send_backward", ms + 25, ms + 26, passes)
+            process.span("megatron.grad_sync.finish", ms + 26, ms + 30, passes)
+            process.span("megatron.train.iteration.optimizer", ms + 30, ms + 38, step)
         process.span("megatron.checkpoint.save", steps * STEP_MS, steps * STEP_MS + 8, train)
     return data
 
 
-def named(ranks: int = 4, steps: int = 60, *, late: int | None = None) -> TracesData:
+def training_with_named_calls(
+    ranks: int = 4, steps: int = 60, *, late: int | None = None
+) -> TracesData:
     """Return a training whose spans say by attributes which call of a collective they are."""
     data = TracesData()
     for rank in range(ranks):
         process = _Resource(data, rank, {"nv.dl.rank": rank, "host.name": "node0"})
         slow = 9 * (rank == late)
         for number in range(steps):
-            at = number * STEP_MS
-            step = process.span(f"step {number}", at, at + 39)
-            process.span("forward", at, at + 8, step)
-            process.span("model.backward", at + 8, at + 18 + slow, step)
+            ms = number * STEP_MS
+            step = process.span(f"step {number}", ms, ms + 39)
+            process.span("forward", ms, ms + 8, step)
+            process.span("model.backward", ms + 8, ms + 18 + slow, step)
             call: dict[str, Any] = {"tracelens__kind": "reduction", "tracelens__op": "allreduce"}
             call |= {"tracelens__communicator": "dp", "tracelens__seq": number}
-            process.span("grads", at + 18.1 + slow, at + 34, step, **call)
-            process.span("optimizer", at + 34, at + 38, step)
+            process.span("grads", ms + 18.1 + slow, ms + 34, step, **call)
+            process.span("optimizer", ms + 34, ms + 38, step)
     return data
 
 
@@ -139,8 +141,8 @@ def framed(
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*encoded, number])

@@ -69,12 +69,12 @@ def training(
         track = file.process(100 + rank, name.format(rank))
         slow = 9 * _MS * (rank == late)
         for step in range(steps):
-            begin = BOOT_NS + step * STEP_MS * _MS
-            file.event(track, BEGIN, begin, f"step {step}")
-            file.slice(track, begin + 10, begin + 8 * _MS, "forward")
-            file.slice(track, begin + 8 * _MS, begin + 18 * _MS + slow, "backward")
-            at = begin + 18 * _MS + slow + 10
-            file.slice(track, at, begin + 34 * _MS, "ncclAllReduce", "nccl")
-            file.slice(track, begin + 34 * _MS + 10, begin + 38 * _MS, "optimizer")
-            file.event(track, END, begin + 39 * _MS)
+            begin_ns = BOOT_NS + step * STEP_MS * _MS
+            file.event(track, BEGIN, begin_ns, f"step {step}")
+            file.slice(track, begin_ns + 10, begin_ns + 8 * _MS, "forward")
+            file.slice(track, begin_ns + 8 * _MS, begin_ns + 18 * _MS + slow, "backward")
+            at = begin_ns + 18 * _MS + slow + 10
+            file.slice(track, at, begin_ns + 34 * _MS, "ncclAllReduce", "nccl")
+            file.slice(track, begin_ns + 34 * _MS + 10, begin_ns + 38 * _MS, "optimizer")
+            file.event(track, END, begin_ns + 39 * _MS)
     return file

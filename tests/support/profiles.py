@@ -84,12 +84,12 @@ def _gpu_step(
     call |= {"Seq": step} if numbered else {}
     begin_us = at_us + 100
     names = ("sgemm_forward", "sgemm_backward", "ncclDevKernel_AllReduce_Sum_f32", "adam")
-    for place, (name, kernel_us) in enumerate(zip(names, KERNELS_US, strict=True)):
-        about = {"correlation": 10 * step + place + 1}
-        launched_us = at_us + (20, 330, 340, 640)[place]
+    for kernel_index, (name, kernel_us) in enumerate(zip(names, KERNELS_US, strict=True)):
+        about = {"correlation": 10 * step + kernel_index + 1}
+        launched_us = at_us + (20, 330, 340, 640)[kernel_index]
         yield event("cuda_runtime", "cudaLaunchKernel", launched_us, 5, host, **about)
-        of_call = call if place == 2 else {}
-        stream = 20 if place == 2 else 7
+        of_call = call if kernel_index == 2 else {}
+        stream = 20 if kernel_index == 2 else 7
         yield event(
             "kernel", name, begin_us, kernel_us, stream, device=0, stream=stream, **about, **of_call
         )
@@ -107,21 +107,21 @@ def gloo_profile(rank: int, steps: int = 40, *, swapped: tuple[int, ...] = ()) -
             event("user_annotation", "backward", at_us + 3010, 4000, 100),
             event("user_annotation", "Optimizer.step#SGD.step", at_us + 8500, 500, 100),
         ]
-        for place, size in enumerate(SIZES):
-            issued_us = at_us + 6000 + 2 * place
-            late_us = 4 * (1 - place if step in swapped else place)
+        for bucket_index, size in enumerate(SIZES):
+            issued_us = at_us + 6000 + 2 * bucket_index
+            late_us = 4 * (1 - bucket_index if step in swapped else bucket_index)
             shapes = {"Input Dims": [[[size]], [], []], "Input type": ["TensorList", "", "Scalar"]}
             events.append(event("cpu_op", "c10d::allreduce_", issued_us, 1, 100, **shapes))
             work = {"Input Dims": [[size]], "Input type": ["float"]}
             begun_us = at_us + 6010 + late_us
-            ends_us = at_us + 8000 + 100 * place
+            ends_us = at_us + 8000 + 100 * bucket_index
             events.append(
                 event(
                     "user_annotation",
                     "gloo:all_reduce",
                     begun_us,
                     ends_us - begun_us,
-                    201 + place,
+                    201 + bucket_index,
                     **work,
                 )
             )

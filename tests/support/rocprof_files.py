@@ -69,14 +69,14 @@ class RocprofFile:
             "kernel_id": 1 + _KERNELS.index(name),
             "dispatch_id": number,
         }
-        place = {"dispatch_info": info, "number": number, "stream_id": {"handle": 0}}
+        dispatch = {"dispatch_info": info, "number": number, "stream_id": {"handle": 0}}
         self.record(
             "kernel_dispatch",
             "KERNEL_DISPATCH",
             "KERNEL_DISPATCH_COMPLETE",
             begin_ms,
             end_ms,
-            **place,
+            **dispatch,
         )
 
     def copy(self, begin_ms: float, end_ms: float, nbytes: int) -> None:
@@ -135,16 +135,16 @@ def training(
     """Return a rank's training; `slow_ms` is added to its backward pass."""
     file = RocprofFile(pid, host)
     for step in range(steps):
-        at = step * STEP_MS
+        at_ms = step * STEP_MS
         if ranges:
-            file.range(f"step {step}", at, at + 39)
-            file.range("forward", at + 0.5, at + 3)
-            file.range("backward", at + 3.1, at + 6)
-            file.range("optimizer", at + 6.1, at + 8)
-        file.copy(at + 0.1, at + 0.4, 1 << 20)
-        file.kernel(_KERNELS[0], at + 1, at + 1.5, at + 8)
-        file.kernel(_KERNELS[0], at + 4, at + 8, at + 18 + slow_ms)
-        file.kernel(_KERNELS[1], at + 5, at + 18.1 + slow_ms, at + 34)
-        file.kernel(_KERNELS[2], at + 7, at + 34.1, at + 38)
-        file.record("hip_api", "HIP_RUNTIME_API", "hipDeviceSynchronize", at + 8, at + 38.5)
+            file.range(f"step {step}", at_ms, at_ms + 39)
+            file.range("forward", at_ms + 0.5, at_ms + 3)
+            file.range("backward", at_ms + 3.1, at_ms + 6)
+            file.range("optimizer", at_ms + 6.1, at_ms + 8)
+        file.copy(at_ms + 0.1, at_ms + 0.4, 1 << 20)
+        file.kernel(_KERNELS[0], at_ms + 1, at_ms + 1.5, at_ms + 8)
+        file.kernel(_KERNELS[0], at_ms + 4, at_ms + 8, at_ms + 18 + slow_ms)
+        file.kernel(_KERNELS[1], at_ms + 5, at_ms + 18.1 + slow_ms, at_ms + 34)
+        file.kernel(_KERNELS[2], at_ms + 7, at_ms + 34.1, at_ms + 38)
+        file.record("hip_api", "HIP_RUNTIME_API", "hipDeviceSynchronize", at_ms + 8, at_ms + 38.5)
     return file

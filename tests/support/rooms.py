@@ -72,10 +72,10 @@ def without_implied(edges: frozenset[Edge]) -> list[Edge]:
     for a, b in edges:
         out[a].add(b)
 
-    def below(node: str) -> set[str]:
-        return {node}.union(*(below(other) for other in out[node]))
+    def nodes_below(node: str) -> set[str]:
+        return {node}.union(*(nodes_below(other) for other in out[node]))
 
-    return sorted((a, b) for a, b in edges if all(b not in below(c) for c in out[a] - {b}))
+    return sorted((a, b) for a, b in edges if all(b not in nodes_below(c) for c in out[a] - {b}))
 
 
 @dataclass
@@ -118,75 +118,75 @@ def panel_of(package: str, edges: frozenset[Edge]) -> Panel:
             panel.rows[i].append(name)
         panel.ways.append([a, *passed, b])
     _order(panel)
-    _place(panel)
+    _place_boxes(panel)
     return panel
 
 
 def _neighbours(panel: Panel) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    above: defaultdict[str, list[str]] = defaultdict(list)
-    below: defaultdict[str, list[str]] = defaultdict(list)
+    upper: defaultdict[str, list[str]] = defaultdict(list)
+    lower: defaultdict[str, list[str]] = defaultdict(list)
     for way in panel.ways:
         for a, b in pairwise(way):
-            below[a].append(b)
-            above[b].append(a)
-    return above, below
+            lower[a].append(b)
+            upper[b].append(a)
+    return upper, lower
 
 
 def _crossings(panel: Panel) -> int:
     """Count the pairs of arrows that cross between two layers."""
-    place = {name: i for row in panel.rows for i, name in enumerate(row)}
-    found = 0
+    index = {name: i for row in panel.rows for i, name in enumerate(row)}
+    count = 0
     for upper in panel.rows:
-        steps = [(place[a], place[b]) for way in panel.ways for a, b in pairwise(way) if a in upper]
-        found += sum((a - c) * (b - d) < 0 for i, (a, b) in enumerate(steps) for c, d in steps[:i])
-    return found
+        steps = [(index[a], index[b]) for way in panel.ways for a, b in pairwise(way) if a in upper]
+        count += sum((a - c) * (b - d) < 0 for i, (a, b) in enumerate(steps) for c, d in steps[:i])
+    return count
 
 
 def _order(panel: Panel) -> None:
     """Sort each row by the middle of its neighbours, downwards and upwards; keep the best found."""
-    above, below = _neighbours(panel)
-    best, fewest = [list(row) for row in panel.rows], _crossings(panel)
+    upper, lower = _neighbours(panel)
+    order, fewest = [list(row) for row in panel.rows], _crossings(panel)
     for turn in range(ROUNDS):
-        known, rows = (above, panel.rows) if turn % 2 == 0 else (below, panel.rows[::-1])
-        place = {n: i / max(1, len(row) - 1) for row in panel.rows for i, n in enumerate(row)}
+        linked, rows = (upper, panel.rows) if turn % 2 == 0 else (lower, panel.rows[::-1])
+        spot = {n: i / max(1, len(row) - 1) for row in panel.rows for i, n in enumerate(row)}
         for row in rows:
-            middle = {n: _mean([place[o] for o in known[n]], place[n]) for n in row}
+            middle = {n: _mean([spot[o] for o in linked[n]], spot[n]) for n in row}
             row.sort(key=middle.__getitem__)
-            place.update({n: i / max(1, len(row) - 1) for i, n in enumerate(row)})
+            spot.update({n: i / max(1, len(row) - 1) for i, n in enumerate(row)})
         if (now := _crossings(panel)) < fewest:
-            best, fewest = [list(row) for row in panel.rows], now
-    panel.rows = best
+            order, fewest = [list(row) for row in panel.rows], now
+    panel.rows = order
 
 
 def _mean(values: list[float], otherwise: float) -> float:
     return sum(values) / len(values) if values else otherwise
 
 
-def _place(panel: Panel) -> None:
+def _place_boxes(panel: Panel) -> None:
     """Give every box a place near its neighbours, without touching the next one."""
-    above, below = _neighbours(panel)
+    upper, lower = _neighbours(panel)
     for row in panel.rows:
-        _spread(panel, row, [float(i * BOX[0]) for i in range(len(row))])
+        _spread_row(panel, row, [float(i * BOX[0]) for i in range(len(row))])
     for turn in range(ROUNDS):
         for row in panel.rows if turn % 2 else panel.rows[::-1]:
             middle = _mean([panel.at[n] for n in row], 0)
-            wanted = [_mean([panel.at[o] for o in above[n] + below[n]], middle) for n in row]
-            _spread(panel, row, wanted)
+            centres = [_mean([panel.at[o] for o in upper[n] + lower[n]], middle) for n in row]
+            _spread_row(panel, row, centres)
     left = min(panel.at[n] - _width(n) / 2 for row in panel.rows for n in row)
     for name in panel.at:
         panel.at[name] += MARGIN - left
 
 
-def _spread(panel: Panel, row: list[str], wanted: list[float]) -> None:
+def _spread_row(panel: Panel, row: list[str], centres: list[float]) -> None:
     """Place a row from left to right and from right to left, and take the middle of both."""
     gaps = [(_width(a) + _width(b)) / 2 + APART for a, b in pairwise(row)]
-    right = list(wanted)
+    high = list(centres)
     for i, gap in enumerate(gaps, 1):
-        right[i] = max(right[i], right[i - 1] + gap)
-    left = list(wanted)
+        high[i] = max(high[i], high[i - 1] + gap)
+    low = list(centres)
     for i in reversed(range(len(gaps))):
-        left[i] = min(left[i], left[i + 1] - gaps[i])
-    for name, a, b in zip(row, left, right, strict=True):
+        low[i] = min(low[i], low[i + 1] - gaps[i])
+    for name, a, b in zip(row, low, high, strict=True):
         panel.at[name] = (a + b) / 2
 
 
@@ -221,24 +221,24 @@ orient="auto">
 """
 
 
-def _panel(panel: Panel, left: float) -> str:
+def _panel(panel: Panel, x_left: float) -> str:
     fill, ink = COLOURS[panel.package]
     title, folder = TITLES[panel.package]
-    x, width = f"{left:.0f}", f"{panel.width:.0f}"
-    parts = [
+    x, width = f"{x_left:.0f}", f"{panel.width:.0f}"
+    shapes = [
         f'<rect x="{x}" y="10" width="{width}" height="{panel.height:.0f}" rx="10" fill="{fill}"/>',
-        f'<g transform="translate({left + 16:.0f},34)">',
+        f'<g transform="translate({x_left + 16:.0f},34)">',
         f'<text font-size="16" font-weight="bold" fill="{ink}">{title}</text>',
         f'<text y="18" font-size="11" fill="#44505f">{folder}</text></g>',
     ]
-    parts += [_arrow(panel, way, left) for way in panel.ways]
-    parts += [
-        _box(panel, name, left, ink)
+    shapes += [_arrow(panel, way, x_left) for way in panel.ways]
+    shapes += [
+        _box(panel, name, x_left, ink)
         for row in panel.rows
         for name in row
         if not name.startswith("via ")
     ]
-    return "\n".join(parts)
+    return "\n".join(shapes)
 
 
 def _box(panel: Panel, name: str, left: float, ink: str) -> str:
@@ -266,7 +266,7 @@ def _arrow(panel: Panel, way: list[str], left: float) -> str:
 
 def _wings(panels: dict[str, Panel], lefts: dict[str, float], edges: frozenset[Edge]) -> list[str]:
     """Draw what leads from the recorder and the dashboard into the core, and what the core starts."""
-    parts: list[str] = []
+    shapes: list[str] = []
     core = panels["tracelens"]
     core_left, core_right = lefts["tracelens"], lefts["tracelens"] + core.width
     for wing, side in (("tracelens_instrument", core_left), ("tracelens_dashboard", core_right)):
@@ -277,24 +277,24 @@ def _wings(panels: dict[str, Panel], lefts: dict[str, float], edges: frozenset[E
         )
         bottom = 10 + panel.height
         y = min(core.height - 30, bottom + 40 + 17 * len(_wrapped(used)) + 24)
-        parts.append(
+        shapes.append(
             f'<path d="M{middle:.0f},{bottom:.0f} L{middle:.0f},{y:.0f} L{side:.0f},{y:.0f}" '
             'class="arrow" stroke-width="2.4"/>'
         )
-        parts += [
+        shapes += [
             f'<text x="{middle + 12:.0f}" y="{bottom + 26 + 17 * i:.0f}" fill="#1b2430">{line}</text>'
             for i, line in enumerate(["imports", *_wrapped(used)])
         ]
         y = 10 + core.y("tracelens.cli")
-        begin = lefts[wing] if wing == "tracelens_dashboard" else lefts[wing] + panel.width
+        x_begin = lefts[wing] if wing == "tracelens_dashboard" else lefts[wing] + panel.width
         verbs = "record" if wing == "tracelens_instrument" else "serve"
-        parts.append(
-            f'<path d="M{side:.0f},{y:.0f} L{begin:.0f},{y:.0f}" class="arrow" '
+        shapes.append(
+            f'<path d="M{side:.0f},{y:.0f} L{x_begin:.0f},{y:.0f}" class="arrow" '
             'stroke-width="1.6" stroke-dasharray="5 4"/>'
-            f'<text x="{(side + begin) / 2:.0f}" y="{y - 8:.0f}" text-anchor="middle" font-size="11" '
+            f'<text x="{(side + x_begin) / 2:.0f}" y="{y - 8:.0f}" text-anchor="middle" font-size="11" '
             f'fill="#44505f">{verbs}</text>'
         )
-    return parts
+    return shapes
 
 
 def _of_core(name: str) -> bool:

@@ -50,9 +50,9 @@ INPUTS: Final = "inputs.json"
 EQUAL, WORDS, DIFFERENT = VERDICTS = ("equal", "words only", "different")
 
 
-def generate(place: Path) -> None:
+def generate(target_folder: Path) -> None:
     """Make runs of 8 ranks, of each kind with each noise, and of 64 ranks, of some kinds."""
-    place.mkdir(parents=True)
+    target_folder.mkdir(parents=True)
     path, kinds_at, setting_at = GENERATOR
     sys.path.insert(0, str(path))
     kinds, setting = import_module(kinds_at).KINDS, import_module(setting_at).setting
@@ -62,25 +62,27 @@ def generate(place: Path) -> None:
     for seed, (kind, ranks, level, family) in enumerate(small + large, FIRST_SEED):
         case = kind.make(setting(ranks, level, family, seed))
         name = re.sub(r"\W+", "-", kind.name.lower()).strip("-")
-        folder = place / f"{name}-{ranks}-{level}-{family}"
+        folder = target_folder / f"{name}-{ranks}-{level}-{family}"
         case.recording.write(folder)
         if case.damaged is not None:
             file = sorted(folder.iterdir())[case.damaged]
             file.write_bytes(file.read_bytes()[: int(file.stat().st_size * CUT_TO)])
 
 
-def write(place: Path, generated: Path) -> None:
+def write(target_folder: Path, generated: Path) -> None:
     """Explain all sample traces and generated runs with the checkout that is installed."""
     sources = {"samples": SAMPLES, "generated": generated.resolve(strict=True)}
     inputs = {}
     for source, runs in sources.items():
-        (place / source).mkdir(parents=True)
+        (target_folder / source).mkdir(parents=True)
         for run in sorted(entry for entry in runs.iterdir() if entry.is_dir()):
             name = f"{source}/{run.name}"
             inputs[name] = _digest(run)
             for form, suffix in FORMATS.items():
-                (place / f"{name}{suffix}").write_text(_said(run, form), encoding="utf-8")
-    (place / INPUTS).write_text(json.dumps(inputs, indent=1))
+                (target_folder / f"{name}{suffix}").write_text(
+                    _print_report(run, form), encoding="utf-8"
+                )
+    (target_folder / INPUTS).write_text(json.dumps(inputs, indent=1))
     seconds = time.process_time()
     sys.stdout.write(f"{len(inputs)} runs explained by {CHECKOUT} in {seconds:.0f} s of CPU\n")
 
@@ -92,7 +94,7 @@ def _digest(run: Path) -> str:
     return digest.hexdigest()
 
 
-def _said(run: Path, form: str) -> str:
+def _print_report(run: Path, form: str) -> str:
     """Return what `tracelens analyze` prints; it is called beside the run, so that no path differs."""
     sys.argv = ["tracelens", "analyze", run.name, "--again", "--no-keep", "--format", form]
     with chdir(run.parent), redirect_stdout(io.StringIO()) as out:
@@ -109,24 +111,24 @@ def compare(old: Path, new: Path) -> int:
     names = {file.relative_to(at) for at in (old, new) for file in at.rglob("*.*")}
     inputs = [json.loads((at / INPUTS).read_text()) for at in (old, new)]
     counts: dict[str, Counter[str]] = {suffix: Counter() for suffix in FORMATS.values()}
-    told = []
+    differences = []
     for name in sorted(names - {Path(INPUTS)}):
-        verdict, difference = _held(old / name, new / name)
-        before, after = (of.get(str(name.with_suffix(""))) for of in inputs)
+        verdict, difference = _compare_reports(old / name, new / name)
+        old_input, new_input = (of.get(str(name.with_suffix(""))) for of in inputs)
         counts[name.suffix][verdict] += 1
         if verdict == DIFFERENT:
-            other = "" if before == after else " (other trace files)"
-            told.append(f"{name}{other}: {difference}\n")
+            other = "" if old_input == new_input else " (other trace files)"
+            differences.append(f"{name}{other}: {difference}\n")
     heads = "".join(f"{verdict:>12}" for verdict in VERDICTS)
     sys.stdout.write(f"{'reports':8}{heads}\n")
     for suffix, count in counts.items():
         cells = "".join(f"{count[verdict]:>12}" for verdict in VERDICTS)
         sys.stdout.write(f"{suffix[1:]:8}{cells}\n")
-    sys.stdout.writelines(["\n", *told] if told else [])
-    return int(bool(told) or not names)
+    sys.stdout.writelines(["\n", *differences] if differences else [])
+    return int(bool(differences) or not names)
 
 
-def _held(old: Path, new: Path) -> tuple[str, str]:
+def _compare_reports(old: Path, new: Path) -> tuple[str, str]:
     """Return a verdict on two reports, and where they differ first in more than words."""
     if not (old.exists() and new.exists()):
         return DIFFERENT, f"only in {old.parents[1] if old.exists() else new.parents[1]}"
@@ -134,13 +136,17 @@ def _held(old: Path, new: Path) -> tuple[str, str]:
         return EQUAL, ""
     spoken = False
     end = ("the end", "")
-    for (path, before), (there, after) in zip_longest(_leaves(old), _leaves(new), fillvalue=end):
+    for (path, old_value), (there, new_value) in zip_longest(
+        _leaves(old), _leaves(new), fillvalue=end
+    ):
         if path != there:
             return DIFFERENT, f"{path} -> {there}"
-        spoken |= before != after
-        if before != after and not PROSE.fullmatch(path):
-            return DIFFERENT, f"{path}: {before} -> {after}"
-        numbers = zip_longest(NUMBER.findall(before), NUMBER.findall(after), fillvalue="nothing")
+        spoken |= old_value != new_value
+        if old_value != new_value and not PROSE.fullmatch(path):
+            return DIFFERENT, f"{path}: {old_value} -> {new_value}"
+        numbers = zip_longest(
+            NUMBER.findall(old_value), NUMBER.findall(new_value), fillvalue="nothing"
+        )
         for number, (one, other) in enumerate(numbers, 1):
             if one.split() != other.split():
                 return DIFFERENT, f"{path}, its number {number}: {one} -> {other}"
@@ -150,16 +156,16 @@ def _held(old: Path, new: Path) -> tuple[str, str]:
 def _leaves(file: Path) -> Iterator[tuple[str, str]]:
     """Give all values of a report in order, each with its path."""
     text = file.read_text(encoding="utf-8")
-    return _below(json.loads(text), "") if file.suffix == ".json" else iter([("text", text)])
+    return _child_leaves(json.loads(text), "") if file.suffix == ".json" else iter([("text", text)])
 
 
-def _below(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _child_leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict) and value:
         for name, entry in value.items():
-            yield from _below(entry, f"{path}.{name}" if path else name)
+            yield from _child_leaves(entry, f"{path}.{name}" if path else name)
     elif isinstance(value, list) and value:
         for number, entry in enumerate(value):
-            yield from _below(entry, f"{path}[{number}]")
+            yield from _child_leaves(entry, f"{path}[{number}]")
     else:
         yield path, json.dumps(value, ensure_ascii=False)
 
@@ -179,14 +185,14 @@ def main() -> int:
     comparing = verbs.add_parser("compare", help="exit code 1 if more than words differs")
     comparing.add_argument("old", type=Path)
     comparing.add_argument("new", type=Path)
-    given = parser.parse_args()
-    match given.verb:
+    options = parser.parse_args()
+    match options.verb:
         case "generate":
-            generate(given.place)
+            generate(options.place)
         case "write":
-            write(given.place, given.generated)
+            write(options.place, options.generated)
         case _:
-            return compare(given.old, given.new)
+            return compare(options.old, options.new)
     return 0
 
 

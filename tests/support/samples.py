@@ -141,23 +141,23 @@ def differences(report: Report, expect: dict[str, Any], edge: int = EDGE) -> lis
     return departures(report.findings[0], expect, edge)
 
 
-def departures(first: Finding, expect: dict[str, Any], edge: int = EDGE) -> list[str]:
+def departures(finding: Finding, expect: dict[str, Any], edge: int = EDGE) -> list[str]:
     """Say in what a finding differs from what was planted."""
-    found = {
-        "kind": first.kind,
-        "ranks": list(first.ranks),
-        "shards": list(first.shards),
-        "phase": first.phase,
-        "function": first.function.partition(" ")[0] if first.function else None,
+    actual = {
+        "kind": finding.kind,
+        "ranks": list(finding.ranks),
+        "shards": list(finding.shards),
+        "phase": finding.phase,
+        "function": finding.function.partition(" ")[0] if finding.function else None,
     }
     wrong = [
-        f"{key}: planted {expect[key]!r}, found {found[key]!r}"
-        for key in found
-        if key in expect and expect[key] != found[key]
+        f"{key}: planted {expect[key]!r}, found {actual[key]!r}"
+        for key in actual
+        if key in expect and expect[key] != actual[key]
     ]
-    if "steps" in expect and not _near(first.steps, expect["steps"], edge):
-        wrong.append(f"steps: planted {expect['steps']}, found {first.steps}")
-    return [f"{difference} ({first.sentence})" for difference in wrong]
+    if "steps" in expect and not _near(finding.steps, expect["steps"], edge):
+        wrong.append(f"steps: planted {expect['steps']}, found {finding.steps}")
+    return [f"{difference} ({finding.sentence})" for difference in wrong]
 
 
 def _near(found: tuple[int, int] | None, planted: list[int], edge: int) -> bool:
@@ -184,20 +184,20 @@ def explain(sample: Sample, folder: Path) -> None:
 
 def main() -> None:
     """Record every sample anew, or explain those that are named."""
-    named = sys.argv[1:]
-    known = {sample.name: sample for sample in manifest()}
-    if unknown := set(named) - set(known):
-        raise SystemExit(f"no such example: {', '.join(unknown)}; there are {', '.join(known)}")
-    for sample in [known[name] for name in named] or known.values():
+    sample_names = sys.argv[1:]
+    samples = {sample.name: sample for sample in manifest()}
+    if unknown := set(sample_names) - set(samples):
+        raise SystemExit(f"no such example: {', '.join(unknown)}; there are {', '.join(samples)}")
+    for sample in [samples[name] for name in sample_names] or samples.values():
         sys.stdout.write(f"{sample.name}: {sample.about}\n")
         sys.stdout.flush()
-        folder = ROOT / "traces" / sample.name if named else sample.folder
+        folder = ROOT / "traces" / sample.name if sample_names else sample.folder
         shutil.rmtree(folder, ignore_errors=True)
         try:
             record(sample, folder)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             raise SystemExit(f"{sample.name} could not be recorded: {error}") from error
-        if named:
+        if sample_names:
             explain(sample, folder)
 
 

@@ -62,26 +62,28 @@ def main(arguments: list[str]) -> int:
         ran = subprocess.run(
             [*tests, *LEFT_OUT, *arguments], cwd=tree, env=environment, check=False
         )
-        found = sorted(reports.glob(f"{REPORT}.*"))
-        texts = [f"{test_of(report)}\n{report.read_text(errors='replace')}" for report in found]
-        sys.stdout.write("\n".join([*texts, f"{len(found)} reports of sanitizers\n"]))
-        return ran.returncode or bool(found)
+        reports_found = sorted(reports.glob(f"{REPORT}.*"))
+        texts = [
+            f"{test_of(report)}\n{report.read_text(errors='replace')}" for report in reports_found
+        ]
+        sys.stdout.write("\n".join([*texts, f"{len(reports_found)} reports of sanitizers\n"]))
+        return ran.returncode or bool(reports_found)
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
     """Note beside each new report after which test it was there."""
     for report in Path(os.environ[REPORTS]).glob(f"{REPORT}.*"):
-        note = noted(report)
+        note = note_path(report)
         if not note.exists():
             note.write_text(nodeid)
 
 
 def test_of(report: Path) -> str:
-    note = noted(report)
+    note = note_path(report)
     return f"In {note.read_text()}:" if note.exists() else "After all tests:"
 
 
-def noted(report: Path) -> Path:
+def note_path(report: Path) -> Path:
     return report.with_name(f"test-{report.name}")
 
 

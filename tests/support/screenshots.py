@@ -19,7 +19,7 @@ from support.launch.recording import run_command
 from support.launch.torchrun import torchrun_command
 from support.runs.indexes import explained
 from support.samples import EXAMPLES, SAMPLES, manifest, record
-from support.web.browser import chromium, opened, served, settled
+from support.web.browser import chromium, open_page, served, wait_until_settled
 
 from tracelens.lod import raster
 from tracelens.simulator.synthetic import Scenario, write
@@ -90,7 +90,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         samples, sizes = Path(folder, "samples"), Path(folder, "sizes")
         _take(
-            browser, samples, _copied(samples), [one for one in _wanted() if one[0] != scaling.PATH]
+            browser,
+            samples,
+            _copied(samples),
+            [one for one in _list_pages() if one[0] != scaling.PATH],
         )
         _take(browser, sizes, _of_sizes(sizes), [(scaling.PATH, scaling.TITLE, "light")])
 
@@ -101,7 +104,7 @@ def _take(
     """Serve runs, and take the pictures of some pages of theirs."""
     with served(folder) as url:
         for path, title, scheme in wanted:
-            picture = _taken(browser, url + _address(path, runs), scheme)
+            picture = _take_picture(browser, url + _address(path, runs), scheme)
             (PICTURES / name_of(title, scheme)).write_bytes(picture)
             sys.stdout.write(f"{name_of(title, scheme)}: {len(picture) // 1000} kB\n")
 
@@ -138,7 +141,7 @@ def _record_restarts(folder: Path) -> None:
         )
 
 
-def _wanted() -> Iterator[tuple[str, str, Scheme]]:
+def _list_pages() -> Iterator[tuple[str, str, Scheme]]:
     """List paths, titles and schemes; the list of runs comes last, when all have been opened."""
     for page in PAGES:
         yield page.PATH, page.TITLE, "light"
@@ -153,19 +156,19 @@ def _address(path: str, runs: dict[str, str]) -> str:
     return path.lstrip("/") + run
 
 
-def _taken(browser: Browser, address: str, scheme: Scheme) -> bytes:
+def _take_picture(browser: Browser, address: str, scheme: Scheme) -> bytes:
     """Return the picture of a page, once it has drawn all that it will."""
-    with opened(browser, address, scheme) as tab:
+    with open_page(browser, address, scheme) as tab:
         tab.wait_for_selector(".page-title, #verdict, #timeline, #runs")
-        _settled(tab)
+        _wait_until_settled(tab)
         height = min(int(tab.evaluate("document.documentElement.scrollHeight")), TALLEST)
         tab.set_viewport_size({"width": WIDTH, "height": height})
-        _settled(tab)
+        _wait_until_settled(tab)
         return _reduced(tab, tab.screenshot())
 
 
-def _settled(tab: Tab) -> None:
-    settled(tab)
+def _wait_until_settled(tab: Tab) -> None:
+    wait_until_settled(tab)
     tab.wait_for_timeout(SETTLED_MS)
 
 
@@ -174,10 +177,10 @@ def _reduced(tab: Tab, picture: bytes) -> bytes:
     width, height, text = tab.evaluate(PIXELS, base64.b64encode(picture).decode())
     pixels = np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, 4)[:, :3].astype(np.int64)
     mixed = pixels[:, 0] << 16 | pixels[:, 1] << 8 | pixels[:, 2]
-    found, place, count = np.unique(mixed, return_inverse=True, return_counts=True)
+    found, colour_index, count = np.unique(mixed, return_inverse=True, return_counts=True)
     colours = np.stack([found >> 16, found >> 8 & 255, found & 255], axis=1)
     kept, nearest = _palette(colours, count)
-    indexes = nearest[place].reshape(height, width).astype(np.uint8) + np.uint8(1)
+    indexes = nearest[colour_index].reshape(height, width).astype(np.uint8) + np.uint8(1)
     palette = [(int(r), int(g), int(b)) for r, g, b in kept]
     return raster.encode_png(indexes, [(0, 0, 0), *palette], small=True)  # the first is transparent
 
@@ -185,15 +188,15 @@ def _reduced(tab: Tab, picture: bytes) -> bytes:
 def _palette(colours: Ints, count: Ints) -> tuple[Ints, Ints]:
     """Choose colours, and for each one its nearest: first what is frequent, then what is far from it."""
     order = np.argsort(-count, kind="stable")
-    kept = order[:FREQUENT].tolist()
-    distances = np.stack([_distance(colours, colours[one]) for one in kept])
-    nearest, least = distances.argmin(axis=0), distances.min(axis=0)
-    while len(kept) < COLOURS and least.max() > 0:
-        kept.append(int(least.argmax()))
-        mine = _distance(colours, colours[kept[-1]])
-        nearest[mine < least] = len(kept) - 1
-        least = np.minimum(least, mine)
-    return colours[kept], nearest
+    chosen_colours = order[:FREQUENT].tolist()
+    distances = np.stack([_distance(colours, colours[one]) for one in chosen_colours])
+    nearest, least_distance = distances.argmin(axis=0), distances.min(axis=0)
+    while len(chosen_colours) < COLOURS and least_distance.max() > 0:
+        chosen_colours.append(int(least_distance.argmax()))
+        mine = _distance(colours, colours[chosen_colours[-1]])
+        nearest[mine < least_distance] = len(chosen_colours) - 1
+        least_distance = np.minimum(least_distance, mine)
+    return colours[chosen_colours], nearest
 
 
 def _distance(colours: Ints, one: Ints) -> Ints:

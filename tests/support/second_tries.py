@@ -34,7 +34,7 @@ class SecondTries:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Add them up; too many fail a run in which everything else passed."""
-        self._all = [*self._earlier(), *self._first_errors]
+        self._all = [*self._read_earlier(), *self._first_errors]
         if self._file:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._file.write_text("".join(f"{test}\n" for test in self._all))
@@ -60,5 +60,5 @@ class SecondTries:
         )
         terminalreporter.line(f"{len(self._all)} of at most {MOST}; {verdict}")
 
-    def _earlier(self) -> list[str]:
+    def _read_earlier(self) -> list[str]:
         return self._file.read_text().splitlines() if self._file and self._file.exists() else []

@@ -24,15 +24,20 @@ STACKS: Final[tuple[tuple[Frame, ...], ...]] = (
 def py_spy(steps: int = 10, *, pid: int = 71, tid: int = 140) -> bytes:
     """Return events of one thread."""
     events: list[dict[str, Any]] = []
-    before: tuple[Frame, ...] = ()
-    now = 0
+    last_stack: tuple[Frame, ...] = ()
+    now_us = 0
     for stack in (*STACKS * steps, ()):
-        same = 0
-        while same < min(len(before), len(stack)) and before[same] == stack[same]:
-            same += 1
-        events += [_event("E", frame, now, pid, tid) for frame in reversed(before[same:])]
-        events += [_event("B", frame, now, pid, tid) for frame in stack[same:]]
-        before, now = stack, now + PERIOD_US
+        common_depth = 0
+        while (
+            common_depth < min(len(last_stack), len(stack))
+            and last_stack[common_depth] == stack[common_depth]
+        ):
+            common_depth += 1
+        events += [
+            _event("E", frame, now_us, pid, tid) for frame in reversed(last_stack[common_depth:])
+        ]
+        events += [_event("B", frame, now_us, pid, tid) for frame in stack[common_depth:]]
+        last_stack, now_us = stack, now_us + PERIOD_US
     return json.dumps(events).encode()
 
 

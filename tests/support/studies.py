@@ -26,13 +26,13 @@ def main() -> int:
     if study not in ASKED:
         raise SystemExit(f"no such study: {study}; there are {', '.join(ASKED)}")
     samples = {sample.name: sample for sample in manifest()}
-    words = [sys.executable, "-m", "tracelens", "study", study]
+    command = [sys.executable, "-m", "tracelens", "study", study]
     for name in ASKED[study]:
         folder = ROOT / "traces" / name
         shutil.rmtree(folder, ignore_errors=True)
         record(replace(samples[name], ranks=samples[ASKED[study][0]].ranks), folder)
-        words += ["--trace", str(folder.relative_to(ROOT))]
-    return subprocess.run(words, check=False, cwd=ROOT).returncode
+        command += ["--trace", str(folder.relative_to(ROOT))]
+    return subprocess.run(command, check=False, cwd=ROOT).returncode
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ TURNS: Final = 8
 TURN: Final = os.environ.get("TRACELENS_TURN", str(int(time.time()) // 86_400))
 
 
-def select_turn(things: Sequence[Thing], turn: str = TURN) -> Sequence[Thing]:
+def select_turn(items: Sequence[Thing], turn: str = TURN) -> Sequence[Thing]:
     """Return the things whose turn it is: an eighth of them, at least one; or all if `turn` is "all"."""
-    if turn == "all" or not things:
-        return things
-    turn_count = min(TURNS, len(things))
-    return things[int(turn) % turn_count :: turn_count]
+    if turn == "all" or not items:
+        return items
+    turn_count = min(TURNS, len(items))
+    return items[int(turn) % turn_count :: turn_count]

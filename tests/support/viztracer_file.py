@@ -31,15 +31,15 @@ def trace(steps: int = 10, *, pid: int = 71, slow_ms: float = 0.0, overflow: boo
         {"ph": "M", "pid": pid, "tid": pid, "name": "thread_name", "args": {"name": "MainThread"}},
     ]
     for step in range(steps):
-        begin = 40_906_778_000.0 + step * (STEP_MS + slow_ms) * 1_000
-        for name, at, length in CALLS:
-            later = slow_ms * (at > 3.0)
+        begin_us = 40_906_778_000.0 + step * (STEP_MS + slow_ms) * 1_000
+        for name, at_ms, length in CALLS:
+            delay_ms = slow_ms * (at_ms > 3.0)
             longer = slow_ms * name.startswith(("Model.forward", "train_step"))
             events.append(
                 {
                     "pid": pid,
                     "tid": pid,
-                    "ts": round(begin + (at + later) * 1_000, 3),
+                    "ts": round(begin_us + (at_ms + delay_ms) * 1_000, 3),
                     "ph": "X",
                     "cat": "fee",
                     "dur": round((length + longer) * 1_000, 3),

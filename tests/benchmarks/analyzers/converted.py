@@ -66,19 +66,19 @@ def _convert(trace: dict[str, Any], world: int, target: Path) -> int:
     threads = {tid: number for number, tid in enumerate([training, *others])}
     streams = sorted({kernel["args"]["stream"] for kernel in kernels.values()})
     rows = {stream: len(threads) + number for number, stream in enumerate(streams)}
-    spans = _placed(_spans(hosted, threads, kernels))
+    spans = _place_spans(_spans(hosted, threads, kernels))
     rank = int(trace["distributedInfo"]["rank"])
     process = Process(
         rank=rank, world=world, host="host", clock_domain="host", pid=_FIRST_PID + rank
     )
-    named = [Thread(number, f"thread {tid}") for tid, number in threads.items()]
-    named += [
+    threads_named = [Thread(number, f"thread {tid}") for tid, number in threads.items()]
+    threads_named += [
         Thread(number, f"cuda:0 stream {stream}", in_flight=True, device=0)
         for stream, number in rows.items()
     ]
     side = SideTables(
         process=process,
-        threads=tuple(named),
+        threads=tuple(threads_named),
         communicators=(Communicator(_WORLD, "world", "world", list(range(world))),),
         complete=True,
     )
@@ -91,7 +91,7 @@ def _spans(
     events: Iterable[Event], threads: dict[Any, int], kernels: dict[int, Event]
 ) -> list[_Span]:
     """Return the host's spans, each thread's outer ones before its inner ones."""
-    found = [
+    spans = [
         _Span(
             begin=round(event["ts"] * _NS),
             end=round(event["ts"] * _NS) + round(event["dur"] * _NS),
@@ -102,20 +102,20 @@ def _spans(
         )
         for event in events
     ]
-    return sorted(found, key=lambda span: (span.begin, -span.end))
+    return sorted(spans, key=lambda span: (span.begin, -span.end))
 
 
-def _placed(spans: list[_Span]) -> list[_Span]:
+def _place_spans(spans: list[_Span]) -> list[_Span]:
     """Give each span its kind, its depth among those of its thread, and its step."""
     opened: dict[int, list[_Span]] = {}
-    step, until, placed = -1, 0, []
+    step, step_end, placed = -1, 0, []
     for span in spans:
         around = opened.setdefault(span.thread, [])
         while around and around[-1].end <= span.begin:
             around.pop()
         if span.name.startswith(_STEP):
-            step, until = int(span.name.removeprefix(_STEP)), span.end
-        now = step if span.begin < until else -1
+            step, step_end = int(span.name.removeprefix(_STEP)), span.end
+        now = step if span.begin < step_end else -1
         placed.append(replace(span, kind=_kind(span, around), depth=len(around), step=now))
         around.append(span)
     return placed

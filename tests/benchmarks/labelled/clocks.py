@@ -26,10 +26,10 @@ class HostClock:
 
     def shows(self, true_ns: Times) -> Times:
         """Return what it shows at true times."""
-        since = (true_ns - ORIGIN_NS).astype(np.float64)
+        elapsed_ns = (true_ns - ORIGIN_NS).astype(np.float64)
         turn = 2 * np.pi / (self.period_s * 1e9)
-        swing = np.cos(self.phase) - np.cos(turn * since + self.phase)
-        wrong = since * self.drift_ppm * 1e-6 + self.wander_ppm * 1e-6 / turn * swing
+        swing = np.cos(self.phase) - np.cos(turn * elapsed_ns + self.phase)
+        wrong = elapsed_ns * self.drift_ppm * 1e-6 + self.wander_ppm * 1e-6 / turn * swing
         jumped = np.where(true_ns >= self.jump_at_ns, self.jump_ns, 0)
         return np.asarray(true_ns + self.offset_ns + np.rint(wrong).astype(np.int64) + jumped)
 

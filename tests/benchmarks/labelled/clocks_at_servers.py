@@ -34,27 +34,27 @@ def requests(setting: Setting, clocks: list[HostClock], step_ms: float) -> Recor
     server = (rank + step) % servers
     due = ORIGIN_NS + (step * step_ms * MS).astype(np.int64)
     sent = due + draw.exponential(0.1 * step_ms * MS, shape).astype(np.int64)
-    came = sent + way() + UPLOAD_NS
-    pushed = came + way()
-    asked = pushed + way()
-    replied = asked + draw.exponential(SERVE_NS, shape).astype(np.int64)
+    received = sent + way() + UPLOAD_NS
+    pushed = received + way()
+    requested = pushed + way()
+    replied = requested + draw.exponential(SERVE_NS, shape).astype(np.int64)
     pulled = replied + way()
 
     ledger = Ledger()
-    here = {"process": rank, "rank": rank, "step": step}
-    there = {"process": workers + server, "rank": server, "step": step}
+    worker_columns = {"process": rank, "rank": rank, "step": step}
+    server_columns = {"process": workers + server, "rank": server, "step": step}
     push = (rank << 40) + 2 * step
     pull = push + 1
     begin = np.concatenate([sent[:1] - MS, pulled[:-1]])
-    ledger.note(What("step", "step", depth=0), begin, pulled, here)
+    ledger.note(What("step", "step", depth=0), begin, pulled, worker_columns)
     for op, start, end, where, number in (
-        ("push", sent, pushed, here, push),
-        ("pull", pushed, pulled, here, pull),
-        ("receive", came - UPLOAD_NS, came, there, push),
-        ("receive", asked, asked, there, pull),
-        ("reply", replied, replied + LATENCY_NS, there, pull),
+        ("push", sent, pushed, worker_columns, push),
+        ("pull", pushed, pulled, worker_columns, pull),
+        ("receive", received - UPLOAD_NS, received, server_columns, push),
+        ("receive", requested, requested, server_columns, pull),
+        ("reply", replied, replied + LATENCY_NS, server_columns, pull),
     ):
-        what = What("ps", op, op, role="ps" if where is there else "worker")
+        what = What("ps", op, op, role="ps" if where is server_columns else "worker")
         ledger.note(what, start, end, where, request=number)
     members = [Member("worker", int(one), int(one)) for one in rank]
     members += [Member("ps", one, workers + one) for one in range(servers)]

@@ -91,7 +91,7 @@ def perform(task: tuple[int, int, int, int]) -> dict[str, Any]:
     wrong = np.abs(found - clocks[0].shows(recording.events["start_ns"].to_numpy()))
     p99 = np.array([np.quantile(wrong[host == one], 0.99) for one in range(hosts)])
     stated = np.array([clock.uncertainty_ns for clock in aligned.alignment.hosts])
-    shown = np.stack([clocks[one].shows(enter[:, one]) for one in range(hosts)], axis=1)
+    shown_ns = np.stack([clocks[one].shows(enter[:, one]) for one in range(hosts)], axis=1)
     return {
         "situation": situation.name,
         "p99_us": float(np.quantile(wrong, 0.99)) / 1e3,
@@ -100,7 +100,7 @@ def perform(task: tuple[int, int, int, int]) -> dict[str, Any]:
         "stated_us": float(stated.max()) / 1e3,
         "covered": float(np.mean(p99 <= stated)),
         "jump_steps": _jump_error(aligned.alignment.hosts[_SLOW % hosts].jumps, clocks),
-        "blamed_raw": situation.late_ms > 0 and _SLOW % hosts in hta(Seen({}, shown)),
+        "blamed_raw": situation.late_ms > 0 and _SLOW % hosts in hta(Seen({}, shown_ns)),
         "blamed_aligned": situation.late_ms > 0 and _blamed(aligned.events.collect(), steps, hosts),
     }
 
@@ -129,13 +129,18 @@ def _recording(setting: Setting, clocks: list[HostClock], enter: Times, leave: T
     ledger = Ledger()
     hosts, steps = setting.hosts, setting.steps
     rank, step = np.arange(hosts), np.arange(steps)[:, None]
-    here = {"process": rank, "rank": rank, "step": step}
+    columns = {"process": rank, "rank": rank, "step": step}
     start = np.concatenate([enter[:1, 0] - 1_000_000, leave[:-1, -1]])
-    ledger.note(What("step", "step", depth=0), start, leave[:, -1], here)
-    what = What("reduction", "allreduce", "allreduce", communicator=WORLD)
+    ledger.note(What("step", "step", depth=0), start, leave[:, -1], columns)
+    reduction = What("reduction", "allreduce", "allreduce", communicator=WORLD)
     for call in range(CALLS):
         ledger.note(
-            what, enter[:, call], leave[:, call], here, seq=step * CALLS + call, bytes=1 << 20
+            reduction,
+            enter[:, call],
+            leave[:, call],
+            columns,
+            seq=step * CALLS + call,
+            bytes=1 << 20,
         )
     members = tuple(Member("worker", one, one) for one in range(hosts))
     return Recording(ledger.frame(), members, tuple(clocks), (tuple(range(hosts)),))
@@ -157,7 +162,7 @@ def _blamed(events: pl.DataFrame, steps: int, hosts: int) -> bool:
     return _SLOW % hosts in hta(Seen({}, enter))
 
 
-def gathered(outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def gather_rows(outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one row a situation."""
     rows = []
     for situation in SITUATIONS:
@@ -168,7 +173,7 @@ def gathered(outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _row(situation: Situation, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    worst = {
+    worst_values = {
         name: round(max(run[name] for run in runs), 3)
         for name in ("p99_us", "worst_us", "stated_us")
     }
@@ -178,7 +183,7 @@ def _row(situation: Situation, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "situation": situation.name,
         "runs": len(runs),
         "median_us": round(float(np.median([run["median_us"] for run in runs])), 3),
-        **worst,
+        **worst_values,
         "target_us": situation.target_us,
         "covered": round(float(np.mean([run["covered"] for run in runs])), 4),
         "jump_steps": round(max(jumps), 3) if jumps else None,

@@ -72,32 +72,32 @@ def draw(setting: Setting) -> Elastic:
 
 def play(work: Elastic) -> Averaged:
     """Run it: the next worker to reach the master is served next."""
-    own = {name: ns(values) for name, values in work.phases.items()}
-    steps, ranks = own["data"].shape
-    at = {name: np.zeros((steps, ranks), np.int64) for name in _TIMES}
-    known, got = np.zeros((2, steps, ranks), np.int64)
+    own_ns = {name: ns(values) for name, values in work.phases.items()}
+    steps, ranks = own_ns["data"].shape
+    times = {name: np.zeros((steps, ranks), np.int64) for name in _TIMES}
+    known_versions, versions = np.zeros((2, steps, ranks), np.int64)
     asking = [(ORIGIN_NS, rank, 0) for rank in range(ranks)]
     free, version = 0, 0
     while asking:
-        now, rank, step = heapq.heappop(asking)
+        now_ns, rank, step = heapq.heappop(asking)
         cell = (step, rank)
-        at["start"][cell] = now
-        arrived = now + TRANSFER_NS
-        begin = max(arrived, free)
-        at["arrived"][cell], at["sent"][cell] = arrived, begin + TRANSFER_NS
-        known[cell] = got[step - 1, rank] if step else 0
-        got[cell] = version
-        free = begin + TRANSFER_NS + SERVICE_NS
+        times["start"][cell] = now_ns
+        arrived = now_ns + TRANSFER_NS
+        begin_ns = max(arrived, free)
+        times["arrived"][cell], times["sent"][cell] = arrived, begin_ns + TRANSFER_NS
+        known_versions[cell] = versions[step - 1, rank] if step else 0
+        versions[cell] = version
+        free = begin_ns + TRANSFER_NS + SERVICE_NS
         version += 1
-        at["served"][cell] = free
-        at["data_end"][cell] = now + own["data"][cell]
-        at["forward_end"][cell] = at["data_end"][cell] + own["forward"][cell]
-        at["backprop_end"][cell] = at["forward_end"][cell] + own["backprop"][cell]
-        at["done"][cell] = max(at["backprop_end"][cell], at["sent"][cell] + TRANSFER_NS)
-        at["end"][cell] = at["done"][cell] + own["update"][cell]
+        times["served"][cell] = free
+        times["data_end"][cell] = now_ns + own_ns["data"][cell]
+        times["forward_end"][cell] = times["data_end"][cell] + own_ns["forward"][cell]
+        times["backprop_end"][cell] = times["forward_end"][cell] + own_ns["backprop"][cell]
+        times["done"][cell] = max(times["backprop_end"][cell], times["sent"][cell] + TRANSFER_NS)
+        times["end"][cell] = times["done"][cell] + own_ns["update"][cell]
         if step + 1 < steps:
-            heapq.heappush(asking, (int(at["end"][cell]), rank, step + 1))
-    return Averaged(at, known, got)
+            heapq.heappush(asking, (int(times["end"][cell]), rank, step + 1))
+    return Averaged(times, known_versions, versions)
 
 
 def tell(setting: Setting, played: Averaged, clocks: list[HostClock]) -> Recording:
@@ -113,37 +113,44 @@ def tell(setting: Setting, played: Averaged, clocks: list[HostClock]) -> Recordi
     return Recording(ledger.frame(), (*workers, master), tuple(clocks))
 
 
-def _workers(ledger: Ledger, place: Place, played: Averaged) -> None:
-    at, where = played.at, place.of()
-    for what, begin, end in (
-        (What("step", "step", depth=0), at["start"], at["end"]),
-        (What("data", "load batch"), at["start"], at["data_end"]),
-        (What("forward", "forward"), at["data_end"], at["forward_end"]),
-        (What("backprop", "backprop"), at["forward_end"], at["backprop_end"]),
-        (What("wait", "wait for the master"), at["backprop_end"], at["done"]),
+def _workers(ledger: Ledger, cells: Place, played: Averaged) -> None:
+    times, where = played.at, cells.of()
+    for kind, start, end in (
+        (What("step", "step", depth=0), times["start"], times["end"]),
+        (What("data", "load batch"), times["start"], times["data_end"]),
+        (What("forward", "forward"), times["data_end"], times["forward_end"]),
+        (What("backprop", "backprop"), times["forward_end"], times["backprop_end"]),
+        (What("wait", "wait for the master"), times["backprop_end"], times["done"]),
     ):
-        ledger.note(what, begin, end, where)
+        ledger.note(kind, start, end, where)
     update = What("elastic", "update own weights", "worker_update")
-    ledger.note(update, at["done"], at["end"], where, seq=played.got)
-    up, down = _requests(place)
+    ledger.note(update, times["done"], times["end"], where, seq=played.got)
+    up, down = _requests(cells)
     exchange = where | {"peer": 0, "bytes": NBYTES}
     going = What("elastic", "weights up", "weights_up", thread=1, depth=0)
-    ledger.note(going, at["start"], at["arrived"], exchange, request=up, seq=played.known)
+    ledger.note(going, times["start"], times["arrived"], exchange, request=up, seq=played.known)
     coming = What("elastic", "weights down", "weights_down", thread=2, depth=0)
-    ledger.note(coming, at["start"], at["sent"] + TRANSFER_NS, exchange, request=down)
+    ledger.note(coming, times["start"], times["sent"] + TRANSFER_NS, exchange, request=down)
 
 
 def _master(ledger: Ledger, place: Place, played: Averaged) -> None:
-    at, (up, down) = played.at, _requests(place)
+    times, (up, down) = played.at, _requests(place)
     ranks = len(place.rank)
-    here = {"process": np.array(ranks), "rank": np.array(0), "step": place.step, "peer": place.rank}
-    here["bytes"] = np.array(NBYTES)
+    columns = {
+        "process": np.array(ranks),
+        "rank": np.array(0),
+        "step": place.step,
+        "peer": place.rank,
+    }
+    columns["bytes"] = np.array(NBYTES)
     receive = What("elastic", "receive weights", "weights_up", role="ps", shard=0)
-    ledger.note(receive, at["arrived"] - TRANSFER_NS, at["arrived"], here, request=up)
+    ledger.note(receive, times["arrived"] - TRANSFER_NS, times["arrived"], columns, request=up)
     send = What("elastic", "send centre", "weights_down", role="ps", shard=0)
-    ledger.note(send, at["sent"] - TRANSFER_NS, at["sent"], here, request=down, seq=played.got)
+    ledger.note(
+        send, times["sent"] - TRANSFER_NS, times["sent"], columns, request=down, seq=played.got
+    )
     update = What("elastic", "update centre", "master_update", role="ps", shard=0)
-    ledger.note(update, at["sent"], at["served"], here, request=up, seq=played.got + 1)
+    ledger.note(update, times["sent"], times["served"], columns, request=up, seq=played.got + 1)
 
 
 def _requests(place: Place) -> tuple[Times, Times]:

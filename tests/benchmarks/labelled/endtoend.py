@@ -38,10 +38,10 @@ def tasks(
     All cells get their first run before any gets its second: a run of the bench may be cut short.
     `only` keeps the kinds whose names hold it; a `quick` bench has each kind at one level, in turns.
     """
-    families, first = FAMILIES[seeds], FIRST_SEED[seeds]
+    families, first_seed = FAMILIES[seeds], FIRST_SEED[seeds]
     kinds = [index for index, kind in enumerate(KINDS) if only in kind.name]
     return [
-        (kind, size, level, families[run % len(families)], first + run)
+        (kind, size, level, families[run % len(families)], first_seed + run)
         for run in range(max(runs.values()))
         for size, count in sorted(runs.items(), reverse=True)
         for kind in kinds
@@ -54,11 +54,11 @@ def perform(task: Task) -> dict[str, Any]:
     """Make one run, analyze it, and hold the report against the truth."""
     kind, ranks, level, family, seed = task
     case = KINDS[kind].make(setting(ranks, level, family, seed))
-    found = outcome(report(case).findings, case.label)
+    scored = outcome(report(case).findings, case.label)
     peers = of_peers(case.seen, case.label) if case.seen else None
     labelled = {"verdict": case.label.verdict, "of_ranks": bool(case.label.ranks)}
     place = {"kind": KINDS[kind].name, "ranks": ranks, "level": level, "family": family}
-    return place | {"seed": seed, "peers": peers} | labelled | found
+    return place | {"seed": seed, "peers": peers} | labelled | scored
 
 
 def report(case: Case) -> Report:
@@ -66,16 +66,16 @@ def report(case: Case) -> Report:
     if not case.through_files:
         return analyze(load.prepare(case.recording.trace()))
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "trace"
-        case.recording.write(place)
+        run_folder = Path(folder) / "trace"
+        case.recording.write(run_folder)
         if case.damaged is not None:
-            file = sorted(place.iterdir())[case.damaged]
+            file = sorted(run_folder.iterdir())[case.damaged]
             content = file.read_bytes()
             file.write_bytes(content[: int(len(content) * _CUT_TO)])
-        return analyze(load.open(place))
+        return analyze(load.open(run_folder))
 
 
-def gathered(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def gather_rows(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one row a kind, size and level."""
     cells: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
     kinds = {kind.name: index for index, kind in enumerate(KINDS)}
@@ -89,7 +89,7 @@ def gathered(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _cell(rows: list[dict[str, Any]]) -> dict[str, Any]:
     right = sum(row["right"] for row in rows)
     low, high = exact(right, len(rows))
-    said = Counter(row["said"] for row in rows)
+    verdict_counts = Counter(row["said"] for row in rows)
     same = {name: rows[0][name] for name in ("kind", "ranks", "level", "verdict")}
     return same | {
         "runs": len(rows),
@@ -98,15 +98,15 @@ def _cell(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "found": _mean(rows, "found"),
         "wrong_blame": _mean(rows, "wrong_blame"),
         "by_family": _by_family(rows),
-        "said": dict(said.most_common()),
+        "said": dict(verdict_counts.most_common()),
         "phase": _mean(rows, "phase"),
         "pattern": _mean(rows, "pattern"),
-        "onset_steps": _spread([abs(row["onset"]) for row in rows if "onset" in row]),
-        "saving_error": _spread(
+        "onset_steps": _quantiles([abs(row["onset"]) for row in rows if "onset" in row]),
+        "saving_error": _quantiles(
             [_error(row) for row in rows if row.get("truth", 0.0) >= HALF_A_POINT]
         ),
         "saving_right": _mean(rows, "saving_right"),
-        "saving_truth": _spread([row["truth"] for row in rows if "saving" in row]),
+        "saving_truth": _quantiles([row["truth"] for row in rows if "saving" in row]),
         "interval_covers": _mean(rows, "covered"),
         "peers": _peers(rows),
     }
@@ -130,20 +130,20 @@ def _mean(rows: list[dict[str, Any]], name: str) -> float | None:
     return round(float(np.mean(values)), 4) if values else None
 
 
-def _spread(values: Sequence[float]) -> dict[str, float] | None:
+def _quantiles(values: Sequence[float]) -> dict[str, float] | None:
     if not values:
         return None
     return {name: round(float(np.quantile(values, at)), 5) for name, at in _QUANTILES.items()}
 
 
 def _peers(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]] | None:
-    seen = [row["peers"] for row in rows if row["peers"]]
-    if not seen:
+    peer_rows = [row["peers"] for row in rows if row["peers"]]
+    if not peer_rows:
         return None
     return {
         name: {
-            "found": round(float(np.mean([row[name]["found"] for row in seen])), 4),
-            "false": round(float(np.mean([row[name]["false"] > 0 for row in seen])), 4),
+            "found": round(float(np.mean([row[name]["found"] for row in peer_rows])), 4),
+            "false": round(float(np.mean([row[name]["false"] > 0 for row in peer_rows])), 4),
         }
         for name in PEERS
     }

@@ -31,8 +31,8 @@ class Verdict:
 
 def verdicts(phases: Mapping[str, Floats], per_host: int) -> list[Verdict]:
     """Judge durations of phases in milliseconds, [step, rank], of ranks that meet in every step."""
-    own = np.stack(list(phases.values())) * MS
-    total = own.sum(axis=0)
+    own_ns = np.stack(list(phases.values())) * MS
+    total = own_ns.sum(axis=0)
     length = np.broadcast_to(total.max(axis=1, keepdims=True), total.shape)
     steps, ranks = total.shape
     table = ComputeTime(
@@ -40,7 +40,7 @@ def verdicts(phases: Mapping[str, Floats], per_host: int) -> list[Verdict]:
         hosts=tuple(f"node{rank // per_host}" for rank in range(ranks)),
         steps=np.arange(steps),
         phases=tuple(phases),
-        own=own,
+        own=own_ns,
         length=length,
         wait=length - total,
         settled=np.arange(steps) >= WARM_UP,

@@ -38,10 +38,10 @@ def _stronger(**changes: float) -> Callable[[Setting], Work]:
     """Return a draw with other noise: `times` multiplies sigma, the rest replaces."""
 
     def base(setting: Setting) -> Work:
-        usual = STRENGTHS[setting.family, setting.level]
+        strength = STRENGTHS[setting.family, setting.level]
         times = changes.get("times", 1.0)
         given = {name: value for name, value in changes.items() if name != "times"}
-        return draw(setting, strength=replace(usual, sigma=usual.sigma * times, **given))
+        return draw(setting, strength=replace(strength, sigma=strength.sigma * times, **given))
 
     return base
 

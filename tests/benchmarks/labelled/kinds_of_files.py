@@ -10,7 +10,7 @@ import polars as pl
 from benchmarks.labelled.kinds_of_ranks import nothing, pick
 from benchmarks.labelled.label import Case, Label
 from benchmarks.labelled.makers import synchronous
-from benchmarks.labelled.recording import cut, world
+from benchmarks.labelled.recording import cut_events, world
 
 if TYPE_CHECKING:
     from benchmarks.labelled.setting import Setting
@@ -35,13 +35,13 @@ def killed(setting: Setting) -> Case:
     step = int(setting.steps * setting.stream("when").uniform(0.3, 0.9))
     events = case.recording.events
     own = events.filter((pl.col("process") == rank) & (pl.col("step") == step))
-    at = own.filter(pl.col("kind") == "backprop")["start_ns"][0] + 1_000_000
+    end_ns = own.filter(pl.col("kind") == "backprop")["start_ns"][0] + 1_000_000
     collective = pl.col("kind").is_in(["reduction"]) & (pl.col("step") == step)
     stuck = events.filter(collective)["end_ns"].min()
     assert isinstance(stuck, int)
     ends = np.full(setting.ranks, stuck - 1)
-    ends[rank] = at
-    events = cut(events, ends)
+    ends[rank] = end_ns
+    events = cut_events(events, ends)
     members = tuple(replace(member, complete=False) for member in case.recording.members)
     recording = replace(case.recording, events=events, members=members)
     label = Label("truncated_trace", ranks=(rank,), steps=(step, step))
@@ -66,29 +66,34 @@ def damaged(setting: Setting) -> Case:
 def world_change(setting: Setting) -> Case:
     """Lose a host: the job starts again, where it was, with the ranks that are left."""
     step = int(setting.steps * 0.5)
-    before = synchronous(nothing)(replace(setting, steps=step)).recording
-    less = replace(setting, ranks=setting.ranks - setting.per_host, steps=setting.steps - step)
-    after = synchronous(nothing)(less).recording
-    last, first = before.events["end_ns"].max(), after.events["start_ns"].min()
-    assert isinstance(last, int)
-    assert isinstance(first, int)
-    later = last - first + RESTART_NS
+    first_recording = synchronous(nothing)(replace(setting, steps=step)).recording
+    smaller_setting = replace(
+        setting, ranks=setting.ranks - setting.per_host, steps=setting.steps - step
+    )
+    second_recording = synchronous(nothing)(smaller_setting).recording
+    last_ns, first_ns = (
+        first_recording.events["end_ns"].max(),
+        second_recording.events["start_ns"].min(),
+    )
+    assert isinstance(last_ns, int)
+    assert isinstance(first_ns, int)
+    delay_ns = last_ns - first_ns + RESTART_NS
     group = pl.when(pl.col("communicator").is_not_null()).then(pl.lit(world(1)))
-    resumed = after.events.with_columns(
+    resumed = second_recording.events.with_columns(
         pl.col("process") + setting.ranks,
-        pl.col("start_ns", "end_ns") + later,
+        pl.col("start_ns", "end_ns") + delay_ns,
         step=pl.when(pl.col("step") >= 0).then(pl.col("step") + step).otherwise("step"),
-        communicator=group.cast(after.events["communicator"].dtype),
+        communicator=group.cast(second_recording.events["communicator"].dtype),
     )
     recording = replace(
-        before,
-        events=pl.concat([before.events, resumed]),
+        first_recording,
+        events=pl.concat([first_recording.events, resumed]),
         members=(
-            *(replace(member, complete=False) for member in before.members),
-            *(replace(member, life=1) for member in after.members),
+            *(replace(member, complete=False) for member in first_recording.members),
+            *(replace(member, life=1) for member in second_recording.members),
         ),
-        groups=(*before.groups, *after.groups),
+        groups=(*first_recording.groups, *second_recording.groups),
     )
-    gone = tuple(range(less.ranks, setting.ranks))
+    gone = tuple(range(smaller_setting.ranks, setting.ranks))
     label = Label("world_change", ranks=gone, anyone=True, steps=(step, step))
     return Case(recording, label, through_files=True)

@@ -74,10 +74,10 @@ def unequal_stages(setting: Setting, work: Work) -> Label:
 
 def _even(setting: Setting, work: Work) -> Work:
     """Return the same work, of which every stage has the mean."""
-    even, last = work.copied(), pipeline.stage_of(setting) == pipeline.STAGES[setting.ranks] - 1
+    even, is_last = work.copied(), pipeline.stage_of(setting) == pipeline.STAGES[setting.ranks] - 1
     stages = pipeline.STAGES[setting.ranks]
     mean = (stages - 1 + UNEQUAL) / stages
     for name in pipeline.PHASES:
-        even.phases[name][:, last] *= mean / UNEQUAL
-        even.phases[name][:, ~last] *= mean
+        even.phases[name][:, is_last] *= mean / UNEQUAL
+        even.phases[name][:, ~is_last] *= mean
     return even

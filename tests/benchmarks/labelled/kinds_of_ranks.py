@@ -85,13 +85,17 @@ def transient(setting: Setting, work: Work, by: float = 0.3) -> Label:
 def intermittent(setting: Setting, work: Work, by: float = 0.5) -> Label:
     """Make one rank slower on and off: for some steps, and not for as many after them."""
     (rank,), draw = pick(setting), setting.stream("on and off")
-    first = step = int(draw.integers(_WARM, _WARM + 8))
+    first_step = step = int(draw.integers(_WARM, _WARM + 8))
     while step < setting.steps - _WARM:
-        last = step + int(draw.integers(5, 10))
-        work.slow(1 + by, [rank], slice(step, last))
-        step = last + int(draw.integers(5, 10))
+        last_step = step + int(draw.integers(5, 10))
+        work.slow(1 + by, [rank], slice(step, last_step))
+        step = last_step + int(draw.integers(5, 10))
     return Label(
-        "straggler", ranks=(rank,), phases=_COMPUTE, patterns=_ON_AND_OFF, steps=(first, last - 1)
+        "straggler",
+        ranks=(rank,),
+        phases=_COMPUTE,
+        patterns=_ON_AND_OFF,
+        steps=(first_step, last_step - 1),
     )
 
 

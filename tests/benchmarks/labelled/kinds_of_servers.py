@@ -83,15 +83,15 @@ def fair(work: servers.Servers) -> None:
 
 def slow_worker(setting: Setting, work: servers.Servers, strength: float) -> Label:
     """Slow one worker."""
-    chosen = pick(setting)
+    ranks = pick(setting)
     for name in ("forward", "backprop"):
-        work.phases[name][:, chosen] *= 1 + 0.3 * strength
-    return Label("straggler", ranks=tuple(chosen), phases=("forward", "backprop"))
+        work.phases[name][:, ranks] *= 1 + 0.3 * strength
+    return Label("straggler", ranks=tuple(ranks), phases=("forward", "backprop"))
 
 
 def stale(setting: Setting, work: Elastic) -> Label:
     """Make one worker take twice as long as the others."""
-    chosen = pick(setting)
+    ranks = pick(setting)
     for values in work.phases.values():
-        values[:, chosen] *= 2.0
-    return Label("stale_worker", ranks=tuple(chosen))
+        values[:, ranks] *= 2.0
+    return Label("stale_worker", ranks=tuple(ranks))

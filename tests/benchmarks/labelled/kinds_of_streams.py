@@ -62,9 +62,9 @@ def _synchronizing(table: pl.DataFrame) -> pl.DataFrame:
 def handed_over(make: Callable[[Setting], Case]) -> Callable[[Setting], Case]:
     """Make the same run, but hand it over as a table whose main thread only directs the work."""
 
-    def made(setting: Setting) -> Case:
+    def make_case(setting: Setting) -> Case:
         case = make(setting)
         parts = {field.name: getattr(case.recording, field.name) for field in fields(Recording)}
         return replace(case, recording=Table(**parts))
 
-    return made
+    return make_case

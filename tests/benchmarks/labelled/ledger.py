@@ -50,29 +50,29 @@ class Ledger:
         **numbers: Times | int,
     ) -> None:
         """Add every occurrence of a span; `where` holds process, rank, step and more such columns."""
-        given = {"start_ns": start, "end_ns": end, **where, **numbers}
-        part = {
+        columns = {"start_ns": start, "end_ns": end, **where, **numbers}
+        arrays = {
             name: np.broadcast_to(np.asarray(value, np.int64), start.shape).ravel()
-            for name, value in given.items()
+            for name, value in columns.items()
         }
-        part["what"] = np.full(start.size, len(self._words))
+        arrays["what"] = np.full(start.size, len(self._words))
         self._words.append(what)
-        self._parts.append(part)
+        self._parts.append(arrays)
 
     def frame(self) -> pl.DataFrame:
         """Return the events by process and time, in the columns of a trace."""
         names = ("start_ns", "end_ns", "process", "rank", "step", "what", *_NUMBERS)
-        whole = {
+        arrays = {
             name: np.concatenate([_column(part, name) for part in self._parts]) for name in names
         }
-        words = pl.DataFrame([asdict(what) for what in self._words], infer_schema_length=None)
+        span_kinds = pl.DataFrame([asdict(what) for what in self._words], infer_schema_length=None)
         order = np.lexsort(
-            (words["depth"].to_numpy()[whole["what"]], whole["start_ns"], whole["process"])
+            (span_kinds["depth"].to_numpy()[arrays["what"]], arrays["start_ns"], arrays["process"])
         )
-        columns = {name: values[order] for name, values in whole.items()}
+        columns = {name: values[order] for name, values in arrays.items()}
         numbers = pl.DataFrame({name: columns[name] for name in names if name != "what"})
         absent = [pl.when(pl.col(name) >= 0).then(name).alias(name) for name in _NUMBERS]
-        common = words.with_columns(
+        common = span_kinds.with_columns(
             pl.lit(value).alias(name) for name, value in (("type", "span"), ("status", "closed"))
         )
         cast = common.select(pl.col(name).cast(EVENT_COLUMNS[name]) for name in common.columns)

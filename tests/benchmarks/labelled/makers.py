@@ -47,7 +47,7 @@ def synchronous(
             least = min(training.play(way).job_ns for way in ways)
             label = replace(label, saving=1 - least / played.job_ns)
         hosts = clocks(setting)
-        shown = np.stack(
+        shown_ns = np.stack(
             [
                 hosts[rank // setting.per_host].shows(played.enter[:, rank, -1])
                 for rank in range(setting.ranks)
@@ -55,7 +55,7 @@ def synchronous(
             axis=1,
         )
         recording = told.tell(setting, planted, played, hosts)
-        return Case(recording, label, Seen(planted.phases, shown))
+        return Case(recording, label, Seen(planted.phases, shown_ns))
 
     return make
 

@@ -23,17 +23,17 @@ def with_tables(page: str, results: dict[str, Any]) -> str:
 def tables_of(results: dict[str, Any]) -> str:
     """Return the tables of what was measured."""
     parts = {"healthy": _healthy, "recall": _recall, "clocks": _clocks, "kinds": _kinds}
-    made = [make(results[name]) for name, make in parts.items() if name in results]
+    tables = [make(results[name]) for name, make in parts.items() if name in results]
     if "kinds" in results:
-        made += [_confusion(results["kinds"]), _peers(results["kinds"])]
-    return "\n\n".join([targets(results), *made])
+        tables += [_confusion(results["kinds"]), _peers(results["kinds"])]
+    return "\n\n".join([targets(results), *tables])
 
 
 def _percent(share: float | None, digits: int = 1) -> str:
     return NONE if share is None else f"{100 * share:.{digits}f} %"
 
 
-def _between(interval: list[float], digits: int = 1) -> str:
+def _write_interval(interval: list[float], digits: int = 1) -> str:
     return f"{100 * interval[0]:.{digits}f} to {100 * interval[1]:.{digits}f}"
 
 
@@ -49,7 +49,7 @@ def _healthy(rows: list[dict[str, Any]]) -> str:
             f"{row['level']} {row['family']}",
             str(row["runs"]),
             _percent(row["share"], 2),
-            _between(row["interval"], 2),
+            _write_interval(row["interval"], 2),
             *(_percent(row["peers"][name]) for name in PEERS),
         )
         for row in rows
@@ -69,7 +69,7 @@ def _recall(rows: list[dict[str, Any]]) -> str:
             _percent(row["slowdown"], 0),
             str(row["runs"]),
             _percent(row["recall"]),
-            _between(row["interval"]),
+            _write_interval(row["interval"]),
             _percent(row["precision"]),
             _number(row["onset_p90_steps"]),
             _percent(row["saving_truth"], 2),
@@ -112,21 +112,21 @@ def _clocks(rows: list[dict[str, Any]]) -> str:
 
 def _kinds(rows: list[dict[str, Any]]) -> str:
     """Return the verdicts: one line a kind, one column a size and noise."""
-    places = list(dict.fromkeys((row["ranks"], row["level"]) for row in rows))
+    cell_keys = list(dict.fromkeys((row["ranks"], row["level"]) for row in rows))
     cells = {(row["kind"], row["ranks"], row["level"]): row for row in rows}
     head = (
-        "kind of run", "verdict", *(f"{ranks} {level}" for ranks, level in places),
+        "kind of run", "verdict", *(f"{ranks} {level}" for ranks, level in cell_keys),
         "wrong blame", "phase", "pattern", "onset p90", "saving right", "its error, median",
         "interval covers",
     )  # fmt: skip
     body = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
-        mine = [row for row in rows if row["kind"] == kind]
+        kind_rows = [row for row in rows if row["kind"] == kind]
         right = [
             _percent(cells[kind, *place]["right"], 0) if (kind, *place) in cells else NONE
-            for place in places
+            for place in cell_keys
         ]
-        body.append((kind, mine[0]["verdict"], *right, *_summary(mine)))
+        body.append((kind, kind_rows[0]["verdict"], *right, *_summary(kind_rows)))
     runs = sorted({row["runs"] for row in rows})
     title = f"Verdicts that are right, end to end ({' or '.join(map(str, runs))} runs a cell)"
     return f"{table(title, head, body)}\n\n{_reached(rows)}"
@@ -136,11 +136,11 @@ def _reached(rows: list[dict[str, Any]]) -> str:
     """Name the kinds that miss what is asked, with their worst cell."""
     worst = sorted(worst_of(rows).items(), key=lambda pair: pair[1])
     missed = [f"{kind} ({_percent(share, 0)})" for kind, share in worst if share < ASKED]
-    least = _percent(ASKED, 0)
+    bound = _percent(ASKED, 0)
     if not missed:
-        return f"All kinds are right in {least} of the runs of every cell."
+        return f"All kinds are right in {bound} of the runs of every cell."
     return (
-        f"Not right in {least} of the runs of every cell, with the share in the worst: "
+        f"Not right in {bound} of the runs of every cell, with the share in the worst: "
         f"{', '.join(missed)}. Not asked of a slowdown of 3 %, which so few steps cannot show."
     )
 
@@ -166,14 +166,14 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _confusion(rows: list[dict[str, Any]]) -> str:
     """Return what was said instead, for each kind of verdict, over all runs."""
-    said: dict[str, dict[str, int]] = {}
+    counts_by_verdict: dict[str, dict[str, int]] = {}
     for row in rows:
-        counts = said.setdefault(row["verdict"], {})
+        counts = counts_by_verdict.setdefault(row["verdict"], {})
         for kind, count in row["said"].items():
             counts[kind] = counts.get(kind, 0) + count
     body = [
         (truth, str(sum(counts.values())), ", ".join(f"{k} {n}" for k, n in _largest(counts)))
-        for truth, counts in sorted(said.items())
+        for truth, counts in sorted(counts_by_verdict.items())
     ]
     return table("What is said of which truth, all runs", ("truth", "runs", "said"), body)
 
@@ -187,13 +187,13 @@ def _peers(rows: list[dict[str, Any]]) -> str:
     with_peers = [row for row in rows if row["peers"]]
     healthy = [row for row in with_peers if row["verdict"] == "none"]
     slow = [row for row in with_peers if row["verdict"] in {"straggler", "slow_host"}]
-    ours = (
+    own_row = (
         "TraceLens",
         _percent(_mean(1 - row["right"] for row in healthy)),
         _percent(_mean(row["found"] for row in slow)),
         _percent(_mean(row["wrong_blame"] for row in slow)),
     )
-    others = [
+    peer_rows = [
         (
             name,
             _percent(_mean(row["peers"][name]["false"] for row in healthy)),
@@ -203,4 +203,6 @@ def _peers(rows: list[dict[str, Any]]) -> str:
         for name in PEERS
     ]
     head = ("rule", "healthy runs accused", "slow ranks all named", "somebody else named too")
-    return table("Beside other tools' rules, end to end, skewed clocks", head, [ours, *others])
+    return table(
+        "Beside other tools' rules, end to end, skewed clocks", head, [own_row, *peer_rows]
+    )

@@ -49,19 +49,19 @@ _SHARED: Final = 0.6  # of the variance hits all phases of a step alike
 
 
 def vary(
-    setting: Setting, means: Mapping[str, float], strength: Strength | None = None
+    setting: Setting, phase_means: Mapping[str, float], strength: Strength | None = None
 ) -> dict[str, Floats]:
-    """Draw the duration of each phase, [step, rank], in the unit of `means`."""
+    """Draw the duration of each phase, [step, rank], in the unit of `phase_means`."""
     strength = strength or STRENGTHS[setting.family, setting.level]
-    whole = sum(means.values())
-    alone = sum((mean / whole) ** 2 for mean in means.values())
+    whole = sum(phase_means.values())
+    alone = sum((mean / whole) ** 2 for mean in phase_means.values())
     level = _level(setting, strength)
     single = strength.sigma * np.sqrt((1 - _SHARED) / alone)
     times = {
-        name: mean * level * np.exp(single * _fresh(setting, f"noise of {name}", strength))
-        for name, mean in means.items()
+        name: mean * level * np.exp(single * _draw_noise(setting, f"noise of {name}", strength))
+        for name, mean in phase_means.items()
     }
-    _disturb(setting, means, strength, times)
+    _disturb(setting, phase_means, strength, times)
     return times
 
 
@@ -69,27 +69,27 @@ def _level(setting: Setting, strength: Strength) -> Floats:
     """Draw what hits all phases of a rank's step alike."""
     spread = strength.spread * setting.stream("spread").standard_normal(setting.ranks)
     common = strength.common * setting.stream("common").standard_normal((setting.steps, 1))
-    shared = np.sqrt(_SHARED) * _fresh(setting, "shared", strength)
+    shared = np.sqrt(_SHARED) * _draw_noise(setting, "shared", strength)
     return np.asarray(np.exp(spread + common + strength.sigma * shared))
 
 
 def _disturb(
-    setting: Setting, means: Mapping[str, float], strength: Strength, times: dict[str, Floats]
+    setting: Setting, phase_means: Mapping[str, float], strength: Strength, times: dict[str, Floats]
 ) -> None:
     """Add spikes, each to one phase by its length, and the daemon, to the longest phase."""
     draw = setting.stream("spikes")
     shape = (setting.steps, setting.ranks)
-    whole = sum(means.values())
+    mean_sum = sum(phase_means.values())
     hit = draw.random(shape) < strength.often
-    where = draw.choice(len(means), shape, p=np.array(list(means.values())) / whole)
-    spikes = hit * strength.spike * whole * _spikes(setting, draw)
-    for index, name in enumerate(means):
+    where = draw.choice(len(phase_means), shape, p=np.array(list(phase_means.values())) / mean_sum)
+    spikes = hit * strength.spike * mean_sum * _spikes(setting, draw)
+    for index, name in enumerate(phase_means):
         times[name] += np.where(where == index, spikes, 0.0)
-    largest = max(means, key=lambda name: means[name])
-    times[largest] += strength.daemon * whole * _daemon(setting)
+    largest = max(phase_means, key=lambda name: phase_means[name])
+    times[largest] += strength.daemon * mean_sum * _daemon(setting)
 
 
-def _fresh(setting: Setting, purpose: str, strength: Strength) -> Floats:
+def _draw_noise(setting: Setting, purpose: str, strength: Strength) -> Floats:
     """Draw noise of unit deviation: remembering normal, or independent log-gamma."""
     from scipy.signal import lfilter  # noqa: PLC0415 - takes a second
 

@@ -37,14 +37,14 @@ def hta(seen: Seen) -> set[int]:
 
 def nvrx(seen: Seen) -> set[int]:
     """Name the ranks whose relative score is below the threshold in any report."""
-    named: set[int] = set()
+    named_ranks: set[int] = set()
     for part in _reports(seen):
         medians = np.stack([np.median(values, axis=0) for values in part])
         weights = np.stack([values.sum(axis=0) for values in part])
         scores = medians.min(axis=1, keepdims=True) / np.maximum(medians, 1e-12)
         score = (scores * weights).sum(axis=0) / weights.sum(axis=0)
-        named |= {int(rank) for rank in np.flatnonzero(score < SCORE)}
-    return named
+        named_ranks |= {int(rank) for rank in np.flatnonzero(score < SCORE)}
+    return named_ranks
 
 
 def megatron(seen: Seen) -> set[int]:
@@ -58,12 +58,12 @@ def three_sigma(seen: Seen) -> set[int]:
     return {int(rank) for rank in np.flatnonzero(means > means.mean() + SIGMAS * means.std())}
 
 
-def _reports(seen: Seen) -> list[list[Floats]]:
+def _reports(observed: Seen) -> list[list[Floats]]:
     """Return the phases' times of each report."""
-    steps = len(seen.enter_ns)
+    steps = len(observed.enter_ns)
     count = max(1, steps // REPORT_STEPS)
     rows = np.array_split(np.arange(steps), count)
-    return [[values[part] for values in seen.phases.values()] for part in rows]
+    return [[values[part] for values in observed.phases.values()] for part in rows]
 
 
 PEERS: Final[dict[str, Callable[[Seen], set[int]]]] = {

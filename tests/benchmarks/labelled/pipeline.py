@@ -57,8 +57,8 @@ def stage_of(setting: Setting) -> Times:
 
 def play(setting: Setting, work: Work) -> Played:
     """Run it."""
-    own = {name: ns(values) for name, values in work.phases.items()}
-    steps, ranks = own["forward"].shape
+    phases_ns = {name: ns(values) for name, values in work.phases.items()}
+    steps, ranks = phases_ns["forward"].shape
     stages = STAGES[setting.ranks]
     out = Played(
         start=np.zeros((steps, ranks), np.int64),
@@ -71,23 +71,27 @@ def play(setting: Setting, work: Work) -> Played:
     keys = [(phase, micro) for phase in PHASES for micro in range(MICRO_BATCHES)]
     for table in (out.work, out.sends, out.receives):
         table |= {key: np.zeros((steps, ranks, 2), np.int64) for key in keys}
-    now = ORIGIN_NS + ns(work.starts)
+    now_ns = ORIGIN_NS + ns(work.starts)
     wire, lag = ns(work.transfer.sum(axis=1)), ns(work.lag[:, 0])
     for step in range(steps):
-        out.start[step] = now
-        now = now + own["data"][step]
-        out.data_end[step] = now
-        now = _exchange(
-            out, step, now, {name: own[name][step] // MICRO_BATCHES for name in PHASES}, orders
+        out.start[step] = now_ns
+        now_ns = now_ns + phases_ns["data"][step]
+        out.data_end[step] = now_ns
+        now_ns = _exchange(
+            out,
+            step,
+            now_ns,
+            {name: phases_ns[name][step] // MICRO_BATCHES for name in PHASES},
+            orders,
         )
-        by_stage = now.reshape(stages, -1).max(axis=1, keepdims=True) + wire[step]
-        out.reduce[step, :, 0] = now
-        now = (by_stage + lag[step].reshape(stages, -1)).ravel()
-        out.reduce[step, :, 1] = out.norm[step, :, 0] = now
-        now = now.max() + NORM_NS + lag[step]
-        out.norm[step, :, 1] = now
-        now = now + own["update"][step]
-        out.end[step] = now
+        by_stage = now_ns.reshape(stages, -1).max(axis=1, keepdims=True) + wire[step]
+        out.reduce[step, :, 0] = now_ns
+        now_ns = (by_stage + lag[step].reshape(stages, -1)).ravel()
+        out.reduce[step, :, 1] = out.norm[step, :, 0] = now_ns
+        now_ns = now_ns.max() + NORM_NS + lag[step]
+        out.norm[step, :, 1] = now_ns
+        now_ns = now_ns + phases_ns["update"][step]
+        out.end[step] = now_ns
     return out
 
 
@@ -118,21 +122,21 @@ def _exchange(
     while any(todo):
         for stage in range(stages):
             while todo[stage]:
-                phase, micro = what = todo[stage][0]
-                before = stage - 1 if phase == "forward" else stage + 1
-                after = stage + 1 if phase == "forward" else stage - 1
-                if 0 <= before < stages:
-                    if (before, *what) not in sent:
+                phase, micro = task = todo[stage][0]
+                earlier_stage = stage - 1 if phase == "forward" else stage + 1
+                later_stage = stage + 1 if phase == "forward" else stage - 1
+                if 0 <= earlier_stage < stages:
+                    if (earlier_stage, *task) not in sent:
                         break
-                    came = np.maximum(sent[before, phase, micro] + WIRE_NS, free[stage])
-                    _note(out.receives[what], step, columns[stage], free[stage], came)
+                    came = np.maximum(sent[earlier_stage, phase, micro] + WIRE_NS, free[stage])
+                    _note(out.receives[task], step, columns[stage], free[stage], came)
                     free[stage] = came
                 done = free[stage] + takes[phase][columns[stage]]
-                _note(out.work[what], step, columns[stage], free[stage], done)
+                _note(out.work[task], step, columns[stage], free[stage], done)
                 free[stage] = done
-                if 0 <= after < stages:
+                if 0 <= later_stage < stages:
                     sent[stage, phase, micro] = done
-                    _note(out.sends[what], step, columns[stage], done, done + SEND_NS)
+                    _note(out.sends[task], step, columns[stage], done, done + SEND_NS)
                     free[stage] = done + SEND_NS
                 todo[stage].pop(0)
     return free.ravel()
@@ -149,22 +153,22 @@ def tell(
     ledger, stages = Ledger(), STAGES[setting.ranks]
     steps, ranks = played.start.shape
     rank, step, stage = np.arange(ranks), np.arange(steps)[:, None], stage_of(setting)
-    at = {"process": rank, "rank": rank, "step": step}
-    ledger.note(What("step", "step", depth=0), played.start, played.end, at)
-    ledger.note(What("data", "next_batch"), played.start, played.data_end, at)
+    columns = {"process": rank, "rank": rank, "step": step}
+    ledger.note(What("step", "step", depth=0), played.start, played.end, columns)
+    ledger.note(What("data", "next_batch"), played.start, played.data_end, columns)
     for (phase, _), times in played.work.items():
-        ledger.note(What(phase, phase), times[..., 0], times[..., 1], at)
+        ledger.note(What(phase, phase), times[..., 0], times[..., 1], columns)
     _tell_messages(ledger, played, ranks // stages)
     for number in range(stages if by_stage else 0):
-        mine = np.flatnonzero(stage == number)
-        what = What("reduction", "allreduce", "allreduce", communicator=replicas(number))
-        here = {"process": mine, "rank": mine, "step": step}
-        times = played.reduce[:, mine]
-        ledger.note(what, times[..., 0], times[..., 1], here, seq=step, bytes=1 << 24)
-    what = What("reduction", "allreduce", "allreduce", communicator=WORLD)
+        stage_ranks = np.flatnonzero(stage == number)
+        span_kind = What("reduction", "allreduce", "allreduce", communicator=replicas(number))
+        here = {"process": stage_ranks, "rank": stage_ranks, "step": step}
+        times = played.reduce[:, stage_ranks]
+        ledger.note(span_kind, times[..., 0], times[..., 1], here, seq=step, bytes=1 << 24)
+    span_kind = What("reduction", "allreduce", "allreduce", communicator=WORLD)
     met = played.norm if by_stage else played.reduce
-    ledger.note(what, met[..., 0], played.norm[..., 1], at, seq=step, bytes=8)
-    ledger.note(What("update", "update"), played.norm[..., 1], played.end, at)
+    ledger.note(span_kind, met[..., 0], played.norm[..., 1], columns, seq=step, bytes=8)
+    ledger.note(What("update", "update"), played.norm[..., 1], played.end, columns)
     members = [Member("worker", one, one // setting.per_host) for one in range(ranks)]
     told = range(stages if by_stage else 0)
     groups = {replicas(n): tuple(np.flatnonzero(stage == n).tolist()) for n in told}
@@ -181,12 +185,12 @@ def replicas(stage: int) -> str:
 def _tell_messages(ledger: Ledger, played: Played, next_stage: int) -> None:
     steps = np.arange(len(played.start))[:, None]
     for op, table in (("send", played.sends), ("recv", played.receives)):
-        what = What("reduction", op, op, communicator=WORLD)
+        span_kind = What("reduction", op, op, communicator=WORLD)
         for (phase, micro), times in table.items():
-            mine = np.flatnonzero(times[0, :, 1])
+            sender_ranks = np.flatnonzero(times[0, :, 1])
             forward = (phase == "forward") == (op == "send")
-            peer = mine + (next_stage if forward else -next_stage)
-            here = {"process": mine, "rank": mine, "step": steps}
-            start, end = times[:, mine, 0], times[:, mine, 1]
+            peer = sender_ranks + (next_stage if forward else -next_stage)
+            columns = {"process": sender_ranks, "rank": sender_ranks, "step": steps}
+            start, end = times[:, sender_ranks, 0], times[:, sender_ranks, 1]
             number = steps * MICRO_BATCHES + micro
-            ledger.note(what, start, end, here, seq=number, peer=peer, bytes=1 << 20)
+            ledger.note(span_kind, start, end, columns, seq=number, peer=peer, bytes=1 << 20)

@@ -70,14 +70,14 @@ class Recording:
 
     def trace(self) -> Trace:
         """Return what a reader would."""
-        here = [index for index in range(len(self.members)) if index not in self.lost]
-        events = self._local().filter(pl.col("process").is_in(here))
+        processes = [index for index in range(len(self.members)) if index not in self.lost]
+        events = self._local().filter(pl.col("process").is_in(processes))
         return Trace(
             events=events.lazy(),
-            processes=self._processes(events, here),
+            processes=self._processes(events, processes),
             communicators=pl.DataFrame(self._groups(), schema=COMMUNICATOR_COLUMNS),
-            threads=pl.DataFrame(self._threads(here), schema=THREAD_COLUMNS),
-            clocks=pl.DataFrame(self._readings(here), schema=CLOCK_COLUMNS),
+            threads=pl.DataFrame(self._threads(processes), schema=THREAD_COLUMNS),
+            clocks=pl.DataFrame(self._readings(processes), schema=CLOCK_COLUMNS),
         )
 
     def write(self, folder: Path) -> None:
@@ -98,15 +98,17 @@ class Recording:
         """Put times on the hosts' clocks."""
         host = np.array([member.host for member in self.members])
         of_row = host[self.events["process"].to_numpy()]
-        moved = {}
+        local_columns = {}
         for name in ("start_ns", "end_ns"):
             true = self.events[name].fill_null(0).to_numpy()
             local = np.empty_like(true)
             for number, clock in enumerate(self.clocks):
                 rows = of_row == number
                 local[rows] = clock.shows(true[rows])
-            moved[name] = pl.when(pl.col(name).is_not_null()).then(pl.Series(local)).alias(name)
-        return self.events.with_columns(**moved)
+            local_columns[name] = (
+                pl.when(pl.col(name).is_not_null()).then(pl.Series(local)).alias(name)
+            )
+        return self.events.with_columns(**local_columns)
 
     @cached_property
     def _worlds(self) -> Counter[int]:
@@ -134,13 +136,13 @@ class Recording:
             known = {name: getattr(process, name, None) for name in PROCESS_COLUMNS}
             more = {"process": index, "main": True, "complete": member.complete, "dropped": 0}
             rows.append(known | more | {"file": _file(member, index)})
-        seen = events.group_by("process").agg(
+        ends = events.group_by("process").agg(
             events=pl.len().cast(pl.Int64),
             first_ns=pl.col("start_ns").min(),
             last_ns=pl.max_horizontal(pl.col("start_ns").max(), pl.col("end_ns").max()),
         )
         table = pl.DataFrame(rows, schema=PROCESS_COLUMNS).drop("events", "first_ns", "last_ns")
-        return table.join(seen, on="process").select(*PROCESS_COLUMNS).sort("process")
+        return table.join(ends, on="process").select(*PROCESS_COLUMNS).sort("process")
 
     def _groups(self) -> list[dict[str, Any]]:
         worlds = [
@@ -176,24 +178,26 @@ class Recording:
     def _side(self, index: int) -> SideTables:
         member = self.members[index]
         readings = [row for row in self._readings([index]) if row.pop("process") == index]
-        named = enumerate(("MainThread", *member.tracks))
-        mine = {world(member.life)} | {
+        thread_names = enumerate(("MainThread", *member.tracks))
+        group_ids = {world(member.life)} | {
             uid for uid, group in self.subgroups.items() if member.rank in group
         }
         return SideTables(
             process=self._process(index),
-            threads=tuple(Thread(number, name, in_flight=number > 0) for number, name in named),
+            threads=tuple(
+                Thread(number, name, in_flight=number > 0) for number, name in thread_names
+            ),
             communicators=tuple(
                 Communicator(number, row["communicator"], row["name"], row["ranks"])
                 for number, row in enumerate(self._groups())
-                if row["communicator"] in mine
+                if row["communicator"] in group_ids
             ),
             clocks=tuple(ClockReading(**row) for row in readings),
             complete=member.complete,
         )
 
 
-def cut(events: pl.DataFrame, at_ns: Times) -> pl.DataFrame:
+def cut_events(events: pl.DataFrame, at_ns: Times) -> pl.DataFrame:
     """End each process's recording at a true time: later events are gone, running ones stay open."""
     at = pl.Series(at_ns[events["process"].to_numpy()])
     still = pl.col("end_ns") > pl.col("at")

@@ -26,24 +26,24 @@ def outcome(findings: Sequence[Finding], label: Label) -> dict[str, Any]:
     ``right``: the first verdict is of the label's kind, names who it is, and no fault is reported that
     is none. ``wrong_blame``: a fault names a rank that has none.
     """
-    told = [finding for finding in findings if finding.kind not in (*ASIDE, *label.also)]
-    faults = [finding for finding in told if finding.category == "fault"]
-    said = _first(told, faults, label)
-    meant = [f for f in told if f.kind == label.verdict and (f in faults) != label.opportunity]
+    reported = [finding for finding in findings if finding.kind not in (*ASIDE, *label.also)]
+    faults = [finding for finding in reported if finding.category == "fault"]
+    verdict = _first_kind(reported, faults, label)
+    meant = [f for f in reported if f.kind == label.verdict and (f in faults) != label.opportunity]
     wrong = [f for f in faults if not _true(f, label)]
-    found = bool(meant) and _named(meant, label)
+    is_found = bool(meant) and _names_ranks(meant, label)
     healthy = label.verdict == HEALTHY
     return {
-        "said": said,
-        "right": not faults if healthy else found and said == label.verdict and not wrong,
-        "found": found,
+        "said": verdict,
+        "right": not faults if healthy else is_found and verdict == label.verdict and not wrong,
+        "found": is_found,
         "false": len(wrong),
         "wrong_blame": any(set(f.ranks) - set(label.ranks) for f in wrong if f.kind in OF_RANKS),
         **(_numbers(meant[0], meant, label) if meant else {}),
     }
 
 
-def _first(told: list[Finding], faults: list[Finding], label: Label) -> str:
+def _first_kind(told: list[Finding], faults: list[Finding], label: Label) -> str:
     if faults:
         return faults[0].kind
     chances = [finding.kind for finding in told if finding.category == "opportunity"]
@@ -57,7 +57,7 @@ def _true(finding: Finding, label: Label) -> bool:
     return not label.ranks or set(finding.ranks) <= set(label.ranks)
 
 
-def _named(meant: list[Finding], label: Label) -> bool:
+def _names_ranks(meant: list[Finding], label: Label) -> bool:
     """Say whether findings name those who are meant."""
     for truth, name in ((label.ranks, "ranks"), (label.hosts, "hosts"), (label.shards, "shards")):
         named = {one for finding in meant for one in getattr(finding, name)}
@@ -66,32 +66,32 @@ def _named(meant: list[Finding], label: Label) -> bool:
     return True
 
 
-def _numbers(first: Finding, meant: list[Finding], label: Label) -> dict[str, Any]:
+def _numbers(first_finding: Finding, meant: list[Finding], label: Label) -> dict[str, Any]:
     """Compare phase, pattern, steps and saving."""
     out: dict[str, Any] = {}
     if label.phases:
-        out["phase"] = first.phase in label.phases
+        out["phase"] = first_finding.phase in label.phases
     if label.patterns:
-        out["pattern"] = first.pattern in label.patterns
-    if label.steps and first.steps:
-        out["onset"] = first.steps[0] - label.steps[0]
-        out["end"] = first.steps[1] - label.steps[1]
-    if label.saving is not None and first.saving is not None:
+        out["pattern"] = first_finding.pattern in label.patterns
+    if label.steps and first_finding.steps:
+        out["onset"] = first_finding.steps[0] - label.steps[0]
+        out["end"] = first_finding.steps[1] - label.steps[1]
+    if label.saving is not None and first_finding.saving is not None:
         out["saving"] = sum(finding.saving or 0.0 for finding in meant)
         out["truth"] = label.saving
         out["saving_right"] = abs(out["saving"] - label.saving) <= max(
             0.1 * label.saving, HALF_A_POINT
         )
-        if first.interval and len(meant) == 1:
-            out["covered"] = first.interval[0] <= label.saving <= first.interval[1]
+        if first_finding.interval and len(meant) == 1:
+            out["covered"] = first_finding.interval[0] <= label.saving <= first_finding.interval[1]
     return out
 
 
 def of_peers(seen: Seen, label: Label) -> dict[str, dict[str, Any]]:
     """Say whom other rules name: whether the truth is among them, and how many others are."""
     truth = set(label.ranks) if label.verdict in OF_RANKS else set()
-    named = {name: rule(seen) for name, rule in PEERS.items()}
+    ranks_by_rule = {name: rule(seen) for name, rule in PEERS.items()}
     return {
         name: {"found": bool(truth) and truth <= who, "named": len(who), "false": len(who - truth)}
-        for name, who in named.items()
+        for name, who in ranks_by_rule.items()
     }

@@ -99,54 +99,54 @@ def draw(setting: Setting) -> Servers:
 
 def play(work: Servers) -> Served:
     """Run it."""
-    own = {name: ns(values) for name, values in work.phases.items()}
-    steps, ranks = own["data"].shape
+    phases_ns = {name: ns(values) for name, values in work.phases.items()}
+    steps, ranks = phases_ns["data"].shape
     start, data_end, forward_end, backprop_end, end = np.zeros((5, steps, ranks), np.int64)
     at = {name: np.zeros((steps, ranks, SHARDS), np.int64) for name in _OPS}
     out = Served(start, data_end, forward_end, backprop_end, end, at, np.zeros_like(at["push"]))
-    now = np.full(ranks, ORIGIN_NS)
+    now_ns = np.full(ranks, ORIGIN_NS)
     for step in range(steps):
-        out.start[step] = now
-        out.data_end[step] = now + own["data"][step]
-        out.forward_end[step] = out.data_end[step] + own["forward"][step]
-        out.backprop_end[step] = out.forward_end[step] + own["backprop"][step]
+        out.start[step] = now_ns
+        out.data_end[step] = now_ns + phases_ns["data"][step]
+        out.forward_end[step] = out.data_end[step] + phases_ns["forward"][step]
+        out.backprop_end[step] = out.forward_end[step] + phases_ns["backprop"][step]
         _exchange(work, out, step)
-        now = out.at["pulled"][step].max(axis=1)
-        out.end[step] = now
+        now_ns = out.at["pulled"][step].max(axis=1)
+        out.end[step] = now_ns
     return out
 
 
 def _exchange(work: Servers, out: Served, step: int) -> None:
     ready = out.backprop_end[step]
-    at = {name: values[step] for name, values in out.at.items()}
+    times = {name: values[step] for name, values in out.at.items()}
     for shard in range(SHARDS):
         wire, cpu = work.wire[shard] * 1e6, work.cpu[shard] * 1e6
-        at["push"][:, shard] = ready
-        at["arrive"][:, shard] = ready + LATENCY_NS
-        received = _shared(ready + LATENCY_NS, wire, work.collapse)
-        begin, done, depth = _in_turn(received, round(cpu))
-        at["received"][:, shard], at["serve"][:, shard], at["served"][:, shard] = (
+        times["push"][:, shard] = ready
+        times["arrive"][:, shard] = ready + LATENCY_NS
+        received = _share_wire(ready + LATENCY_NS, wire, work.collapse)
+        begin_ns, done, depth = _in_turn(received, round(cpu))
+        times["received"][:, shard], times["serve"][:, shard], times["served"][:, shard] = (
             received,
-            begin,
+            begin_ns,
             done,
         )
-        at["pushed"][:, shard] = done + LATENCY_NS
+        times["pushed"][:, shard] = done + LATENCY_NS
         out.depth[step, :, shard] = depth
-    asking = at["pushed"].max(axis=1)
+    asking = times["pushed"].max(axis=1)
     for shard in range(SHARDS):
-        applied = at["served"][:, shard].max() + round(work.apply[shard] * 1e6)
-        asked = asking + LATENCY_NS
+        applied = times["served"][:, shard].max() + round(work.apply[shard] * 1e6)
+        requested = asking + LATENCY_NS
         if work.at_once:
-            reply = np.maximum(asked, applied)
-            replied = _shared(reply, work.wire[shard] * 1e6, 0.0)
+            reply = np.maximum(requested, applied)
+            replied = _share_wire(reply, work.wire[shard] * 1e6, 0.0)
         else:
-            reply, replied, _ = _in_turn(asked, round(work.wire[shard] * 1e6), applied)
-        at["asked"][:, shard] = asked
-        at["reply"][:, shard], at["replied"][:, shard] = reply, replied
-        at["pulled"][:, shard] = replied + LATENCY_NS
+            reply, replied, _ = _in_turn(requested, round(work.wire[shard] * 1e6), applied)
+        times["asked"][:, shard] = requested
+        times["reply"][:, shard], times["replied"][:, shard] = reply, replied
+        times["pulled"][:, shard] = replied + LATENCY_NS
 
 
-def _shared(arrive: Times, alone: float, collapse: float) -> Times:
+def _share_wire(arrive: Times, alone: float, collapse: float) -> Times:
     """Share a wire evenly among the requests on it: when each is through.
 
     All are equally large, so the first to come is the first through; `alone` is what one takes.
@@ -156,22 +156,22 @@ def _shared(arrive: Times, alone: float, collapse: float) -> Times:
     speeds = _speeds(len(times), collapse)
     through: list[float] = []
     targets: list[float] = []
-    work, now, first = 0.0, times[0], 0
+    work, now_ns, first_request = 0.0, times[0], 0
     for upcoming, time in enumerate(times):
-        while first < upcoming:
-            speed = speeds[upcoming - first]
-            done = now + (targets[first] - work) / speed
+        while first_request < upcoming:
+            speed = speeds[upcoming - first_request]
+            done = now_ns + (targets[first_request] - work) / speed
             if time <= done:
-                work += (time - now) * speed
+                work += (time - now_ns) * speed
                 break
             through.append(done)
-            work, now, first = targets[first], done, first + 1
-        now = time
+            work, now_ns, first_request = targets[first_request], done, first_request + 1
+        now_ns = time
         targets.append(work + alone)
-    for left, target in enumerate(targets[first:]):
-        now += (target - work) / speeds[len(times) - first - left]
+    for left, target in enumerate(targets[first_request:]):
+        now_ns += (target - work) / speeds[len(times) - first_request - left]
         work = target
-        through.append(now)
+        through.append(now_ns)
     result = np.empty(len(times), np.int64)
     result[order] = np.rint(through).astype(np.int64)
     return result

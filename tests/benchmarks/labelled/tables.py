@@ -61,30 +61,32 @@ def perform(task: Task) -> dict[str, Any]:
     ranks, level, family, slowdown, seed = task
     setting = Setting(ranks, STEPS, PER_HOST[ranks], level, family, seed)
     phases = vary(setting, MEANS_MS, REFERENCE if slowdown and family == TUNED_FAMILY else None)
-    before = _steps(phases).sum()
-    rank, first = _slow_down(setting, phases, slowdown)
+    total_before = _steps(phases).sum()
+    rank, first_step = _slow_down(setting, phases, slowdown)
     steps = _steps(phases)
-    found = verdicts(phases, setting.per_host)
-    right = [one for one in found if slowdown and one.ranks == (rank,)]
+    findings = verdicts(phases, setting.per_host)
+    right = [one for one in findings if slowdown and one.ranks == (rank,)]
     label = Label("straggler", ranks=(rank,)) if slowdown else Label()
     place = {"ranks": ranks, "level": level, "family": family, "slowdown": slowdown}
     out = place | {
         "found": bool(right),
-        "named": len(found),
-        "false": len(found) - len(right),
+        "named": len(findings),
+        "false": len(findings) - len(right),
         "peers": of_peers(Seen(phases, _arrivals(phases, steps)), label),
     }
-    return out | (_numbers(right, first, float(1 - before / steps.sum())) if right else {})
+    return out | (
+        _numbers(right, first_step, float(1 - total_before / steps.sum())) if right else {}
+    )
 
 
 def _slow_down(setting: Setting, phases: Mapping[str, Floats], slowdown: float) -> tuple[int, int]:
     """Make everything that one rank does last longer for a while: who, and from which step."""
     draw = setting.stream("planted")
     rank, length = int(draw.integers(setting.ranks)), int(PLANTED * STEPS)
-    first = int(draw.integers(20, STEPS - length + 1))
+    first_step = int(draw.integers(20, STEPS - length + 1))
     for values in phases.values():
-        values[first : first + length, rank] *= 1 + slowdown
-    return rank, first
+        values[first_step : first_step + length, rank] *= 1 + slowdown
+    return rank, first_step
 
 
 def _steps(phases: Mapping[str, Floats]) -> Floats:
@@ -145,16 +147,16 @@ def recall(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _recall(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    found = sum(row["found"] for row in rows)
-    low, high = exact(found, len(rows))
-    named, false = sum(row["named"] for row in rows), sum(row["false"] for row in rows)
+    found_count = sum(row["found"] for row in rows)
+    low, high = exact(found_count, len(rows))
+    named_count, false = sum(row["named"] for row in rows), sum(row["false"] for row in rows)
     same = {name: rows[0][name] for name in ("ranks", "family", "slowdown")}
     hits = [row for row in rows if row["found"]]
     return same | {
         "runs": len(rows),
-        "recall": round(found / len(rows), 4),
+        "recall": round(found_count / len(rows), 4),
         "interval": [round(low, 4), round(high, 4)],
-        "precision": round(1 - false / named, 4) if named else None,
+        "precision": round(1 - false / named_count, 4) if named_count else None,
         "onset_p90_steps": round(float(np.quantile([row["onset"] for row in hits], 0.9)), 1)
         if hits
         else None,
@@ -175,9 +177,12 @@ def _points(hits: list[dict[str, Any]]) -> float | None:
 
 
 def _peer(rows: list[dict[str, Any]], name: str) -> dict[str, float | None]:
-    seen = [row["peers"][name] for row in rows]
-    named, false = sum(one["named"] for one in seen), sum(one["false"] for one in seen)
+    peer_rows = [row["peers"][name] for row in rows]
+    named_count, false = (
+        sum(one["named"] for one in peer_rows),
+        sum(one["false"] for one in peer_rows),
+    )
     return {
-        "recall": round(float(np.mean([one["found"] for one in seen])), 4),
-        "precision": round(1 - false / named, 4) if named else None,
+        "recall": round(float(np.mean([one["found"] for one in peer_rows])), 4),
+        "precision": round(1 - false / named_count, 4) if named_count else None,
     }

@@ -34,11 +34,11 @@ def targets(results: dict[str, Any]) -> str:
 def worst_of(rows: list[Row]) -> dict[str, float]:
     """Return how often each kind of run is judged rightly in its worst cell."""
     not_asked = {kind.name for kind in KINDS if not kind.asked}
-    worst: dict[str, float] = {}
+    worst_shares: dict[str, float] = {}
     for row in rows:
         if row["kind"] not in not_asked:
-            worst[row["kind"]] = min(worst.get(row["kind"], 1.0), row["right"])
-    return worst
+            worst_shares[row["kind"]] = min(worst_shares.get(row["kind"], 1.0), row["right"])
+    return worst_shares
 
 
 def _alarms(rows: list[Row]) -> Iterator[Line]:
@@ -53,30 +53,30 @@ def _alarms(rows: list[Row]) -> Iterator[Line]:
 
 def _recall(rows: list[Row]) -> Iterator[Line]:
     for row in rows:
-        asked = RECALL.get(row["slowdown"])
-        if asked is None or row["family"] != TUNED_FAMILY:
+        target = RECALL.get(row["slowdown"])
+        if target is None or row["family"] != TUNED_FAMILY:
             continue
-        least = asked[row["ranks"]] if isinstance(asked, dict) else asked
+        bound = target[row["ranks"]] if isinstance(target, dict) else target
         what = f"one of {row['ranks']} ranks slowed by {row['slowdown']:.0%} is found"
-        yield what, f"{least:.0%}", f"{row['recall']:.1%}", row["recall"] >= least
+        yield what, f"{bound:.0%}", f"{row['recall']:.1%}", row["recall"] >= bound
         if row["slowdown"] > min(RECALL) and row["onset_p90_steps"] is not None:
             onset = row["onset_p90_steps"]
             yield "... its onset, 90 % of the runs", f"{BLOCK} steps", f"{onset:g}", onset <= BLOCK
     judged = [row["precision"] for row in rows if row["precision"] is not None]
     if judged:
-        least = min(judged)
-        yield "precision, worst cell", f"{PRECISION:.0%}", f"{least:.1%}", least >= PRECISION
+        bound = min(judged)
+        yield "precision, worst cell", f"{PRECISION:.0%}", f"{bound:.1%}", bound >= PRECISION
 
 
 def _clocks(rows: list[Row]) -> Iterator[Line]:
     for row in rows:
-        what = f"clocks: {row['situation']}"
+        label = f"clocks: {row['situation']}"
         if row["target_us"] is not None:
-            good = row["p99_us"] <= row["target_us"]
-            yield what, f"p99 {row['target_us']:g} us", f"{row['p99_us']:g} us", good
+            is_good = row["p99_us"] <= row["target_us"]
+            yield label, f"p99 {row['target_us']:g} us", f"{row['p99_us']:g} us", is_good
         else:
-            found, good = f"{row['covered']:.1%} of the hosts", row["covered"] >= COVERED
-            yield what, f"error within what is stated, {COVERED:.0%}", found, good
+            found, is_good = f"{row['covered']:.1%} of the hosts", row["covered"] >= COVERED
+            yield label, f"error within what is stated, {COVERED:.0%}", found, is_good
         if row["jump_steps"] is not None:
             jump = row["jump_steps"]
             yield "... where, worst run", "within its step", f"{jump:g} steps off", jump < 1
@@ -85,12 +85,12 @@ def _clocks(rows: list[Row]) -> Iterator[Line]:
 def _kinds(rows: list[Row]) -> Iterator[Line]:
     if not rows:
         return
-    worst = worst_of(rows)
-    reached = sum(share >= ASKED for share in worst.values())
-    what = "kinds of run whose verdicts are right in 95 % of the runs of every cell"
-    yield what, str(len(worst)), str(reached), reached == len(worst)
+    worst_shares = worst_of(rows)
+    reached = sum(share >= ASKED for share in worst_shares.values())
+    label = "kinds of run whose verdicts are right in 95 % of the runs of every cell"
+    yield label, str(len(worst_shares)), str(reached), reached == len(worst_shares)
     priced = [row for row in rows if row.get("saving_right") is not None]
     close = sum(row["saving_right"] >= ASKED for row in priced)
     if priced:
-        what = "cells in which 95 % of the savings are right"
-        yield what, str(len(priced)), str(close), close == len(priced)
+        label = "cells in which 95 % of the savings are right"
+        yield label, str(len(priced)), str(close), close == len(priced)

@@ -22,10 +22,10 @@ def tell(setting: Setting, work: Work, played: Played, clocks: list[HostClock]) 
     """Return the recording of an allreduce training."""
     ledger = Ledger()
     steps, ranks = played.start.shape
-    place = Place(np.arange(steps)[:, None], np.arange(ranks))
-    own_work(ledger, place, work, played)
-    _updates(ledger, place, work, played)
-    _reductions(ledger, place, work, played)
+    cells = Place(np.arange(steps)[:, None], np.arange(ranks))
+    own_work(ledger, cells, work, played)
+    _updates(ledger, cells, work, played)
+    _reductions(ledger, cells, work, played)
     tracks = ("reductions",) if work.hop is None else ("reductions", "sends")
     members = [Member("worker", rank, rank // setting.per_host, tracks) for rank in range(ranks)]
     return Recording(ledger.frame(), tuple(members), tuple(clocks), (tuple(range(ranks)),))
@@ -51,14 +51,14 @@ class Place:
         }
 
 
-def own_work(ledger: Ledger, place: Place, work: Work, played: Played) -> None:
+def own_work(ledger: Ledger, cells: Place, work: Work, played: Played) -> None:
     """Note steps and what each rank does by itself before it meets others."""
-    at = place.of()
-    ledger.note(What("step", "step", depth=0), played.start, played.end, at)
-    ledger.note(What("data", "next_batch"), played.data_start, played.data_end, at)
-    ledger.note(What("forward", "forward"), played.data_end, played.forward_end, at)
-    ledger.note(What("backprop", "backprop"), played.forward_end, played.backprop_end, at)
-    _only(ledger, place, What("gc", "gc", depth=2), played.gc_start, ns(work.gc))
+    columns = cells.of()
+    ledger.note(What("step", "step", depth=0), played.start, played.end, columns)
+    ledger.note(What("data", "next_batch"), played.data_start, played.data_end, columns)
+    ledger.note(What("forward", "forward"), played.data_end, played.forward_end, columns)
+    ledger.note(What("backprop", "backprop"), played.forward_end, played.backprop_end, columns)
+    _only(ledger, cells, What("gc", "gc", depth=2), played.gc_start, ns(work.gc))
 
 
 def _only(ledger: Ledger, place: Place, what: What, start: Times, lasting: Times) -> None:
@@ -76,41 +76,41 @@ def _updates(ledger: Ledger, place: Place, work: Work, played: Played) -> None:
     _only(ledger, place, checkpoint, played.checkpoint, ns(work.checkpoint))
 
 
-def _reductions(ledger: Ledger, place: Place, work: Work, played: Played) -> None:
+def _reductions(ledger: Ledger, cells: Place, work: Work, played: Played) -> None:
     """Note each bucket's allreduce: beside backprop, or on the training thread."""
     thread, depth = (FLYING, 0) if work.overlap else (0, 1)
-    what = What(
+    span_kind = What(
         "reduction", "allreduce", "allreduce", thread=thread, depth=depth, communicator=WORLD
     )
     buckets = played.enter.shape[2]
     for bucket in range(buckets):
         enter, leave = played.enter[..., bucket], played.leave[..., bucket]
         numbers = {
-            "seq": place.step * buckets + bucket,
+            "seq": cells.step * buckets + bucket,
             "bucket": bucket,
             "bytes": work.sizes[bucket] if work.sizes else work.bucket_bytes,
         }
-        ledger.note(what, enter, leave, place.of() | numbers)
+        ledger.note(span_kind, enter, leave, cells.of() | numbers)
         if work.hop is not None:
-            _hop(ledger, place, work, played, bucket)
+            _hop(ledger, cells, work, played, bucket)
     if work.overlap:
         ledger.note(
-            What("wait", "wait_reductions"), played.backprop_end, played.reduced, place.of()
+            What("wait", "wait_reductions"), played.backprop_end, played.reduced, cells.of()
         )
 
 
-def _hop(ledger: Ledger, place: Place, work: Work, played: Played, bucket: int) -> None:
+def _hop(ledger: Ledger, cells: Place, work: Work, played: Played, bucket: int) -> None:
     """Note each rank's send to its neighbour in the ring, within the reduction."""
     assert work.hop is not None
-    what = What("reduction", "send", "send", thread=FLYING + 1, depth=0)
-    begin = played.enter[..., bucket].max(axis=1, keepdims=True)
+    span_kind = What("reduction", "send", "send", thread=FLYING + 1, depth=0)
+    begin_ns = played.enter[..., bucket].max(axis=1, keepdims=True)
     lasting = ns(work.hop / played.enter.shape[2])
-    neighbour = (place.rank + 1) % len(place.rank)
+    neighbour = (cells.rank + 1) % len(cells.rank)
     ledger.note(
-        what,
-        np.broadcast_to(begin, lasting.shape),
-        begin + lasting,
-        place.of(),
+        span_kind,
+        np.broadcast_to(begin_ns, lasting.shape),
+        begin_ns + lasting,
+        cells.of(),
         peer=neighbour,
         bytes=work.bucket_bytes,
     )

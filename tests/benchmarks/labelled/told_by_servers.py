@@ -21,10 +21,10 @@ def tell(setting: Setting, work: Servers, played: Served, clocks: list[HostClock
     """Return the recording of workers and shards."""
     ledger = Ledger()
     steps, ranks = played.start.shape
-    place = Place(np.arange(steps)[:, None], np.arange(ranks))
-    _workers(ledger, place, played)
+    cells = Place(np.arange(steps)[:, None], np.arange(ranks))
+    _workers(ledger, cells, played)
     for shard in range(SHARDS):
-        _requests(ledger, place, work, played, shard)
+        _requests(ledger, cells, work, played, shard)
     tracks = tuple(f"shard {shard}" for shard in range(SHARDS))
     workers = [Member("worker", rank, rank // setting.per_host, tracks) for rank in range(ranks)]
     shards = [Member("ps", shard, setting.hosts + shard, ("incoming",)) for shard in range(SHARDS)]
@@ -32,9 +32,9 @@ def tell(setting: Setting, work: Servers, played: Served, clocks: list[HostClock
 
 
 def _workers(ledger: Ledger, place: Place, played: Served) -> None:
-    at = place.of()
+    columns = place.of()
     pushed, pulled = played.at["pushed"].max(axis=2), played.at["pulled"].max(axis=2)
-    for what, begin, end in (
+    for kind, start, end in (
         (What("step", "step", depth=0), played.start, played.end),
         (What("data", "next_batch"), played.start, played.data_end),
         (What("forward", "forward"), played.data_end, played.forward_end),
@@ -42,38 +42,40 @@ def _workers(ledger: Ledger, place: Place, played: Served) -> None:
         (What("wait", "wait_push"), played.backprop_end, pushed),
         (What("wait", "wait_pull"), pushed, pulled),
     ):
-        ledger.note(what, begin, end, at)
+        ledger.note(kind, start, end, columns)
 
 
-def _requests(ledger: Ledger, place: Place, work: Servers, played: Served, shard: int) -> None:
+def _requests(ledger: Ledger, cells: Place, work: Servers, played: Served, shard: int) -> None:
     """Note one shard's requests, on the worker that asks and on the shard."""
-    at = {name: values[..., shard] for name, values in played.at.items()}
-    moved = round(STEP_BYTES * work.share[shard])
-    push, pull = _numbers(place, shard, 0), _numbers(place, shard, 1)
-    pushed = at["pushed"].max(axis=1, keepdims=True) * 0 + played.at["pushed"].max(axis=2)
-    asking = place.of() | {"peer": shard, "bytes": moved}
-    ledger.note(_worker(shard, "push"), at["push"], at["pushed"], asking, request=push)
-    ledger.note(_worker(shard, "pull"), pushed, at["pulled"], asking, request=pull)
+    times = {name: values[..., shard] for name, values in played.at.items()}
+    nbytes = round(STEP_BYTES * work.share[shard])
+    push, pull = _numbers(cells, shard, 0), _numbers(cells, shard, 1)
+    pushed = times["pushed"].max(axis=1, keepdims=True) * 0 + played.at["pushed"].max(axis=2)
+    asking = cells.of() | {"peer": shard, "bytes": nbytes}
+    ledger.note(_worker(shard, "push"), times["push"], times["pushed"], asking, request=push)
+    ledger.note(_worker(shard, "pull"), pushed, times["pulled"], asking, request=pull)
     served = {
-        "process": np.array(len(place.rank) + shard),
+        "process": np.array(len(cells.rank) + shard),
         "rank": np.array(shard),
-        "step": place.step,
-        "peer": place.rank,
+        "step": cells.step,
+        "peer": cells.rank,
     }
-    to = served | {"bytes": moved}
-    ledger.note(_shard(shard, "receive", 1), at["arrive"], at["received"], to, request=push)
+    columns = served | {"bytes": nbytes}
+    ledger.note(
+        _shard(shard, "receive", 1), times["arrive"], times["received"], columns, request=push
+    )
     ledger.note(
         _shard(shard, "aggregate"),
-        at["serve"],
-        at["served"],
-        to,
+        times["serve"],
+        times["served"],
+        columns,
         request=push,
         queue_depth=played.depth[..., shard],
     )
     asked = served | {"bytes": 0}
-    ledger.note(_shard(shard, "receive", 1), at["asked"], at["asked"], asked, request=pull)
-    ledger.note(_shard(shard, "reply"), at["reply"], at["replied"], to, request=pull)
-    done = at["served"].max(axis=1, keepdims=True)
+    ledger.note(_shard(shard, "receive", 1), times["asked"], times["asked"], asked, request=pull)
+    ledger.note(_shard(shard, "reply"), times["reply"], times["replied"], columns, request=pull)
+    done = times["served"].max(axis=1, keepdims=True)
     applied = done + round(work.apply[shard] * 1e6)
     ledger.note(_shard(shard, "apply"), done, applied, served | {"peer": -1})
 

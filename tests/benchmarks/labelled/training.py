@@ -45,29 +45,29 @@ class Played:
 
 def play(work: Work) -> Played:
     """Run it."""
-    own = {name: ns(values) for name, values in work.phases.items()}
-    before = ns(np.zeros_like(work.gc) if work.uncovered is None else work.uncovered)
+    phases_ns = {name: ns(values) for name, values in work.phases.items()}
+    uncovered_ns = ns(np.zeros_like(work.gc) if work.uncovered is None else work.uncovered)
     gc, checkpoint = ns(work.gc), ns(work.checkpoint)
     steps, ranks = gc.shape
     buckets = work.transfer.shape[1]
     out = _empty(steps, ranks, buckets, work.layers)
-    now = ORIGIN_NS + ns(work.starts)
+    now_ns = ORIGIN_NS + ns(work.starts)
     for step in range(steps):
-        out.start[step] = now
-        out.data_start[step] = now + before[step]
-        data_end = out.data_start[step] + own["data"][step]
-        computed = own["forward"][step] + own["backprop"][step]
+        out.start[step] = now_ns
+        out.data_start[step] = now_ns + uncovered_ns[step]
+        data_end = out.data_start[step] + phases_ns["data"][step]
+        computed = phases_ns["forward"][step] + phases_ns["backprop"][step]
         pause_at = (computed * work.gc_at[step]).astype(np.int64)
-        in_forward = pause_at < own["forward"][step]
-        forward_end = data_end + own["forward"][step] + np.where(in_forward, gc[step], 0)
+        in_forward = pause_at < phases_ns["forward"][step]
+        forward_end = data_end + phases_ns["forward"][step] + np.where(in_forward, gc[step], 0)
         backprop_end = data_end + computed + gc[step]
         out.data_end[step], out.forward_end[step] = data_end, forward_end
         out.backprop_end[step], out.gc_start[step] = backprop_end, data_end + pause_at
         _reduce(work, step, out)
-        now = _update(work, out, step, own["update"][step])
-        out.checkpoint[step] = now
-        now = now + checkpoint[step]
-        out.end[step] = now
+        now_ns = _update(work, out, step, phases_ns["update"][step])
+        out.checkpoint[step] = now_ns
+        now_ns = now_ns + checkpoint[step]
+        out.end[step] = now_ns
     return out
 
 
@@ -91,24 +91,24 @@ def _empty(steps: int, ranks: int, buckets: int, layers: int) -> Played:
 
 def _reduce(work: Work, step: int, out: Played) -> None:
     """Let the buckets of a step go through the wire, one after the other."""
-    begin, end = out.forward_end[step], out.backprop_end[step]
+    begin_ns, end = out.forward_end[step], out.backprop_end[step]
     buckets = work.transfer.shape[1]
-    wire, free, left = ns(work.transfer[step]), np.int64(0), end
+    wire, free, free_ns = ns(work.transfer[step]), np.int64(0), end
     lag = ns(work.lag[step])
     for bucket in range(buckets):
-        ready = begin + (end - begin) * (bucket + 1) // buckets if work.overlap else left
+        ready = begin_ns + (end - begin_ns) * (bucket + 1) // buckets if work.overlap else free_ns
         free = max(np.int64(ready.max()), free) + wire[bucket]
-        left = free + lag[bucket]
-        out.enter[step, :, bucket], out.leave[step, :, bucket] = ready, left
-    out.reduced[step] = np.maximum(left, end)
+        free_ns = free + lag[bucket]
+        out.enter[step, :, bucket], out.leave[step, :, bucket] = ready, free_ns
+    out.reduced[step] = np.maximum(free_ns, end)
 
 
 def _update(work: Work, out: Played, step: int, whole: Times) -> Times:
     """Update layer by layer, with gaps between, and return when each rank is done."""
-    now: Times = out.reduced[step]
+    now_ns: Times = out.reduced[step]
     for layer in range(work.layers):
         part = whole * (layer + 1) // work.layers - whole * layer // work.layers
-        begin = now if layer == 0 else now + round(work.gap * MS)
-        now = begin + part
-        out.updates[step, :, layer, 0], out.updates[step, :, layer, 1] = begin, now
-    return now
+        begin = now_ns if layer == 0 else now_ns + round(work.gap * MS)
+        now_ns = begin + part
+        out.updates[step, :, layer, 0], out.updates[step, :, layer, 1] = begin, now_ns
+    return now_ns

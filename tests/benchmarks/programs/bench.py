@@ -84,10 +84,10 @@ def explain(name: str, form: str, ranks: int, folder: Path) -> dict[str, Any]:
 
 def is_right_place(truth: Truth, report: dict[str, Any], ranks: int) -> bool:
     summary = report["summary"]
-    words = f"{summary['headline']} {summary['why']}"
+    conclusion = f"{summary['headline']} {summary['why']}"
     kind = summary["kind"]
     finding = next((f for f in report["findings"] if f["kind"] == kind), None)
-    if truth.place and not re.search(truth.place, words, re.IGNORECASE):
+    if truth.place and not re.search(truth.place, conclusion, re.IGNORECASE):
         return False
     rank = ranks - 1 if truth.rank == LAST else truth.rank
     if rank == ALL:
@@ -97,7 +97,7 @@ def is_right_place(truth: Truth, report: dict[str, Any], ranks: int) -> bool:
     elif rank is not None:
         if finding and finding["ranks"] != [rank]:
             return False
-        if not re.search(rf"\brank {rank}\b", words, re.IGNORECASE):
+        if not re.search(rf"\brank {rank}\b", conclusion, re.IGNORECASE):
             return False
     if truth.steps and finding and finding["steps"]:
         return all(
@@ -114,11 +114,11 @@ def judge(name: str, form: str, ranks: int, report: dict[str, Any]) -> Outcome:
     if truth.place == BUSY:
         crowded = verdict == "inconclusive" and BUSY in headline and ranks > 2
         state = verdict in truth.verdicts or crowded
-        place = state
+        is_right = state
     else:
         state = verdict in truth.verdicts
-        place = is_right_place(truth, report, ranks)
-    return Outcome(name, form, ranks, verdict, headline, state, place)
+        is_right = is_right_place(truth, report, ranks)
+    return Outcome(name, form, ranks, verdict, headline, state, is_right)
 
 
 def table_row(outcome: Outcome) -> str:
@@ -135,26 +135,28 @@ def main() -> None:
     parser.add_argument(
         "--kept", type=Path, help="keep all reports, and the recordings of wrong verdicts, here"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     outcomes: list[Outcome] = []
     print("| program | form | ranks | verdict | judged |\n|---|---|---|---|---|")  # noqa: T201
-    for name in given.only or PROGRAMS:
-        for ranks in (int(text) for text in given.ranks.split(",")):
+    for name in options.only or PROGRAMS:
+        for ranks in (int(text) for text in options.ranks.split(",")):
             if ranks not in PROGRAMS[name].ranks:
                 continue
-            for form in given.form or FORMS:
+            for form in options.form or FORMS:
                 with tempfile.TemporaryDirectory() as folder:
                     trace = Path(folder) / f"{name}-{form}-{ranks}"
                     report = explain(name, form, ranks, trace)
                     outcome = judge(name, form, ranks, report)
                     outcomes.append(outcome)
                     print(table_row(outcome), flush=True)  # noqa: T201
-                    if given.kept:
-                        given.kept.mkdir(parents=True, exist_ok=True)
-                        (given.kept / f"{trace.name}.json").write_text(json.dumps(report, indent=1))
-                    if given.kept and not (outcome.state and outcome.place):
-                        shutil.rmtree(given.kept / trace.name, ignore_errors=True)
-                        shutil.move(trace, given.kept / trace.name)
+                    if options.kept:
+                        options.kept.mkdir(parents=True, exist_ok=True)
+                        (options.kept / f"{trace.name}.json").write_text(
+                            json.dumps(report, indent=1)
+                        )
+                    if options.kept and not (outcome.state and outcome.place):
+                        shutil.rmtree(options.kept / trace.name, ignore_errors=True)
+                        shutil.move(trace, options.kept / trace.name)
     for form in FORMS:
         judged = [o for o in outcomes if o.form == form]
         right = sum(o.state and o.place for o in judged)

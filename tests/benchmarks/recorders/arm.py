@@ -66,11 +66,11 @@ class Recorder(ABC):
 
     @staticmethod
     @abstractmethod
-    def kept(folder: Path) -> int:
+    def count_kept(folder: Path) -> int:
         """Count the spans of the first way that its files hold, as well as a reader can."""
 
     @classmethod
-    def off(cls) -> Sequence[Arm]:
+    def disabled_arms(cls) -> Sequence[Arm]:
         """Return ways to record that also run where nothing records, which is how they are measured.
 
         Raises:

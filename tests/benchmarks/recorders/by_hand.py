@@ -31,10 +31,10 @@ def _call(count: int) -> None:
 
 def _inline(count: int) -> None:
     clock = time.perf_counter_ns
-    found: list[tuple[str, int, int, int, int]] = []
+    events: list[tuple[str, int, int, int, int]] = []
     for number in range(count):
         start = clock()
-        found.append(("piece", number, 4096, start, clock()))
+        events.append(("piece", number, 4096, start, clock()))
 
 
 YARDSTICKS = (
@@ -72,12 +72,12 @@ class JsonLines(Recorder):
         self._plain.close()
 
     @staticmethod
-    def kept(folder: Path) -> int:
-        found = 0
+    def count_kept(folder: Path) -> int:
+        span_count = 0
         for line in (folder / "log.jsonl").read_text().splitlines():
             with contextlib.suppress(ValueError):  # a torn line
-                found += "dur" in json.loads(line)
-        return found
+                span_count += "dur" in json.loads(line)
+        return span_count
 
     def _log(self, count: int) -> None:
         clock, dumps, info = time.perf_counter_ns, json.dumps, self._logger.info

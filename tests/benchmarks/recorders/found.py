@@ -45,18 +45,18 @@ class Found:
         """Add the rounds of another process."""
         known = {(row.recorder, row.arm, row.on): row for row in self.rows}
         for row in rows:
-            mine = known.get((row.recorder, row.arm, row.on))
-            if mine is None:
+            known_row = known.get((row.recorder, row.arm, row.on))
+            if known_row is None:
                 self.rows.append(row)
             else:
-                mine.ns += row.ns
+                known_row.ns += row.ns
 
     def of(self, recorder: str, arm: str, *, on: bool = True) -> Row:
         """Find a row."""
-        (found,) = (
+        (match,) = (
             row for row in self.rows if (row.recorder, row.arm, row.on) == (recorder, arm, on)
         )
-        return found
+        return match
 
     def ours(self, *, on: bool) -> list[Row]:
         """List our own ways to record."""
@@ -64,10 +64,10 @@ class Found:
 
     def peers(self, *, on: bool) -> list[Row]:
         """List those of others, cheapest first."""
-        found = [
+        rows = [
             row for row in self.rows if row.recorder not in {"", TraceLens.name} and row.on == on
         ]
-        return sorted(found, key=lambda row: statistics.median(row.ns))
+        return sorted(rows, key=lambda row: statistics.median(row.ns))
 
     def to_inline(self, row: Row) -> Middle:
         """Compare with two clock reads and an append to a list, round by round."""

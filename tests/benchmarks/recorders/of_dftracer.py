@@ -55,7 +55,7 @@ class DfTracer(Recorder):
         self._log.finalize()
 
     @staticmethod
-    def kept(folder: Path) -> int:
+    def count_kept(folder: Path) -> int:
         return sum(event.get("name") == "piece" for event in _events(folder))
 
     def _with(self, count: int) -> None:
@@ -90,8 +90,8 @@ def _events(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _lines(path: Path) -> list[bytes]:
     """Read as much as there is, also of a stream that was cut off."""
-    found: list[bytes] = []
+    lines_read: list[bytes] = []
     opened = gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb")
     with opened as lines, contextlib.suppress(EOFError, OSError):
-        found.extend(lines)
-    return found
+        lines_read.extend(lines)
+    return lines_read

@@ -45,15 +45,15 @@ class Jax(Recorder):
         self._profiler.stop_trace()
 
     @staticmethod
-    def kept(folder: Path) -> int:
-        found = 0
+    def count_kept(folder: Path) -> int:
+        span_count = 0
         for path in folder.rglob("*.trace.json.gz"):
             events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-            found += sum(event.get("name") == "piece" for event in events)
-        return found
+            span_count += sum(event.get("name") == "piece" for event in events)
+        return span_count
 
     @classmethod
-    def off(cls) -> Sequence[Arm]:
+    def disabled_arms(cls) -> Sequence[Arm]:
         annotation = importlib.import_module("jax").profiler.TraceAnnotation
 
         def loop(count: int) -> None:

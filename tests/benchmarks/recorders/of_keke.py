@@ -44,13 +44,13 @@ class Keke(Recorder):
         self._file.close()
 
     @staticmethod
-    def kept(folder: Path) -> int:
-        found = 0
+    def count_kept(folder: Path) -> int:
+        span_count = 0
         for line in (folder / FILE).read_text().splitlines():
             with contextlib.suppress(ValueError):  # brackets, or a torn line
                 event = json.loads(line.rstrip(","))
-                found += isinstance(event, dict) and event.get("name") == "piece"
-        return found
+                span_count += isinstance(event, dict) and event.get("name") == "piece"
+        return span_count
 
     def _with(self, count: int) -> None:
         kev = self._module.kev

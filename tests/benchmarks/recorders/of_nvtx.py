@@ -33,11 +33,11 @@ class Nvtx(Recorder):
         pass
 
     @staticmethod
-    def kept(folder: Path) -> int:
+    def count_kept(folder: Path) -> int:
         return len(list(folder.iterdir()))
 
     @classmethod
-    def off(cls) -> Sequence[Arm]:
+    def disabled_arms(cls) -> Sequence[Arm]:
         nvtx = importlib.import_module("nvtx")
         domain = nvtx.get_domain("benchmark")
         attributes = domain.get_event_attributes("piece")

@@ -55,12 +55,12 @@ class OpenTelemetry(Recorder):
         self._provider.shutdown()
 
     @staticmethod
-    def kept(folder: Path) -> int:
-        found = 0
+    def count_kept(folder: Path) -> int:
+        span_count = 0
         for line in (folder / FILE).read_text().splitlines():
             with contextlib.suppress(ValueError):  # a torn line
-                found += "end_time" in json.loads(line)
-        return found
+                span_count += "end_time" in json.loads(line)
+        return span_count
 
     def _with(self, count: int) -> None:
         start = self._tracer.start_as_current_span

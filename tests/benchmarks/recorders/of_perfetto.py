@@ -43,7 +43,7 @@ class Perfetto(Recorder):
         self._file.close()
 
     @staticmethod
-    def kept(folder: Path) -> int:
+    def count_kept(folder: Path) -> int:
         packet_of = importlib.import_module(MESSAGES).TracePacket
         packets = _packets((folder / FILE).read_bytes())
         return sum(packet_of.FromString(part).track_event.type == END for part in packets)

@@ -36,7 +36,7 @@ class ScoreP(Recorder):
         pass
 
     @staticmethod
-    def kept(folder: Path) -> int:
+    def count_kept(folder: Path) -> int:
         return len(list(folder.glob("**/*.otf2")))
 
     def _with(self, count: int) -> None:

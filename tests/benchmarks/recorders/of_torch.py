@@ -52,7 +52,7 @@ class Torch(Recorder):
         self._profiler.export_chrome_trace(str(self._path))
 
     @staticmethod
-    def kept(folder: Path) -> int:
+    def count_kept(folder: Path) -> int:
         try:
             events = json.loads((folder / FILE).read_bytes())["traceEvents"]
         except (FileNotFoundError, ValueError):
@@ -60,7 +60,7 @@ class Torch(Recorder):
         return sum(event.get("name") == "piece" for event in events)
 
     @classmethod
-    def off(cls) -> Sequence[Arm]:
+    def disabled_arms(cls) -> Sequence[Arm]:
         record_function = importlib.import_module("torch.profiler").record_function
         return (
             Arm("with record_function(name):", _with(record_function), stores="nothing"),

@@ -49,7 +49,7 @@ class VizTracer(Recorder):
         self._tracer.save()
 
     @staticmethod
-    def kept(folder: Path) -> int:
+    def count_kept(folder: Path) -> int:
         try:
             events = json.loads((folder / FILE).read_bytes())["traceEvents"]
         except (FileNotFoundError, ValueError):

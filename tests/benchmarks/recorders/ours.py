@@ -119,10 +119,10 @@ class TraceLens(Recorder):
         tl.stop()
 
     @staticmethod
-    def kept(folder: Path) -> int:
+    def count_kept(folder: Path) -> int:
         statuses = read_one(folder).frame["status"]
         return int((statuses == "closed").sum())
 
     @classmethod
-    def off(cls) -> Sequence[Arm]:
+    def disabled_arms(cls) -> Sequence[Arm]:
         return (*WAYS, _traced())

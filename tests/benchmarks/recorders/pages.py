@@ -22,7 +22,7 @@ __all__ = ["cost_of_ours", "cost_of_peers", "kept_and_started", "promises"]
 NONE = "-"
 
 
-def between(found: Middle, digits: int = 2) -> str:
+def write_interval(found: Middle, digits: int = 2) -> str:
     """Write a ratio with its interval."""
     value, low, high = (f"{number:.{digits}f}" for number in found)
     return f"{value} ({low} to {high})"
@@ -31,28 +31,28 @@ def between(found: Middle, digits: int = 2) -> str:
 def cost_of_ours(found: Mapping[str, Found]) -> str:
     """Return the tables of all our ways to record, recording and switched off."""
     titles = (("TraceLens, recording", True), ("TraceLens, switched off", False))
-    return "\n\n".join(_ours(title, found, on=on) for title, on in titles)
+    return "\n\n".join(_own_table(title, found, active=on) for title, on in titles)
 
 
-def _ours(title: str, found: Mapping[str, Found], *, on: bool) -> str:
-    head = ["a span by", *(f"{name}: {what}" for name in found for what in ("ratio", "ns"))]
-    first = next(iter(found.values()))
-    arms = [first.of("", INLINE, on=on), *first.ours(on=on)]
+def _own_table(title: str, results: Mapping[str, Found], *, active: bool) -> str:
+    head = ["a span by", *(f"{name}: {what}" for name in results for what in ("ratio", "ns"))]
+    first = next(iter(results.values()))
+    arms = [first.of("", INLINE, on=active), *first.ours(on=active)]
     names = {INLINE: "two clock reads and a list append, inline"}
     body = []
     for row in arms:
         cells = [f"`{row.arm}`" if row.recorder else names[row.arm]]
-        for measured in found.values():
-            mine = measured.of(row.recorder, row.arm, on=on)
-            cells += [between(measured.to_inline(mine)) if row.recorder else "1", _ns(mine)]
+        for measured in results.values():
+            mine = measured.of(row.recorder, row.arm, on=active)
+            cells += [write_interval(measured.to_inline(mine)) if row.recorder else "1", _ns(mine)]
         body.append(cells)
     return table(title, head, body)
 
 
 def cost_of_peers(found: Found, failed: Mapping[str, str]) -> str:
     """Return the table of everything else, in the same process as our native recorder."""
-    parts = []
-    for title, on in (("recording", True), ("switched off, or with nobody who listens", False)):
+    tables = []
+    for title, active in (("recording", True), ("switched off, or with nobody who listens", False)):
         head = ["recorder", "a span by", "API", "stores", "x inline", f"x `{MAIN}`", "ns"]
         body = [
             [
@@ -61,14 +61,14 @@ def cost_of_peers(found: Found, failed: Mapping[str, str]) -> str:
                 row.api,
                 row.stores,
                 f"{found.to_inline(row).value:.1f}",
-                between(found.to_ours(row), 1),
+                write_interval(found.to_ours(row), 1),
                 _ns(row),
             ]
-            for row in found.peers(on=on)
+            for row in found.peers(on=active)
         ]
-        parts.append(table(f"Others, {title}", head, body))
+        tables.append(table(f"Others, {title}", head, body))
     missing = [f"- {name}: {reason}" for name, reason in failed.items()]
-    return "\n\n".join([*parts, "Not measured while recording:", "\n".join(missing)])
+    return "\n\n".join([*tables, "Not measured while recording:", "\n".join(missing)])
 
 
 def kept_and_started(
@@ -98,13 +98,13 @@ def _size(rows: Sequence[Mapping[str, Any]]) -> str:
 def _share(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return NONE
-    closed, kept = (sum(row[what] for row in rows) for what in ("closed", "kept"))
+    closed, kept_count = (sum(row[what] for row in rows) for what in ("closed", "kept"))
     lost = [row["closed"] - row["kept"] for row in rows]
     if not any(lost):
         return f"all of {closed:,}"
-    if not kept:
+    if not kept_count:
         return f"none of {closed:,}"
-    return f"{kept:,} of {closed:,}; {min(lost):,} to {max(lost):,} lost a kill"
+    return f"{kept_count:,} of {closed:,}; {min(lost):,} to {max(lost):,} lost a kill"
 
 
 def _ns(row: Row) -> str:
@@ -120,20 +120,20 @@ def promises(found: Mapping[str, Found]) -> str:
     return table("Promises", ["promise", "bound", "measured", "held"], body)
 
 
-def _promises(found: Mapping[str, Found]) -> list[tuple[str, str, str, bool]]:
+def _promises(results: Mapping[str, Found]) -> list[tuple[str, str, str, bool]]:
     rows = []
-    for backend, arm, on, bound in _BOUNDS:
-        if backend in found:
-            ratio = found[backend].to_inline(found[backend].of(TraceLens.name, arm, on=on))
-            said = f"{backend}{'' if on else ', switched off'}: `{arm}`, of inline"
-            rows.append((said, f"<= {bound:.2f}", between(ratio), ratio.value <= bound))
-    peers = next(iter(found.values()))
+    for backend, arm, active, bound in _BOUNDS:
+        if backend in results:
+            ratio = results[backend].to_inline(results[backend].of(TraceLens.name, arm, on=active))
+            promise = f"{backend}{'' if active else ', switched off'}: `{arm}`, of inline"
+            rows.append((promise, f"<= {bound:.2f}", write_interval(ratio), ratio.value <= bound))
+    peers = next(iter(results.values()))
     for row in peers.peers(on=True):
         times = 35 if row.recorder == "torch.profiler" and row.api == "public" else 5
         if row.api == "public" and (row.stores == "attributes" or times == 35):
             ratio = peers.to_ours(row)
-            said = f"{row.recorder}: `{row.arm}`, of `{MAIN}`"
-            rows.append((said, f">= {times}", between(ratio, 1), ratio.value >= times))
+            promise = f"{row.recorder}: `{row.arm}`, of `{MAIN}`"
+            rows.append((promise, f">= {times}", write_interval(ratio, 1), ratio.value >= times))
     return rows
 
 

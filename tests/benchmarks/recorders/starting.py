@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Start", "beside", "starts"]
+__all__ = ["Start", "measure_loaded", "starts"]
 
 BARE = "bare"
 END = "\nimport os\nos._exit(0)"  # what a recorder does at the end is not asked here
@@ -47,15 +47,15 @@ def starts(codes: Mapping[str, str], rounds: int) -> dict[str, Start]:
                 spent = _time(code, compiled)
                 if number:  # the first round compiles, and warms the page cache
                     times[name].append(spent)
-    return {name: _beyond(times[name], times[BARE]) for name in codes}
+    return {name: _extra_start(times[name], times[BARE]) for name in codes}
 
 
-def beside(library: str, code: str, rounds: int) -> Start:
+def measure_loaded(library: str, code: str, rounds: int) -> Start:
     """Measure the code where a library is loaded, within the process."""
     clocks = "(time.perf_counter_ns(), time.process_time_ns())"
     code = f"import time, {library}\nbegan = {clocks}\n{code}\nended = {clocks}\n"
     code += f"print(*(after - before for before, after in zip(began, ended)), flush=True){END}"
-    found = []
+    times_ms = []
     with tempfile.TemporaryDirectory() as compiled:
         for _ in range(rounds + 1):
             with tempfile.TemporaryDirectory() as folder:
@@ -63,8 +63,8 @@ def beside(library: str, code: str, rounds: int) -> Start:
                 environment = _environment(compiled)
                 done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
             wall, cpu = map(int, done.stdout.split())
-            found.append((wall / 1e6, cpu / 1e6))
-    return _beyond(found[1:], [(0, 0)] * rounds)
+            times_ms.append((wall / 1e6, cpu / 1e6))
+    return _extra_start(times_ms[1:], [(0, 0)] * rounds)
 
 
 def _environment(compiled: str) -> dict[str, str]:
@@ -91,11 +91,13 @@ def _of_process(command: list[str], environment: dict[str, str]) -> tuple[float,
     return 1000 * wall, 1000 * (usage.ru_utime + usage.ru_stime)
 
 
-def _beyond(times: Sequence[tuple[float, float]], bare: Sequence[tuple[float, float]]) -> Start:
-    beyond = [
+def _extra_start(
+    times: Sequence[tuple[float, float]], bare: Sequence[tuple[float, float]]
+) -> Start:
+    extra_times = [
         (mine[0] - other[0], mine[1] - other[1]) for mine, other in zip(times, bare, strict=True)
     ]
-    wall, cpu = (statistics.median(column) for column in zip(*beyond, strict=True))
+    wall, cpu = (statistics.median(column) for column in zip(*extra_times, strict=True))
     of_bare = [row[1] for row in bare]
     least = min(row[1] for row in times) - min(of_bare)
     return Start(wall, cpu, least, statistics.median(of_bare))

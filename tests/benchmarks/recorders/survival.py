@@ -50,12 +50,12 @@ class _Child:
         self.recorder = recorder
         self.folder = folder / f"{recorder.__name__}-{limit}"
         self.folder.mkdir()
-        said = folder / f"{self.folder.name}.said"
-        said.write_bytes(bytes(WORD))
-        with said.open("r+b") as file:
+        count_path = folder / f"{self.folder.name}.said"
+        count_path.write_bytes(bytes(WORD))
+        with count_path.open("r+b") as file:
             self._said = mmap.mmap(file.fileno(), WORD)
         command = [sys.executable, sys.argv[0], "--child", recorder.__name__]
-        command += [str(self.folder), str(said), str(limit)]
+        command += [str(self.folder), str(count_path), str(limit)]
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
@@ -65,7 +65,7 @@ class _Child:
         return int.from_bytes(self._said[:WORD], sys.byteorder)
 
     def left(self) -> Left:
-        kept = self.recorder.kept(self.folder)
+        kept = self.recorder.count_kept(self.folder)
         size = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
         return Left(self.recorder.name, self.closed, min(kept, self.closed), size)
 
@@ -94,10 +94,10 @@ def after_kill(
     recorders: Sequence[type[Recorder]], trials: int, spans: int
 ) -> list[dict[str, Any]]:
     """Kill each at random moments, after at least so many spans."""
-    found = []
+    rows = []
     for _ in range(trials):
-        found += [asdict(child.left()) for child in _children(recorders, kill_after=spans)]
-    return found
+        rows += [asdict(child.left()) for child in _children(recorders, kill_after=spans)]
+    return rows
 
 
 def _children(
@@ -107,18 +107,19 @@ def _children(
 
     Each ends after `limit` spans; if that is 0, it is killed.
     """
-    for first in range(0, len(recorders), AT_ONCE):
+    for first_index in range(0, len(recorders), AT_ONCE):
         with tempfile.TemporaryDirectory() as folder:
             children = [
-                _Child(kind, Path(folder), limit) for kind in recorders[first : first + AT_ONCE]
+                _Child(kind, Path(folder), limit)
+                for kind in recorders[first_index : first_index + AT_ONCE]
             ]
             for running in children:
                 if limit == 0:
                     _kill(running, kill_after)
-                _, said = running.process.communicate(timeout=TIME_LIMIT_S)
+                _, output = running.process.communicate(timeout=TIME_LIMIT_S)
                 expected = 0 if limit else -signal.SIGKILL
                 if running.process.returncode != expected:
-                    raise RuntimeError(f"{running.recorder.name} ended by itself: {said}")
+                    raise RuntimeError(f"{running.recorder.name} ended by itself: {output}")
             yield from children
 
 

@@ -55,30 +55,30 @@ def measure(
     Returns:
         Rows, and why which recorder could not be measured.
     """
-    found: list[Row] = []
+    rows: list[Row] = []
     failed: dict[str, str] = {}
-    off: list[_Run] = []
+    off_runs: list[_Run] = []
     for kind in recorders:
         try:
-            off += [_Run(kind.name, arm) for arm in kind.off()]
+            off_runs += [_Run(kind.name, arm) for arm in kind.disabled_arms()]
         except Exception as error:  # noqa: BLE001 - foreign code, which may fail in any way
             failed[kind.name] = _reason(error)
-    found += _rows(off, rounds, on=False)
-    on: list[_Run] = []
+    rows += _rows(off_runs, rounds, on=False)
+    on_runs: list[_Run] = []
     running: list[Recorder] = []
     for kind in recorders:
-        place = folder / kind.__name__
-        place.mkdir()
+        recorder_folder = folder / kind.__name__
+        recorder_folder.mkdir()
         try:
-            recorder = kind(place)
+            recorder = kind(recorder_folder)
             arms = recorder.arms()
         except Exception as error:  # noqa: BLE001 - as above
             failed[kind.name] = _reason(error)
             continue
         running.append(recorder)
-        on += [_Run(kind.name, arm, recorder.resume, recorder.pause) for arm in arms]
-    found += _rows(on, rounds, on=True)
-    return [asdict(row) for row in found], failed
+        on_runs += [_Run(kind.name, arm, recorder.resume, recorder.pause) for arm in arms]
+    rows += _rows(on_runs, rounds, on=True)
+    return [asdict(row) for row in rows], failed
 
 
 def _reason(error: Exception) -> str:
@@ -89,12 +89,12 @@ def _rows(runs: Iterable[_Run], rounds: int, *, on: bool) -> list[Row]:
     """Measure arms beside the yardsticks."""
     all_runs = [*(_Run("", arm) for arm in YARDSTICKS), *runs]
     times = _times(all_runs, rounds)
-    bare = {run.arm.name: spent for run, spent in zip(all_runs, times, strict=True)}
+    bare = {run.arm.name: run_ns for run, run_ns in zip(all_runs, times, strict=True)}
     rows = []
-    for run, spent in zip(all_runs, times, strict=True):
+    for run, run_ns in zip(all_runs, times, strict=True):
         if run.arm.stores != "nothing" or run.recorder:
             less = bare[run.arm.less]
-            ns = [taken - without for taken, without in zip(spent, less, strict=True)]
+            ns = [taken - without for taken, without in zip(run_ns, less, strict=True)]
             rows.append(Row(run.recorder, run.arm.name, run.arm.stores, run.arm.api, on, ns))
     return rows
 

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.published import table
-from benchmarks.scaling.bounds import Bound, Section, spread
+from benchmarks.scaling.bounds import Bound, Section, write_spread
 from benchmarks.scaling.cost import GIB
 from benchmarks.scaling.executors import maps_of
 from benchmarks.scaling.rounds import Bench, Rounds, supports
@@ -38,25 +38,25 @@ def whole_report(bench: Bench) -> Section:
     """Measure the report of 17 million events of 512 ranks, `info`, and the second verb."""
     size = bench.size("512x1000", "32x60")
     trace = bench.trace(size)
-    found = bench.measure(trace, alone=True)
-    section = _opened(size, trace, found)
+    rounds = bench.measure(trace, alone=True)
+    section = _open_section(size, trace, rounds)
     judged = not bench.quick
     over = Bound("the whole report: CPU time over the floor", 10, "x", note="aim 7")
-    section.judge(over, found.over_floor(found.alone), judged=judged)
-    kept = spread(found.over_floor(found.first), "x")
+    section.judge(over, rounds.over_floor(rounds.alone), judged=judged)
+    extra = write_spread(rounds.over_floor(rounds.first), "x")
     section.texts.append(
         "The report that is held to the floor keeps nothing, as the floor does. The default also writes "
-        f"down the report and the dashboard's index: {kept} the floor."
+        f"down the report and the dashboard's index: {extra} the floor."
     )
     memory = Bound("memory of its processes", 0.8, "GiB")
-    section.judge(memory, _peaks(found.first, GIB), judged=judged)
-    section.judge(Bound("`tracelens info`: CPU time", 1.5, "s"), _cpu(found.info), judged=judged)
+    section.judge(memory, _peaks(rounds.first, GIB), judged=judged)
+    section.judge(Bound("`tracelens info`: CPU time", 1.5, "s"), _cpu(rounds.info), judged=judged)
     info = Bound("`tracelens info`: memory", 250, "MB")
-    section.judge(info, _peaks(found.info, _MEGABYTE), judged=judged)
+    section.judge(info, _peaks(rounds.info, _MEGABYTE), judged=judged)
     second = Bound("the same report as the second verb: CPU time of the first one's", 15, "%")
-    section.judge(second, found.second_share(), judged=judged)
+    section.judge(second, rounds.second_share(), judged=judged)
     equal = Bound.yes("the second report equals the first, byte for byte")
-    section.judge(equal, [float(found.equal)], judged=True)
+    section.judge(equal, [float(rounds.equal)], judged=True)
     return section
 
 
@@ -64,15 +64,15 @@ def many_files(bench: Bench) -> Section:
     """Measure what files cost: many ranks of few steps."""
     size = bench.size("4096x46", "128x46")
     trace = bench.trace(size)
-    found = bench.measure(trace, second=False)
-    section = _opened(size, trace, found)
+    rounds = bench.measure(trace, second=False)
+    section = _open_section(size, trace, rounds)
     judged = not bench.quick
     over = Bound("the whole report: CPU time over the floor", _OF_FILES, "x", note=_TEN_SECONDS)
-    section.judge(over, found.over_floor(found.first), judged=judged)
-    both = [max(a.files, b.files) for a, b in zip(found.first, found.info, strict=True)]
+    section.judge(over, rounds.over_floor(rounds.first), judged=judged)
+    both = [max(a.files, b.files) for a, b in zip(rounds.first, rounds.info, strict=True)]
     files = Bound("files of the trace open at once, in all processes", MOST_OPEN, "")
     section.judge(files, both, judged=judged)
-    section.judge(Bound("`tracelens info`: CPU time", 3, "s"), _cpu(found.info), judged=judged)
+    section.judge(Bound("`tracelens info`: CPU time", 3, "s"), _cpu(rounds.info), judged=judged)
     return section
 
 
@@ -91,10 +91,10 @@ def small_run(bench: Bench) -> Section:
     section = Section(size.title)
     for verb, costs, seconds in (("info", info, 0.45), ("analyze --no-keep", report, 0.8)):
         note = f"{seconds} s where they take {_IMPORTS_S} s, as when the bound was set"
-        what = f"`tracelens {verb}`: CPU time over that of importing polars, pyarrow and numpy"
+        label = f"`tracelens {verb}`: CPU time over that of importing polars, pyarrow and numpy"
         ratios = [a.cpu / b.cpu for a, b in zip(costs, imports, strict=True)]
         section.judge(
-            Bound(what, round(seconds / _IMPORTS_S, 2), "x", note=note), ratios, judged=True
+            Bound(label, round(seconds / _IMPORTS_S, 2), "x", note=note), ratios, judged=True
         )
     rows = [("import polars, pyarrow, numpy", imports), ("`tracelens info`", info)]
     rows.append(("`tracelens analyze --no-keep`", report))
@@ -108,25 +108,27 @@ def hundred_million(bench: Bench) -> Section:
     trace = bench.trace(size)
     limited = supports("--memory")
     options = ("--memory", MEMORY) if limited else ()
-    found = bench.measure(trace, *options)
-    section = _opened(size, trace, found)
+    rounds = bench.measure(trace, *options)
+    section = _open_section(size, trace, rounds)
     judged = not bench.quick
     over = Bound("the whole report: CPU time over the floor", 15, "x")
-    section.judge(over, found.over_floor(found.first), judged=judged)
+    section.judge(over, rounds.over_floor(rounds.first), judged=judged)
     memory = Bound(f"memory of its processes with `--memory {MEMORY}`", 1.2, "GiB")
     without = "" if limited else "this version has no --memory: measured without"
-    section.judge(memory, _peaks(found.first, GIB), judged=judged, why=without)
-    section.judge(Bound("`tracelens info`: CPU time", 2, "s"), _cpu(found.info), judged=judged)
+    section.judge(memory, _peaks(rounds.first, GIB), judged=judged, why=without)
+    section.judge(Bound("`tracelens info`: CPU time", 2, "s"), _cpu(rounds.info), judged=judged)
     start = bench.measure(bench.trace(Size(8, 20)), second=False, info=False)
     fewer = bench.measure(bench.trace(small), *options, second=False, info=False)
     bound = Bound(
         f"growth from {small.events / 1e6:.2g} M events: exponent of the CPU time", 1.05, ""
     )
-    section.judge(bound, _exponents(start, fewer, found, size.events / small.events), judged=judged)
+    section.judge(
+        bound, _exponents(start, fewer, rounds, size.events / small.events), judged=judged
+    )
     section.texts.append(
         f"The exponent is that of CPU time beyond the report of 8 ranks x 20 steps "
-        f"({spread(_cpu(start.first), 's')}), which is all start; {small.title}: "
-        f"{spread(_cpu(fewer.first), 's')}."
+        f"({write_spread(_cpu(start.first), 's')}), which is all start; {small.title}: "
+        f"{write_spread(_cpu(fewer.first), 's')}."
     )
     section.texts.append(_billion(bench, start))
     return section
@@ -141,36 +143,37 @@ def _exponents(start: Rounds, small: Rounds, large: Rounds, growth: float) -> li
 
 def _billion(bench: Bench, start: Rounds) -> str:
     """Say what 10^9 events would take, by a real run of a part of its files."""
-    part = bench.size("64x7398", "8x200")
-    found = bench.measure(bench.trace(part), second=False, info=False)
-    beyond = median(_cpu(found.first)) - median(_cpu(start.first))
-    maps = [maps_of(bench.trace(part)) for _ in range(bench.rounds)]
-    larger = _BILLION / part.events
-    minutes, of_maps = beyond * larger / 60, median(maps) * larger / 60
+    part_size = bench.size("64x7398", "8x200")
+    rounds = bench.measure(bench.trace(part_size), second=False, info=False)
+    extra_cpu_s = median(_cpu(rounds.first)) - median(_cpu(start.first))
+    maps = [maps_of(bench.trace(part_size)) for _ in range(bench.rounds)]
+    larger = _BILLION / part_size.events
+    minutes, of_maps = extra_cpu_s * larger / 60, median(maps) * larger / 60
     rest = max(minutes - of_maps, 0.0)
-    gigabytes = written_bytes(bench.trace(part)) * larger / 1e9
+    gigabytes = written_bytes(bench.trace(part_size)) * larger / 1e9
     rows = [[f"{count:,}", f"{rest + of_maps / count:.1f}"] for count in _WORKERS]
     return (
-        f"**10^9 events**, 4,096 ranks x 7,398 steps: 64 of their files ({part.title}) take "
-        f"{spread(_cpu(found.first), 's')} of CPU time; their maps, on one thread, {spread(maps, 's')}. "
-        f"If both, less the start, grow as events do, all files, {gigabytes:.0f} GB, take "
+        f"**10^9 events**, 4,096 ranks x 7,398 steps: 64 of their files ({part_size.title}) take "
+        f"{write_spread(_cpu(rounds.first), 's')} of CPU time; their maps, on one thread, "
+        f"{write_spread(maps, 's')}. If both, less the start, grow as events do, all files, "
+        f"{gigabytes:.0f} GB, take "
         f"{minutes:.0f} minutes of one core, of which {of_maps:.0f} are maps. Assumed that a worker has "
         "a core of its own and that what the maps send does not hold up who puts it together, a report "
         "takes:\n\n" + table("10^9 events, by arithmetic", ("workers", "minutes"), rows)
     )
 
 
-def _opened(size: Size, trace: Path, found: Rounds) -> Section:
+def _open_section(size: Size, trace: Path, rounds: Rounds) -> Section:
     """Begin a section with what every arm shows: costs, and that the report is right."""
     written = written_bytes(trace)
     section = Section(f"{size.title}, {written / _MEGABYTE:.0f} MB")
-    named = {"floor": found.floor, "`tracelens analyze --no-keep`": found.alone}
-    named |= {"`tracelens analyze`": found.first}
-    named |= {"the same again": found.second, "`tracelens info`": found.info}
-    rows = [_costs(name, costs) for name, costs in named.items() if costs]
+    costs_by_name = {"floor": rounds.floor, "`tracelens analyze --no-keep`": rounds.alone}
+    costs_by_name |= {"`tracelens analyze`": rounds.first}
+    costs_by_name |= {"the same again": rounds.second, "`tracelens info`": rounds.info}
+    rows = [_costs(name, costs) for name, costs in costs_by_name.items() if costs]
     section.texts.append(table("What each takes", _COSTS, rows))
     right = Bound.yes("the report's first finding is the planted rank")
-    section.judge(right, [float(found.finds(size))], judged=True)
+    section.judge(right, [float(rounds.finds(size))], judged=True)
     return section
 
 
@@ -181,7 +184,7 @@ def _costs(name: str, costs: list[Cost]) -> list[str]:
         lambda cost: cost.peak / GIB,
         lambda cost: cost.files,
     ]
-    return [name, *(spread([column(cost) for cost in costs]) for column in columns)]
+    return [name, *(write_spread([column(cost) for cost in costs]) for column in columns)]
 
 
 def _cpu(costs: list[Cost]) -> list[float]:

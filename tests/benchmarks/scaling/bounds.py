@@ -19,7 +19,7 @@ from benchmarks.published import table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Bound", "Outcome", "Section", "machine", "spread"]
+__all__ = ["Bound", "Outcome", "Section", "machine", "write_spread"]
 
 HELD, MISSED, ABSENT, UNJUDGED = "yes", "**no**", "**not measured**", "not judged"
 _SO: Final = "yes or no"
@@ -85,11 +85,11 @@ class Outcome:
     @property
     def row(self) -> list[str]:
         """The row of the table of bounds."""
-        said = spread(self.values, self.bound.unit) if self.values else ""
+        values_text = write_spread(self.values, self.bound.unit) if self.values else ""
         return [
             self.bound.what,
             str(self.bound),
-            "; ".join(part for part in (said, self.why) if part),
+            "; ".join(part for part in (values_text, self.why) if part),
             self.verdict,
         ]
 
@@ -117,7 +117,7 @@ class Section:
         return "\n\n".join([bounds, *self.texts])
 
 
-def spread(values: Sequence[float], unit: str = "") -> str:
+def write_spread(values: Sequence[float], unit: str = "") -> str:
     """Return median, least and most in words."""
     if unit == _SO:
         return HELD if min(values) else "no"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["GIB", "Cost", "Failed", "descendants", "measured"]
+__all__ = ["GIB", "Cost", "Failed", "descendants", "measure_command"]
 
 GIB: Final = 1 << 30
 _EVERY_S: Final = 0.01
@@ -54,7 +54,7 @@ class Cost:
         )
 
 
-def measured(
+def measure_command(
     command: Sequence[str],
     output: Path,
     *,
@@ -119,11 +119,11 @@ def descendants(process: int) -> Iterator[int]:
     children: dict[int, list[int]] = {}
     for child, parent in _parents():
         children.setdefault(parent, []).append(child)
-    below = list(children.get(process, ()))
-    while below:
-        child = below.pop()
+    pending = list(children.get(process, ()))
+    while pending:
+        child = pending.pop()
         yield child
-        below += children.get(child, ())
+        pending += children.get(child, ())
 
 
 def _parents() -> Iterator[tuple[int, int]]:
@@ -148,11 +148,11 @@ def _proportional(process: int) -> int:
 
 def _open_below(folder: Path, process: int) -> int:
     """Count the descriptors by which a process has files of a folder open."""
-    inside, count = f"{folder.resolve()}/", 0
+    prefix, count = f"{folder.resolve()}/", 0
     try:
         with os.scandir(f"/proc/{process}/fd") as entries:
             for entry in entries:
-                count += str(Path(entry.path).readlink()).startswith(inside)
+                count += str(Path(entry.path).readlink()).startswith(prefix)
     except OSError:  # it has ended, or closed one meanwhile
         return count
     return count

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.published import table
-from benchmarks.scaling.bounds import Bound, Section, spread
-from benchmarks.scaling.cost import GIB, Cost, Failed, measured
+from benchmarks.scaling.bounds import Bound, Section, write_spread
+from benchmarks.scaling.cost import GIB, Cost, Failed, measure_command
 from benchmarks.scaling.rounds import Bench, supports
 from benchmarks.scaling.runs import apart, same_imports
 
@@ -75,40 +75,40 @@ def two_workers(bench: Bench) -> Section:
     if len(absent) == len(_SORTS):
         _none(section, absent)
         return section
-    found = _Measured()
+    measured = _Measured()
     trace = bench.trace(size)
     for _ in range(bench.rounds):
         bench.forget(trace)
-        found.alone.append(bench.analyze(trace, **ONE_THREAD))
+        measured.alone.append(bench.analyze(trace, **ONE_THREAD))
         expected = bench.output.read_bytes()
         for sort in _SORTS:
             if sort not in absent:
                 try:
-                    _round(bench, trace, sort, expected, found)
+                    _round(bench, trace, sort, expected, measured)
                 except (Failed, OSError, subprocess.SubprocessError) as error:
                     absent[sort] = " ".join(str(error).split())[-300:]
-        found.at_most.append(_at_most(trace))
-    _judge(section, found, absent, judged=not bench.quick)
+        measured.at_most.append(_at_most(trace))
+    _judge(section, measured, absent, judged=not bench.quick)
     _none(section, absent)
-    section.texts += [_maps(found, absent), _reports(found)]
+    section.texts += [_maps(measured, absent), _reports(measured)]
     return section
 
 
-def _round(bench: Bench, trace: Path, sort: str, expected: bytes, found: _Measured) -> None:
+def _round(bench: Bench, trace: Path, sort: str, expected: bytes, result: _Measured) -> None:
     """Time the maps of a sort with one worker and with two; explain the run with two."""
-    with _on_cores(1), _started(sort, bench, 1) as (launcher, executor):
-        one = maps_of(trace, launcher, executor)
-    with _on_cores(WORKERS), _started(sort, bench, WORKERS) as (launcher, executor):
+    with _on_cores(1), _start_executor(sort, bench, 1) as (launcher, executor):
+        one_worker_s = maps_of(trace, launcher, executor)
+    with _on_cores(WORKERS), _start_executor(sort, bench, WORKERS) as (launcher, executor):
         two = maps_of(trace, launcher, executor)
         bench.forget(trace)
         arguments = ("-m", "tracelens", "analyze", str(trace), "--format", "json")
         command = [*launcher, *arguments, "--executor", executor]
         environment = apart(bench.cache, **ONE_THREAD)
-        cost = measured(command, bench.output, trace=trace, environment=environment)
-    found.one[sort].append(one)
-    found.two[sort].append(two)
-    found.reports[sort].append(cost)
-    found.equal[sort].append(bench.output.read_bytes() == expected)
+        cost = measure_command(command, bench.output, trace=trace, environment=environment)
+    result.one[sort].append(one_worker_s)
+    result.two[sort].append(two)
+    result.reports[sort].append(cost)
+    result.equal[sort].append(bench.output.read_bytes() == expected)
 
 
 def maps_of(
@@ -145,12 +145,12 @@ def _at_most(trace: Path) -> float:
 @contextlib.contextmanager
 def _on_cores(count: int) -> Iterator[None]:
     """Let this process, and what it starts, use so many cores only."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:count])
+    cores_before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores_before)[:count])
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, cores_before)
 
 
 def _judge(section: Section, found: _Measured, absent: dict[str, str], *, judged: bool) -> None:
@@ -160,9 +160,13 @@ def _judge(section: Section, found: _Measured, absent: dict[str, str], *, judged
             section.judge(_equal(sort), [float(all(found.equal[sort]))], judged=True)
 
 
-def _maps(found: _Measured, absent: dict[str, str]) -> str:
+def _maps(measured: _Measured, absent: dict[str, str]) -> str:
     rows = [
-        [sort, *(spread(of[sort]) for of in (found.one, found.two)), spread(found.faster(sort))]
+        [
+            sort,
+            *(write_spread(of[sort]) for of in (measured.one, measured.two)),
+            write_spread(measured.faster(sort)),
+        ]
         for sort in _SORTS
         if sort not in absent
     ]
@@ -170,7 +174,8 @@ def _maps(found: _Measured, absent: dict[str, str]) -> str:
     shown = table("The maps", head, rows)
     return (
         f"{shown}\n\nTwo processes that know nothing of each other, each with all maps of its own, "
-        f"get through {spread(found.at_most)} x as much as one does alone: more cannot be gained here."
+        f"get through {write_spread(measured.at_most)} x as much as one does alone: more cannot be "
+        "gained here."
     )
 
 
@@ -209,7 +214,7 @@ def _absent() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _started(sort: str, bench: Bench, count: int) -> Iterator[tuple[Sequence[str], str]]:
+def _start_executor(sort: str, bench: Bench, count: int) -> Iterator[tuple[Sequence[str], str]]:
     """Yield how Python is launched, and the executor that is used there."""
     if sort == _PROCESSES:
         yield (sys.executable,), f"processes:{count}"
@@ -229,19 +234,19 @@ def dask_workers(bench: Bench, count: int = WORKERS) -> Iterator[str]:
     where.unlink(missing_ok=True)
     environment = apart(bench.cache, **ONE_THREAD)
     dask = [sys.executable, "-m", "dask"]
-    known = ["--scheduler-file", str(where)]
+    scheduler_option = ["--scheduler-file", str(where)]
     local = ["--host", "127.0.0.1", "--no-dashboard"]
     log = (bench.folder / "dask.log").open("wb")
 
     def start(command: list[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, env=environment, stderr=log)
 
-    scheduler = start([*dask, "scheduler", "--port", "0", *known, *local])
+    scheduler = start([*dask, "scheduler", "--port", "0", *scheduler_option, *local])
     workers: list[subprocess.Popen[bytes]] = []
     try:
         address = _address(where)
         each = ["--nworkers", "1", "--nthreads", "1", "--memory-limit", "0", *local]
-        command = [*dask, "worker", *known, *each]
+        command = [*dask, "worker", *scheduler_option, *each]
         workers += [start(command) for _ in range(count)]
         ready = f"from distributed import Client; Client({address!r}).wait_for_workers({count})"
         subprocess.run([sys.executable, "-c", ready], check=True, timeout=DASK_READY_S)
@@ -271,7 +276,7 @@ def _mpiexec() -> str | None:
 def _row(name: str, costs: list[Cost]) -> list[str]:
     return [
         name,
-        spread([cost.wall for cost in costs]),
-        spread([cost.cpu for cost in costs]),
-        spread([cost.peak / GIB for cost in costs]),
+        write_spread([cost.wall for cost in costs]),
+        write_spread([cost.cpu for cost in costs]),
+        write_spread([cost.peak / GIB for cost in costs]),
     ]

@@ -24,17 +24,17 @@ from tracelens.readers.native.reader import NativeReader
 
 def main(trace: str, executor: str) -> None:
     keep_room()
-    spent = []
+    durations_s = []
     with open_executor(executor) as workers:
         for _ in range(2):
-            begun = time.perf_counter()
+            begun_s = time.perf_counter()
             read = NativeReader().read(Path(trace), Reading(executor=workers))
-            outlined = time.perf_counter() - begun
+            outlined = time.perf_counter() - begun_s
             prepared = load.prepare(read)
-            begun = time.perf_counter()
+            begun_s = time.perf_counter()
             phases.run(prepared, executor=workers)
-            spent.append(outlined + time.perf_counter() - begun)
-    sys.stdout.write(json.dumps({"maps_s": spent[-1]}) + "\n")
+            durations_s.append(outlined + time.perf_counter() - begun_s)
+    sys.stdout.write(json.dumps({"maps_s": durations_s[-1]}) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.scaling.cost import Cost, measured
-from benchmarks.scaling.runs import Size, apart, forget, made
+from benchmarks.scaling.cost import Cost, measure_command
+from benchmarks.scaling.runs import Size, apart, forget, make_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ class Bench:
 
     def trace(self, size: Size) -> Path:
         """Return a run's trace, written if it was not there."""
-        return made(size, self.folder)
+        return make_run(size, self.folder)
 
     @property
     def cache(self) -> Path:
@@ -96,11 +96,11 @@ class Bench:
 
     def floor(self, trace: Path) -> Cost:
         """Measure the floor."""
-        return measured([sys.executable, str(_FLOOR), str(trace)], self.output)
+        return measure_command([sys.executable, str(_FLOOR), str(trace)], self.output)
 
     def imports(self) -> Cost:
         """Measure a process that imports the libraries that reports are made with."""
-        return measured([sys.executable, "-c", "import numpy, polars, pyarrow"], self.output)
+        return measure_command([sys.executable, "-c", "import numpy, polars, pyarrow"], self.output)
 
     def verb(
         self,
@@ -112,7 +112,9 @@ class Bench:
     ) -> Cost:
         """Measure a verb of ours."""
         command = [*launcher, verb, str(trace), *arguments]
-        return measured(command, self.output, trace=trace, environment=apart(self.cache, **env))
+        return measure_command(
+            command, self.output, trace=trace, environment=apart(self.cache, **env)
+        )
 
     def analyze(
         self, trace: Path, *arguments: str, launcher: Sequence[str] = TRACELENS, **env: str
@@ -129,25 +131,25 @@ class Bench:
         info: bool = True,
     ) -> Rounds:
         """Measure everything round by round; `arguments` go to the reports."""
-        found = Rounds()
+        rounds = Rounds()
         for number in range(self.rounds):
-            found.floor.append(self.floor(trace))
-            say(f"round {number + 1}, floor ", found.floor)
+            rounds.floor.append(self.floor(trace))
+            say(f"round {number + 1}, floor ", rounds.floor)
             self.forget(trace)
             if alone:
-                found.alone.append(self.analyze(trace, *arguments, "--no-keep"))
-                say("         alone ", found.alone)
-            found.first.append(self.analyze(trace, *arguments))
-            found.report = self.output.read_bytes()
-            say("         first ", found.first)
+                rounds.alone.append(self.analyze(trace, *arguments, "--no-keep"))
+                say("         alone ", rounds.alone)
+            rounds.first.append(self.analyze(trace, *arguments))
+            rounds.report = self.output.read_bytes()
+            say("         first ", rounds.first)
             if second:
-                found.second.append(self.analyze(trace, *arguments))
-                found.equal &= self.output.read_bytes() == found.report
-                say("         second", found.second)
+                rounds.second.append(self.analyze(trace, *arguments))
+                rounds.equal &= self.output.read_bytes() == rounds.report
+                say("         second", rounds.second)
             if info:
-                found.info.append(self.verb("info", trace))
-                say("         info  ", found.info)
-        return found
+                rounds.info.append(self.verb("info", trace))
+                say("         info  ", rounds.info)
+        return rounds
 
 
 def say(what: str, costs: list[Cost]) -> None:

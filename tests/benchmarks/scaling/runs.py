@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.scaling.cost import measured
+from benchmarks.scaling.cost import measure_command
 
 if TYPE_CHECKING:
     from tracelens.simulator.synthetic import Scenario
@@ -83,14 +83,14 @@ class Size:
         )
 
 
-def made(size: Size, folder: Path) -> Path:
+def make_run(size: Size, folder: Path) -> Path:
     """Return the run's trace below `folder`; write it if it is not there yet."""
     trace = folder / size.folder
     if not trace.exists():
         unfinished = folder / f".{size.folder}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         command = [sys.executable, __file__, size.folder, str(unfinished)]
-        cost = measured(command, folder / "made.txt", environment=same_imports())
+        cost = measure_command(command, folder / "made.txt", environment=same_imports())
         unfinished.rename(trace)
         sys.stdout.write(f"  made {size.title}: {cost}\n")
     return trace

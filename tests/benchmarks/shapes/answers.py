@@ -163,35 +163,35 @@ def is_called_healthy(report: dict[str, Any]) -> bool:
     return read_state(report) == "healthy" or "nothing to fix" in report["summary"]["next"].lower()
 
 
-def find_place_error(place: Place, report: dict[str, Any]) -> str:
+def find_place_error(location: Place, report: dict[str, Any]) -> str:
     """Return what of the place no statement names, or nothing."""
-    count = FIRST_FINDINGS if place.at_once else len(place.ranks) + 2
+    count = FIRST_FINDINGS if location.at_once else len(location.ranks) + 2
     statements = [Statement.from_summary(report["summary"])]
     statements += [Statement.from_finding(finding) for finding in report["findings"][:count]]
-    in_phase = [statement for statement in statements if statement.names_phase(place.words)]
+    in_phase = [statement for statement in statements if statement.names_phase(location.words)]
     if not in_phase:
         return "phase"
-    in_steps = [statement for statement in in_phase if statement.names_steps(place.steps)]
+    in_steps = [statement for statement in in_phase if statement.names_steps(location.steps)]
     if not in_steps and all(statement.steps is None for statement in in_phase):
         in_steps = in_phase
     if not in_steps:
         return "steps"
-    return "" if names_ranks(place, in_steps) else "ranks"
+    return "" if names_ranks(location, in_steps) else "ranks"
 
 
-def names_ranks(place: Place, statements: list[Statement]) -> bool:
+def names_ranks(location: Place, statements: list[Statement]) -> bool:
     """Return True if statements name most of the ranks that lose time, and fewer others.
 
     Where all ranks lose time, a statement that names no rank is about all of them.
     """
-    if place.is_link:
-        return any(s.ranks is not None and s.ranks <= place.ranks for s in statements)
-    if len(place.ranks) == place.world and any(s.ranks is None for s in statements):
+    if location.is_link:
+        return any(s.ranks is not None and s.ranks <= location.ranks for s in statements)
+    if len(location.ranks) == location.world and any(s.ranks is None for s in statements):
         return True
-    if place.at_once and len(place.ranks) < place.world:  # one statement has to be right
-        return any(are_most(place.ranks, s.ranks) for s in statements if s.ranks is not None)
+    if location.at_once and len(location.ranks) < location.world:  # one statement has to be right
+        return any(are_most(location.ranks, s.ranks) for s in statements if s.ranks is not None)
     named = frozenset().union(*(s.ranks for s in statements if s.ranks is not None))
-    return are_most(place.ranks, named)
+    return are_most(location.ranks, named)
 
 
 def are_most(ranks: frozenset[int], named: frozenset[int]) -> bool:

@@ -159,10 +159,10 @@ def is_chosen(name: str, wanted: Iterable[str]) -> bool:
 def describe_error(result: dict[str, Any]) -> str:
     """Return the line of a wrong report."""
     share = f"{result['share']:.1%}" if "share" in result else "none"
-    place = f"ranks {result['right_ranks']}" if "right_ranks" in result else result["family"]
+    location = f"ranks {result['right_ranks']}" if "right_ranks" in result else result["family"]
     errors = ", ".join(result["errors"])
     return (
-        f"{result['name']:32} {result['ranks']:2} ranks {result['size']:3} % (true {share}, {place})"
+        f"{result['name']:32} {result['ranks']:2} ranks {result['size']:3} % (true {share}, {location})"
         f"  wrong: {errors}  said: {result['summary']['headline']}"
     )
 

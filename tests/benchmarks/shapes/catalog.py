@@ -138,25 +138,25 @@ def communicate(steps: StepPattern) -> Pattern:
 
 def list_one_rank() -> Iterator[Shape]:
     """One rank is slow: in each phase and in uncovered code, in each pattern of steps."""
-    parts = {
+    names = {
         "data": "data",
         "forward": "forward",
         "backward": "backward",
         "optimizer": "optimizer",
         "gap": "gap_after_optimizer",
     }
-    for phase, part in parts.items():
+    for phase, name_of_part in names.items():
         for name, steps in patterns.STEP_PATTERNS.items():
             pattern = patterns.in_one_rank(steps)
-            plant = lengthen(part)
+            plant = lengthen(name_of_part)
             yield Shape(f"one_rank_{phase}_{name}", jobs.blocking_job, plant, pattern, phase)
 
 
 def list_ranks_in_turns() -> Iterator[Shape]:
     """Ranks lose time at different times, or a part of the ranks does."""
     block = jobs.blocking_job
-    half, every = patterns.in_half_of_the_ranks, patterns.in_every_step
-    for name, part, phase, pattern in (
+    halves, always = patterns.in_half_of_the_ranks, patterns.in_every_step
+    for name, target, phase, pattern in (
         ("turns_data_rare", "data", "data", patterns.rare_turns),
         ("turns_forward_round_robin", "forward", "forward", patterns.round_robin),
         ("turns_forward_rare", "forward", "forward", patterns.rare_turns),
@@ -168,16 +168,16 @@ def list_ranks_in_turns() -> Iterator[Shape]:
         ("two_ranks_forward", "forward", "forward", patterns.two_ranks_at_two_times),
         ("two_ranks_data", "data", "data", patterns.two_ranks_at_two_times),
     ):
-        yield Shape(name, block, lengthen(part), pattern, phase)
-    for name, steps in (("every_step", every), ("from_a_step_on", patterns.from_a_step_on)):
+        yield Shape(name, block, lengthen(target), pattern, phase)
+    for name, steps in (("every_step", always), ("from_a_step_on", patterns.from_a_step_on)):
         for phase in ("forward", "backward"):
-            shape = Shape(f"half_{phase}_{name}", block, lengthen(phase), half(steps), phase)
+            shape = Shape(f"half_{phase}_{name}", block, lengthen(phase), halves(steps), phase)
             yield replace(shape, fewest_ranks=4)  # half of two or three is one rank
 
 
 def list_all_ranks() -> Iterator[Shape]:
     """All ranks lose time in the same steps."""
-    for name, part, phase, steps in (
+    for name, target, phase, steps in (
         ("all_forward_one_pause", "forward", "forward", patterns.in_one_step),
         ("all_gap_one_pause", "gap_before_reduction", "gap", patterns.in_one_step),
         ("all_gc_one_pause", "gc", "gc", patterns.in_one_step),
@@ -198,7 +198,7 @@ def list_all_ranks() -> Iterator[Shape]:
         ("all_gap_from_a_step_on", "gap_before_forward", "gap", patterns.from_a_step_on),
     ):
         pattern = patterns.in_all_ranks(steps)
-        yield Shape(name, jobs.blocking_job, lengthen(part), pattern, phase)
+        yield Shape(name, jobs.blocking_job, lengthen(target), pattern, phase)
     for name, steps in (
         ("all_data_every_step", patterns.in_every_step),
         ("all_data_every_tenth_step", patterns.in_every_tenth_step),
@@ -213,28 +213,28 @@ def list_all_ranks() -> Iterator[Shape]:
 
 def list_communication() -> Iterator[Shape]:
     """Communication takes long, of one call, of many, in all steps or in some."""
-    every = patterns.in_every_step
+    always = patterns.in_every_step
     last_bucket = f"bucket {jobs.BUCKETS - 1}"
     buckets = [f"bucket {bucket}" for bucket in range(jobs.BUCKETS)]
     for name, job, plant, steps in (
-        ("comm_one_large_call", jobs.blocking_job, lengthen("reduction"), every),
-        ("comm_many_small_calls", jobs.blocking_job, split_into_small_calls, every),
+        ("comm_one_large_call", jobs.blocking_job, lengthen("reduction"), always),
+        ("comm_many_small_calls", jobs.blocking_job, split_into_small_calls, always),
         ("comm_congestion", jobs.blocking_job, lengthen("reduction"), patterns.in_the_middle),
         ("comm_from_a_step_on", jobs.blocking_job, lengthen("reduction"), patterns.from_a_step_on),
         ("comm_one_long_call", jobs.blocking_job, lengthen("reduction"), patterns.in_one_step),
-        ("comm_buckets", jobs.stream_job, lengthen_each(*buckets), every),
-        ("comm_last_bucket", jobs.stream_job, lengthen(last_bucket), every),
-        ("comm_no_wait_span", jobs.stream_job_without_waits, lengthen_each(*buckets), every),
+        ("comm_buckets", jobs.stream_job, lengthen_each(*buckets), always),
+        ("comm_last_bucket", jobs.stream_job, lengthen(last_bucket), always),
+        ("comm_no_wait_span", jobs.stream_job_without_waits, lengthen_each(*buckets), always),
         ("comm_stream_congestion", jobs.stream_job, lengthen(last_bucket), patterns.in_the_middle),
-        ("comm_every_micro_step", jobs.accumulating_job, reduce_every_micro_step, every),
-        ("comm_sharded", jobs.sharded_job, lengthen_each("gather", "scatter"), every),
-        ("comm_mpi", jobs.mpi_job, lengthen("reduction"), every),
-        ("comm_mpi_without_steps", jobs.mpi_job_without_steps, lengthen("reduction"), every),
-        ("comm_devices", jobs.device_job, lengthen("reduction"), every),
+        ("comm_every_micro_step", jobs.accumulating_job, reduce_every_micro_step, always),
+        ("comm_sharded", jobs.sharded_job, lengthen_each("gather", "scatter"), always),
+        ("comm_mpi", jobs.mpi_job, lengthen("reduction"), always),
+        ("comm_mpi_without_steps", jobs.mpi_job_without_steps, lengthen("reduction"), always),
+        ("comm_devices", jobs.device_job, lengthen("reduction"), always),
     ):
         pattern = communicate(steps)
         yield Shape(name, job, plant, pattern, "communication", FAULT_OR_BOTTLENECK)
-    for name, steps in (("every_step", every), ("for_some_time", patterns.in_the_middle)):
+    for name, steps in (("every_step", always), ("for_some_time", patterns.in_the_middle)):
         pattern, plant = patterns.in_one_rank(steps), lengthen("exchange")
         shape = SlowLink(f"slow_link_{name}", jobs.ring_job, plant, pattern, "communication")
         yield replace(shape, verdicts=FAULT_OR_BOTTLENECK)
@@ -242,38 +242,44 @@ def list_communication() -> Iterator[Shape]:
 
 def list_other_programs() -> Iterator[Shape]:
     """Losses in programs that are recorded otherwise: MPI, streams, messages, devices."""
-    one, all_ranks = patterns.in_one_rank, patterns.in_all_ranks
-    every, onset = patterns.in_every_step, patterns.from_a_step_on
+    single, all_ranks = patterns.in_one_rank, patterns.in_all_ranks
+    always, onset = patterns.in_every_step, patterns.from_a_step_on
     pause = patterns.in_one_step
     forward = lengthen("stages", "forward")
     launches = lengthen("forward", "launch")
     for name, job, plant, pattern, phase in (
-        ("mpi_one_rank", jobs.mpi_job, lengthen("compute"), one(every), "any"),
-        ("mpi_one_rank_from_a_step_on", jobs.mpi_job, lengthen("compute"), one(onset), "any"),
+        ("mpi_one_rank", jobs.mpi_job, lengthen("compute"), single(always), "any"),
+        ("mpi_one_rank_from_a_step_on", jobs.mpi_job, lengthen("compute"), single(onset), "any"),
         ("mpi_turns", jobs.mpi_job, lengthen("compute"), patterns.random_rank, "any"),
         ("mpi_one_pause", jobs.mpi_job, lengthen("compute"), all_ranks(pause), "any"),
-        ("mpi_no_steps_rank", jobs.mpi_job_without_steps, lengthen("compute"), one(every), "any"),
-        ("stream_one_rank", jobs.stream_job, lengthen("backward"), one(every), "backward"),
-        ("stream_gap", jobs.stream_job, lengthen("gap_before_reduction"), one(every), "gap"),
+        (
+            "mpi_no_steps_rank",
+            jobs.mpi_job_without_steps,
+            lengthen("compute"),
+            single(always),
+            "any",
+        ),
+        ("stream_one_rank", jobs.stream_job, lengthen("backward"), single(always), "backward"),
+        ("stream_gap", jobs.stream_job, lengthen("gap_before_reduction"), single(always), "gap"),
         ("stream_turns", jobs.stream_job, lengthen("forward"), patterns.rare_turns, "forward"),
         (
             *("stream_all_gap", jobs.stream_job, lengthen("gap_after_optimizer")),
-            *(all_ranks(every), "gap"),
+            *(all_ranks(always), "gap"),
         ),
         (
             *("stream_no_wait_span_rank", jobs.stream_job_without_waits, lengthen("forward")),
-            *(one(every), "forward"),
+            *(single(always), "forward"),
         ),
-        ("ring_one_rank", jobs.ring_job, lengthen("forward"), one(every), "forward"),
-        ("pipeline_slow_stage", jobs.pipeline_job, forward, one(every), "stage"),
-        ("pipeline_from_a_step_on", jobs.pipeline_job, forward, one(onset), "stage"),
+        ("ring_one_rank", jobs.ring_job, lengthen("forward"), single(always), "forward"),
+        ("pipeline_slow_stage", jobs.pipeline_job, forward, single(always), "stage"),
+        ("pipeline_from_a_step_on", jobs.pipeline_job, forward, single(onset), "stage"),
         ("pipeline_one_pause", jobs.pipeline_job, lengthen("data"), all_ranks(pause), "data"),
-        ("device_one_rank", jobs.device_job, lengthen("backward"), one(every), "device"),
-        ("device_data", jobs.device_job, lengthen("data"), all_ranks(every), "data"),
-        ("device_idle_launches", jobs.device_job, launches, all_ranks(every), "idle"),
+        ("device_one_rank", jobs.device_job, lengthen("backward"), single(always), "device"),
+        ("device_data", jobs.device_job, lengthen("data"), all_ranks(always), "data"),
+        ("device_idle_launches", jobs.device_job, launches, all_ranks(always), "idle"),
     ):
         yield Shape(name, job, plant, pattern, phase)
-    every_rank = all_ranks(every)
+    every_rank = all_ranks(always)
     plant = lengthen("forward")
     yield UnevenLengths("uneven_lengths", jobs.blocking_job, plant, every_rank, "imbalance")
     yield UnevenLengths("uneven_lengths_stream", jobs.stream_job, plant, every_rank, "imbalance")
@@ -312,7 +318,7 @@ def list_controls() -> dict[str, Control]:
     """Return all controls by name: each job as it is, and with features that do no harm."""
     block, stream = jobs.blocking_job, jobs.stream_job
     change_block = partial(change_job, block)
-    every, one = patterns.in_every_step, patterns.in_one_rank
+    always, single = patterns.in_every_step, patterns.in_one_rank
     all_ranks = patterns.in_all_ranks
     controls = [
         Control("control_blocking", block),
@@ -335,7 +341,9 @@ def list_controls() -> dict[str, Control]:
         ),
         Control(
             "control_small_gap",
-            change_block(lengthen("gap_after_optimizer"), lambda s: 0.3 * MS * all_ranks(every)(s)),
+            change_block(
+                lengthen("gap_after_optimizer"), lambda s: 0.3 * MS * all_ranks(always)(s)
+            ),
         ),
         Control(
             "control_rare_gc",
@@ -349,7 +357,7 @@ def list_controls() -> dict[str, Control]:
         ),
         Control(
             "control_slightly_slow_rank",
-            change_block(lengthen("forward"), lambda s: 0.06 * MS * one(every)(s)),
+            change_block(lengthen("forward"), lambda s: 0.06 * MS * single(always)(s)),
         ),
         Control("control_first_steps", change_block(lengthen("forward"), lengthen_first_steps)),
         Control("control_same_lengths", vary_lengths_of_all_ranks),

@@ -47,7 +47,7 @@ def leave_out(setting: Setting, kind: str = "") -> Work:
 
 def blocking_job(setting: Setting) -> Job:
     """Data, forward, backward, one blocking reduction, optimizer; all on the main thread."""
-    parts: dict[str, Part] = {
+    step_parts: dict[str, Part] = {
         "data": draw_phase(setting, "data"),
         "gap_before_forward": leave_out(setting),
         "forward": draw_phase(setting, "forward"),
@@ -59,24 +59,24 @@ def blocking_job(setting: Setting) -> Job:
         "checkpoint": leave_out(setting, "checkpoint"),
         "gap_after_optimizer": Work(np.full((setting.ranks, setting.steps), 20_000.0)),
     }
-    return Job(setting.ranks, setting.steps, parts)
+    return Job(setting.ranks, setting.steps, step_parts)
 
 
 def stream_job(setting: Setting, *, records_waits: bool = True) -> Job:
     """The same with buckets that a communication thread reduces beside the backward pass."""
     blocking = blocking_job(setting).parts
-    parts = {name: blocking[name] for name in ("data", "gap_before_forward", "forward")}
+    step_parts = {name: blocking[name] for name in ("data", "gap_before_forward", "forward")}
     for bucket in range(BUCKETS):
         purpose = f"backward {bucket}"
-        parts[purpose] = draw_phase(setting, "backward", 1 / BUCKETS, purpose)
-        parts[f"bucket {bucket}"] = Launch(draw_transfer(setting, f"bucket {bucket}"))
-    parts["backward"] = parts.pop(f"backward {BUCKETS - 1}")
-    parts[f"bucket {BUCKETS - 1}"] = parts.pop(f"bucket {BUCKETS - 1}")
-    parts["gap_before_reduction"] = leave_out(setting)
-    parts["join"] = Join(records_waits)
-    parts["optimizer"] = blocking["optimizer"]
-    parts["gap_after_optimizer"] = blocking["gap_after_optimizer"]
-    return Job(setting.ranks, setting.steps, parts, names_threads=True)
+        step_parts[purpose] = draw_phase(setting, "backward", 1 / BUCKETS, purpose)
+        step_parts[f"bucket {bucket}"] = Launch(draw_transfer(setting, f"bucket {bucket}"))
+    step_parts["backward"] = step_parts.pop(f"backward {BUCKETS - 1}")
+    step_parts[f"bucket {BUCKETS - 1}"] = step_parts.pop(f"bucket {BUCKETS - 1}")
+    step_parts["gap_before_reduction"] = leave_out(setting)
+    step_parts["join"] = Join(records_waits)
+    step_parts["optimizer"] = blocking["optimizer"]
+    step_parts["gap_after_optimizer"] = blocking["gap_after_optimizer"]
+    return Job(setting.ranks, setting.steps, step_parts, names_threads=True)
 
 
 def stream_job_without_waits(setting: Setting) -> Job:
@@ -86,39 +86,41 @@ def stream_job_without_waits(setting: Setting) -> Job:
 
 def accumulating_job(setting: Setting) -> Job:
     """Gradient accumulation: micro-steps of forward and backward, the last one is reduced."""
-    parts: dict[str, Part] = {"data": draw_phase(setting, "data")}
+    step_parts: dict[str, Part] = {"data": draw_phase(setting, "data")}
     for micro in range(MICRO_STEPS):
         for kind in ("forward", "backward"):
             name = f"{kind} {micro}"
-            parts[name] = draw_phase(setting, kind, 1 / MICRO_STEPS, name)
+            step_parts[name] = draw_phase(setting, kind, 1 / MICRO_STEPS, name)
         is_last = micro == MICRO_STEPS - 1
         calls = int(is_last)
-        parts[f"reduction {micro}"] = Collective(draw_transfer(setting, f"micro {micro}"), calls)
-    parts["optimizer"] = draw_phase(setting, "optimizer")
-    return Job(setting.ranks, setting.steps, parts)
+        step_parts[f"reduction {micro}"] = Collective(
+            draw_transfer(setting, f"micro {micro}"), calls
+        )
+    step_parts["optimizer"] = draw_phase(setting, "optimizer")
+    return Job(setting.ranks, setting.steps, step_parts)
 
 
 def sharded_job(setting: Setting) -> Job:
     """Weights are gathered before forward, gradients are scattered after backward (FSDP)."""
-    half = draw_transfer(setting, "gather", REDUCTION_NS / 2)
-    parts: dict[str, Part] = {
+    half_ns = draw_transfer(setting, "gather", REDUCTION_NS / 2)
+    step_parts: dict[str, Part] = {
         "data": draw_phase(setting, "data"),
-        "gather": Collective(half, op="all_gather"),
+        "gather": Collective(half_ns, op="all_gather"),
         "forward": draw_phase(setting, "forward"),
         "backward": draw_phase(setting, "backward"),
-        "scatter": Collective(half.copy(), op="reduce_scatter"),
+        "scatter": Collective(half_ns.copy(), op="reduce_scatter"),
         "optimizer": draw_phase(setting, "optimizer"),
     }
-    return Job(setting.ranks, setting.steps, parts)
+    return Job(setting.ranks, setting.steps, step_parts)
 
 
 def mpi_job(setting: Setting) -> Job:
     """Plain MPI: only collectives are recorded. Steps are numbered."""
-    parts: dict[str, Part] = {
+    step_parts: dict[str, Part] = {
         "compute": Work(setting.draw_work("compute", 9.6 * MS)),
         "reduction": Collective(draw_transfer(setting, "reduction")),
     }
-    return Job(setting.ranks, setting.steps, parts, records_phases=False)
+    return Job(setting.ranks, setting.steps, step_parts, records_phases=False)
 
 
 def mpi_job_without_steps(setting: Setting) -> Job:
@@ -132,20 +134,20 @@ def mpi_job_without_steps(setting: Setting) -> Job:
 def ring_job(setting: Setting) -> Job:
     """Neighbours exchange messages after the backward pass."""
     transfer = np.repeat(draw_transfer(setting, "ring"), setting.ranks, axis=0)
-    parts: dict[str, Part] = {
+    step_parts: dict[str, Part] = {
         "data": draw_phase(setting, "data"),
         "forward": draw_phase(setting, "forward"),
         "backward": draw_phase(setting, "backward"),
         "exchange": RingExchange(transfer),
         "optimizer": draw_phase(setting, "optimizer"),
     }
-    return Job(setting.ranks, setting.steps, parts)
+    return Job(setting.ranks, setting.steps, step_parts)
 
 
 def pipeline_job(setting: Setting) -> Job:
     """Stages of a pipeline that hand on micro-batches by messages; the bubble is 20 % to 30 %."""
     transfer = np.full((setting.ranks, setting.steps), 0.05 * MS)
-    parts: dict[str, Part] = {
+    step_parts: dict[str, Part] = {
         "data": draw_phase(setting, "data"),
         "stages": Pipeline(
             setting.draw_work("forward", MEAN_NS["forward"]),
@@ -155,7 +157,7 @@ def pipeline_job(setting: Setting) -> Job:
         ),
         "optimizer": draw_phase(setting, "optimizer"),
     }
-    return Job(setting.ranks, setting.steps, parts)
+    return Job(setting.ranks, setting.steps, step_parts)
 
 
 def device_job(setting: Setting) -> Job:
@@ -165,7 +167,7 @@ def device_job(setting: Setting) -> Job:
         launch = setting.draw_work(f"launch {kind}", 0.3 * MEAN_NS[kind])
         return Kernels(launch, setting.draw_work(kind, MEAN_NS[kind]), kind)
 
-    parts: dict[str, Part] = {
+    step_parts: dict[str, Part] = {
         "data": draw_phase(setting, "data", 0.2),
         "forward": launch_kernels("forward"),
         "backward": launch_kernels("backward"),
@@ -173,4 +175,4 @@ def device_job(setting: Setting) -> Job:
         "reduction": Collective(draw_transfer(setting, "reduction")),
         "optimizer": launch_kernels("optimizer"),
     }
-    return Job(setting.ranks, setting.steps, parts, names_threads=True)
+    return Job(setting.ranks, setting.steps, step_parts, names_threads=True)

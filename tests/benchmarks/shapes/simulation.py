@@ -78,10 +78,10 @@ class Work:
     kind: str = ""
 
     def execute(self, execution: Execution, step: int) -> None:
-        begin = execution.ready
-        execution.ready = begin + self.ns[:, step]
+        begin_ns = execution.ready
+        execution.ready = begin_ns + self.ns[:, step]
         if self.kind and execution.job.records_phases:
-            execution.record_all(begin, execution.ready, kind=self.kind, step=step)
+            execution.record_all(begin_ns, execution.ready, kind=self.kind, step=step)
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ class Collective:
 
     def execute(self, execution: Execution, step: int) -> None:
         for _ in range(self.calls):
-            begin = execution.ready
-            execution.ready = np.full_like(begin, begin.max() + self.ns[0, step])
+            begin_ns = execution.ready
+            execution.ready = np.full_like(begin_ns, begin_ns.max() + self.ns[0, step])
             cells = {"kind": "reduction", "op": self.op, "step": step, "bytes": self.size}
             seq = execution.count_call("world")
-            execution.record_all(begin, execution.ready, communicator="world", seq=seq, **cells)
+            execution.record_all(begin_ns, execution.ready, communicator="world", seq=seq, **cells)
             if self.calls > 1:
                 execution.ready = execution.ready + CALL_GAP_NS
 
@@ -113,12 +113,12 @@ class Launch:
     op: str = "allreduce"
 
     def execute(self, execution: Execution, step: int) -> None:
-        begin = np.maximum(execution.ready + LAUNCH_NS, execution.channel_free)
-        end = begin.max() + self.ns[0, step]
+        begin_ns = np.maximum(execution.ready + LAUNCH_NS, execution.channel_free)
+        end = begin_ns.max() + self.ns[0, step]
         execution.channel_free = end
         cells = {"kind": "reduction", "op": self.op, "step": step, "bytes": self.size}
         cells |= {"communicator": "world", "seq": execution.count_call("world")}
-        execution.record_all(begin, np.full_like(begin, end), thread="communication", **cells)
+        execution.record_all(begin_ns, np.full_like(begin_ns, end), thread="communication", **cells)
         execution.ready = execution.ready + LAUNCH_NS
 
 
@@ -129,10 +129,10 @@ class Join:
     recorded: bool = True
 
     def execute(self, execution: Execution, step: int) -> None:
-        begin = execution.ready
-        execution.ready = np.maximum(begin, execution.channel_free)
+        begin_ns = execution.ready
+        execution.ready = np.maximum(begin_ns, execution.channel_free)
         if self.recorded:
-            execution.record_all(begin, execution.ready, kind="wait", step=step)
+            execution.record_all(begin_ns, execution.ready, kind="wait", step=step)
 
 
 @dataclass(frozen=True)
@@ -175,22 +175,24 @@ class Pipeline:
         ready = execution.ready.tolist()
         arrivals = [0.0] * self.micro_batches
         for position, stage in enumerate(order):
-            before = order[position - 1] if position else None
-            after = order[position + 1] if position + 1 < len(order) else None
+            earlier_stage = order[position - 1] if position else None
+            later_stage = order[position + 1] if position + 1 < len(order) else None
             work_ns = work[stage, step] / self.micro_batches
             clock = ready[stage]
             for micro in range(self.micro_batches):
                 cells = {"step": step, "seq": step * self.micro_batches + micro}
                 message = cells | {"bytes": 1_000_000, "communicator": kind}
-                if before is not None:
-                    begin, clock = clock, max(clock + LAUNCH_NS, arrivals[micro])
-                    execution.record(stage, begin, clock, op="recv", peer=before, **message)
-                begin, clock = clock, clock + work_ns
-                execution.record(stage, begin, clock, kind=kind, step=step)
-                if after is not None:
+                if earlier_stage is not None:
+                    begin_ns, clock = clock, max(clock + LAUNCH_NS, arrivals[micro])
+                    execution.record(
+                        stage, begin_ns, clock, op="recv", peer=earlier_stage, **message
+                    )
+                begin_ns, clock = clock, clock + work_ns
+                execution.record(stage, begin_ns, clock, kind=kind, step=step)
+                if later_stage is not None:
                     arrivals[micro] = clock + self.transfer[stage, step]
-                    begin, clock = clock, clock + LAUNCH_NS
-                    execution.record(stage, begin, clock, op="send", peer=after, **message)
+                    begin_ns, clock = clock, clock + LAUNCH_NS
+                    execution.record(stage, begin_ns, clock, op="send", peer=later_stage, **message)
             ready[stage] = clock
         execution.ready = np.array(ready)
 
@@ -205,18 +207,18 @@ class Kernels:
     kernels: int = 6
 
     def execute(self, execution: Execution, step: int) -> None:
-        begin = execution.ready
+        begin_ns = execution.ready
         launch_ns, kernel_ns = self.launch[:, step], self.ns[:, step] / self.kernels
         for kernel in range(self.kernels):
-            launched = begin + launch_ns * (kernel + 1) / self.kernels
+            launched = begin_ns + launch_ns * (kernel + 1) / self.kernels
             kernel_begin = np.maximum(launched, execution.device_free)
             execution.device_free = kernel_begin + kernel_ns
             cells = {"kind": "kernel", "name": f"gemm_{self.kind}", "stream": 7}
             execution.record_all(
                 kernel_begin, execution.device_free, thread="stream 7", step=step, **cells
             )
-        execution.ready = begin + launch_ns
-        execution.record_all(begin, execution.ready, kind=self.kind, step=step)
+        execution.ready = begin_ns + launch_ns
+        execution.record_all(begin_ns, execution.ready, kind=self.kind, step=step)
 
 
 @dataclass(frozen=True)
@@ -224,10 +226,10 @@ class Synchronize:
     """The main thread waits until its device has done everything."""
 
     def execute(self, execution: Execution, step: int) -> None:
-        begin = execution.ready
-        execution.ready = np.maximum(begin, execution.device_free)
+        begin_ns = execution.ready
+        execution.ready = np.maximum(begin_ns, execution.device_free)
         cells = {"kind": "wait", "name": "cudaDeviceSynchronize", "step": step}
-        execution.record_all(begin, execution.ready, **cells)
+        execution.record_all(begin_ns, execution.ready, **cells)
 
 
 @dataclass(frozen=True)
@@ -281,15 +283,15 @@ def join_adjacent(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     previous: dict[tuple[int, str], dict[str, Any]] = {}
     for row in rows:
         track = (row["rank"], row.get("thread", ""))
-        before = previous.get(track)
+        earlier_row = previous.get(track)
         if (
-            before is not None
-            and row.get("kind") == before.get("kind") == "backward"
+            earlier_row is not None
+            and row.get("kind") == earlier_row.get("kind") == "backward"
             and "op" not in row
-            and row["start_ns"] - before["end_ns"] <= LAUNCH_NS + 1
-            and row.get("step") == before.get("step")
+            and row["start_ns"] - earlier_row["end_ns"] <= LAUNCH_NS + 1
+            and row.get("step") == earlier_row.get("step")
         ):
-            before["end_ns"] = row["end_ns"]
+            earlier_row["end_ns"] = row["end_ns"]
         else:
             joined.append(row)
             previous[track] = row

@@ -42,13 +42,13 @@ class Report(NamedTuple):
 
 def report(trace: Path, begun: float) -> Report:
     """Make a report of a run as it is now, in a process of its own."""
-    asked = time.monotonic()
+    asked_s = time.monotonic()
     command = [sys.executable, "-m", "tracelens", "analyze", str(trace)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     done = time.monotonic()
-    return Report(done - begun, process.returncode, done - asked, used.ru_maxrss << 10)
+    return Report(done - begun, process.returncode, done - asked_s, used.ru_maxrss << 10)
 
 
 @contextmanager

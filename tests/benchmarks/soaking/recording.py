@@ -48,10 +48,10 @@ def recording(
 
     At its end it prints how many steps it did, and how many seconds it took to end the recording.
     """
-    words = [trace, rate, seconds, keep, SPANS]
+    script_arguments = [trace, rate, seconds, keep, SPANS]
     environment = clean_environment() | {"RANK": str(place[0]), "WORLD_SIZE": str(place[1])}
     return subprocess.Popen(
-        [sys.executable, "-c", TRAINING, *map(str, words)],
+        [sys.executable, "-c", TRAINING, *map(str, script_arguments)],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -67,11 +67,11 @@ def wait_for_the_rest(trace: Path) -> None:
 
 def missing(file: Path, steps: int, last: int | None = None) -> int:
     """Count spans that are not there exactly once: of all steps, or of the `last` ones."""
-    seen = np.zeros(steps * SPANS, np.int64)
+    span_counts = np.zeros(steps * SPANS, np.int64)
     with pa.ipc.open_file(os.fspath(file)) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
             chosen = pc.drop_null(batch.column("bytes")).to_numpy(zero_copy_only=False)
-            seen += np.bincount(chosen.astype(np.int64), minlength=len(seen))
-    kept = seen[-last * SPANS :] if last else seen
-    return int((kept != 1).sum() + (seen > 1).sum())
+            span_counts += np.bincount(chosen.astype(np.int64), minlength=len(span_counts))
+    kept = span_counts[-last * SPANS :] if last else span_counts
+    return int((kept != 1).sum() + (span_counts > 1).sum())

@@ -38,14 +38,14 @@ def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend:
 
     Neighbours are alike, so a line is fitted to means of blocks, which hardly depend on each other.
     """
-    at, value = np.asarray(seconds, float), np.asarray(values, float)
-    kept = at >= at[0] + WARM_UP * (at[-1] - at[0])
-    blocks = min(_BLOCKS, int(kept.sum()))
-    x = np.array([part.mean() for part in np.array_split(at[kept] / _HOUR_S, blocks)])
-    y = np.array([part.mean() for part in np.array_split(value[kept], blocks)])
+    seconds_array, value = np.asarray(seconds, float), np.asarray(values, float)
+    is_warm = seconds_array >= seconds_array[0] + WARM_UP * (seconds_array[-1] - seconds_array[0])
+    blocks = min(_BLOCKS, int(is_warm.sum()))
+    x = np.array([part.mean() for part in np.array_split(seconds_array[is_warm] / _HOUR_S, blocks)])
+    y = np.array([part.mean() for part in np.array_split(value[is_warm], blocks)])
     if blocks <= _LEAST_BLOCKS:
-        return Trend(float(np.median(value[kept])), 0.0, -np.inf, np.inf)
+        return Trend(float(np.median(value[is_warm])), 0.0, -np.inf, np.inf)
     slope, begin = np.polyfit(x, y, 1)
     squares = ((y - begin - slope * x) ** 2).sum() / ((x - x.mean()) ** 2).sum()
     half = stdtrit(blocks - 2, 0.975) * np.sqrt(squares / (blocks - 2))
-    return Trend(float(np.median(value[kept])), slope, slope - half, slope + half)
+    return Trend(float(np.median(value[is_warm])), slope, slope - half, slope + half)

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from support.launch.patience import PATIENCE_S, until
+from support.launch.patience import PATIENCE_S, wait_until
 from support.runs.indexes import recorded
 
 from tracelens import load
@@ -64,18 +64,18 @@ def test_all_runs_get_a_verdict_one_at_a_time(folder: Path) -> None:
     runs = Runs([folder], read)
     entries = {entry.name: entry for entry in runs.look()}
     runs.survey(on=True)
-    until(lambda: is_settled(runs))
+    wait_until(lambda: is_settled(runs))
     assert sorted(read.read) == sorted([*NAMES, "damaged"])
     assert read.most_at_once == 1
     assert all(runs.glance(entries[name]) for name in NAMES)
     assert "worker-00000-1.arrow" in entries["damaged"].stage.what
     runs.survey(on=True)
-    until(lambda: is_settled(runs))
+    wait_until(lambda: is_settled(runs))
     assert len(read.read) == 4
     recorded(folder / "damaged", Scenario(ranks=2, steps=8))
     (folder / "damaged" / "worker-00000-1.arrow").unlink()
     runs.survey(on=True)
-    until(lambda: is_settled(runs))
+    wait_until(lambda: is_settled(runs))
     assert runs.glance(entries["damaged"])
 
 
@@ -84,7 +84,7 @@ def test_it_keeps_no_run_open(folder: Path) -> None:
     """The verdicts stay; what pages hold open is not pushed out by runs that no page shows."""
     runs = Runs([folder], Watched(), indexed=False)  # without an index a verdict is in memory only
     runs.survey(on=True)
-    until(lambda: is_settled(runs))
+    wait_until(lambda: is_settled(runs))
     assert not runs._open
     assert sum(runs.glance(entry) is not None for entry in runs.look()) == 3
 
@@ -95,13 +95,13 @@ def test_what_a_page_waits_for_is_read_first(folder: Path) -> None:
     read.go_on.clear()
     runs = Runs([folder], read)
     runs.survey(on=True)
-    until(lambda: len(read.read) == 1)
+    wait_until(lambda: len(read.read) == 1)
     last_entry = runs.look()[-1]
     assert runs.open(last_entry) is None
     read.go_on.set()
     assert runs.open(last_entry, PATIENCE_S) is not None
     assert read.read[1] == last_entry.path.name
-    until(lambda: is_settled(runs))
+    wait_until(lambda: is_settled(runs))
     assert read.read.count(last_entry.path.name) == 1
 
 
@@ -112,14 +112,14 @@ def test_it_can_be_stopped_and_goes_on(folder: Path) -> None:
     read.go_on.clear()
     runs = Runs([folder], read)
     runs.survey(on=True)
-    until(lambda: len(read.read) == 1)
+    wait_until(lambda: len(read.read) == 1)
     runs.survey(on=False)
     read.go_on.set()
-    until(lambda: is_settled(runs))
+    wait_until(lambda: is_settled(runs))
     assert len(read.read) == 1
     assert sum(entry.stage == NEW for entry in runs.look()) >= 3
     runs.survey(on=True)
-    until(lambda: is_settled(runs))
+    wait_until(lambda: is_settled(runs))
     assert len(read.read) == 4
 
 
@@ -133,7 +133,7 @@ def test_after_a_failure_the_next_is_worked_on() -> None:
             raise ZeroDivisionError
 
     worker.Worker(work).fill(["bad", "good"])
-    until(lambda: done == ["bad", "good"])
+    wait_until(lambda: done == ["bad", "good"])
 
 
 def test_it_ends_with_the_server(folder: Path) -> None:
@@ -142,10 +142,10 @@ def test_it_ends_with_the_server(folder: Path) -> None:
     read.go_on.clear()
     runs = Runs([folder], read)
     runs.survey(on=True)
-    until(lambda: len(read.read) == 1)
+    wait_until(lambda: len(read.read) == 1)
     ending = threading.Thread(target=runs.close)
     ending.start()
-    until(lambda: runs._worker._closed)
+    wait_until(lambda: runs._worker._closed)
     read.go_on.set()
     ending.join(PATIENCE_S)
     assert not [one for one in threading.enumerate() if one.name == worker.NAME]
@@ -163,9 +163,9 @@ def test_a_run_that_is_still_recorded_is_left(
     read = Watched()
     runs = Runs([folder], read)
     runs.survey(on=True)
-    until(lambda: is_settled(runs))
+    wait_until(lambda: is_settled(runs))
     assert "two" not in read.read
     recording.clear()
     runs.survey(on=True)
-    until(lambda: is_settled(runs))
+    wait_until(lambda: is_settled(runs))
     assert "two" in read.read

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from playwright.sync_api import expect
-from support.launch.patience import until
+from support.launch.patience import wait_until
 from support.turns import select_turn
 from support.web.accessibility import faint, nameless, tabbed, violations
-from support.web.browser import opened, settled
+from support.web.browser import open_page, wait_until_settled
 
 from tracelens_dashboard.app import run_list
 
@@ -40,7 +40,7 @@ def wait_until_drawn(page: Page) -> None:
     """Wait until the run is open and all is drawn."""
     expect(page.locator(".page-title, #verdict, #timeline, #runs").first).to_be_attached()
     expect(page.locator("#message")).to_have_count(0)
-    settled(page)
+    wait_until_settled(page)
 
 
 def read_as_tables(page: Page) -> None:
@@ -51,7 +51,7 @@ def read_as_tables(page: Page) -> None:
     for switch in page.get_by_role("switch", name="Table").all():
         switch.press("Space")
         expect(switch).to_be_checked()
-    until(lambda: page.evaluate(UNREAD) == page.evaluate(SHOWN) == [])
+    wait_until(lambda: page.evaluate(UNREAD) == page.evaluate(SHOWN) == [])
 
 
 def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[str, str]) -> None:
@@ -63,7 +63,7 @@ def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[s
     """
     violations_by_page: dict[str, list[str]] = {}
     titles_in_turn = select_turn(list(addresses))
-    with opened(browser, addresses[run_list.TITLE]) as page:
+    with open_page(browser, addresses[run_list.TITLE]) as page:
         for title, address in addresses.items():
             in_turn = title in titles_in_turn
             page.set_viewport_size(WIDE)
@@ -74,14 +74,14 @@ def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[s
             assert (title, faint(page), nameless(page)) == (title, [], [])
             never, unseen = tabbed(page)
             assert (title, never, unseen) == (title, [], [])
-            until(lambda: page.evaluate(UNDRAWN) == [])
+            wait_until(lambda: page.evaluate(UNDRAWN) == [])
             scheme = page.evaluate(SCHEME)
             violations_by_page[f"{title}, {scheme}"] = violations(page)
             other_scheme = OTHER_SCHEME[scheme]  # the next page opens in it
             page.locator("#scheme").click()
             page.wait_for_function(IS_SCHEME, arg=other_scheme)
-            settled(page)
-            until(lambda: faint(page) == [])
+            wait_until_settled(page)
+            wait_until(lambda: faint(page) == [])
             page.set_viewport_size(NARROW)
             page.wait_for_function(FITS)
             if in_turn:
@@ -95,12 +95,12 @@ def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[s
 
 def test_dark_dialogs_can_be_read(browser: Browser, addresses: dict[str, str]) -> None:
     """Text has a contrast of 4.5, and axe finds nothing serious."""
-    with opened(browser, addresses["Timeline"], "dark") as page:
+    with open_page(browser, addresses["Timeline"], "dark") as page:
         wait_until_drawn(page)
         for button, dialog in (("#help-button", "Keys"), ("#export-button", "Perfetto")):
             page.locator(button).click()
             expect(page.get_by_role("dialog")).to_contain_text(dialog)
-            settled(page)
+            wait_until_settled(page)
             assert (faint(page), violations(page)) == ([], [])
             page.keyboard.press("Escape")
             expect(page.get_by_role("dialog")).to_have_count(0)

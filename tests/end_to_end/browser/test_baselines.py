@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.runs.indexes import explained, recorded
-from support.web.browser import opened, served, settled
+from support.web.browser import open_page, served, wait_until_settled
 
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard.runs.catalog import id_of
@@ -28,7 +28,7 @@ def test_one_run_against_many(browser: Browser, tmp_path: Path) -> None:
         explained(recorded(tmp_path / f"main-{seed}", Scenario(ranks=3, steps=60, seed=seed)))
     explained(recorded(tmp_path / "new", Scenario(ranks=3, steps=60, seed=9, faults=(SLOW,))))
     ids = {name: id_of(tmp_path / name) for name in ("main-0", "main-1", "main-2", "new")}
-    with served(tmp_path) as url, opened(browser, url) as page:
+    with served(tmp_path) as url, open_page(browser, url) as page:
         for name in ("main-0", "main-1", "new"):
             page.get_by_label(f"choose {name}").check(force=True)
         page.get_by_role("button", name="Compare 3 chosen").click()
@@ -39,7 +39,7 @@ def test_one_run_against_many(browser: Browser, tmp_path: Path) -> None:
         page.locator("#compare-choice").click()
         page.get_by_role("option", name="main-2").click()
         expect(page.locator("#compare")).to_contain_text("Baselines: 3 runs")
-        settled(page)
+        wait_until_settled(page)
         page.keyboard.press("Escape")
         page.locator("#compare-new").click()
         page.get_by_role("option", name="main-0").click()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.launch.patience import until
+from support.launch.patience import wait_until
 from support.turns import select_turn
-from support.web.browser import Watch, box_of, opened, served
+from support.web.browser import Watch, box_of, open_page, served
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens_dashboard.pages import PAGES
@@ -94,13 +94,13 @@ def announced_events(page: Page, selection: str) -> int:
         counts.extend(re.findall(rf"{re.escape(selection)}.*: ([\d,]+) events", sentence))
         return bool(counts)
 
-    until(is_announced)
+    wait_until(is_announced)
     return int(counts[0].replace(",", ""))
 
 
 def test_a_picture_holds_what_is_seen(browser: Browser, url: str, tmp_path: Path) -> None:
     """The timeline's PNG has the server-made raster in it, and a name that says what it shows."""
-    with opened(browser, url + WINDOW) as page:
+    with open_page(browser, url + WINDOW) as page:
         await_timeline(page)
         with page.expect_download() as download:
             page.get_by_role("button", name="save as PNG: Timeline").click()
@@ -118,7 +118,7 @@ def test_a_selection_is_downloaded_once_its_size_is_known(
     browser: Browser, url: str, tmp_path: Path
 ) -> None:
     """The dialog speaks of the window as it is after a zoom, and the file holds what it said."""
-    with opened(browser, url + WINDOW) as page:
+    with open_page(browser, url + WINDOW) as page:
         await_timeline(page)
         page.wait_for_load_state("networkidle")  # it is drawn anew once its height is known
         before = page.url
@@ -139,7 +139,7 @@ def test_the_report_works_offline(
 ) -> None:
     """From a disk it asks nobody, complains of nothing, draws all charts and follows the scheme."""
     file = tmp_path / "report.html"
-    with opened(browser, request.getfixturevalue(which)) as page:
+    with open_page(browser, request.getfixturevalue(which)) as page:
         expect(page.locator("#verdict")).not_to_be_empty()
         page.locator("#export-button").click()
         with page.expect_download() as download:
@@ -168,7 +168,7 @@ def test_the_report_works_offline(
 
 def test_hostile_names_are_inert_on_every_page(browser: Browser, hostile: str) -> None:
     """Markup in hosts, spans and communicators is text wherever it is shown."""
-    with opened(browser, hostile) as page:
+    with open_page(browser, hostile) as page:
         expect(page.locator("#verdict")).not_to_be_empty()
         for shown_page in PAGES:
             page.get_by_role("link", name=shown_page.TITLE, exact=True).click()

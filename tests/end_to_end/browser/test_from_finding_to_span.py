@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.launch.patience import until
-from support.web.browser import box_of, opened, place_saying, settled
+from support.launch.patience import wait_until
+from support.web.browser import box_of, open_page, place_saying, wait_until_settled
 
 from tracelens_dashboard.app import wire
 from tracelens_dashboard.pages import PAGES, shards, stragglers
@@ -33,7 +33,7 @@ def follow_first_finding(page: Page) -> None:
     page.wait_for_url("**/timeline?*")
     expect(page.locator("#timeline image").first).to_be_attached()
     expect(page.locator("#timeline-note")).to_contain_text("in view")
-    settled(page)  # a plot that is being drawn forgets keys and clicks
+    wait_until_settled(page)  # a plot that is being drawn forgets keys and clicks
 
 
 def plot_box(page: Page) -> tuple[float, float, float, float]:
@@ -44,7 +44,7 @@ def plot_box(page: Page) -> tuple[float, float, float, float]:
 
 def test_from_a_finding_to_the_spans_behind_it(browser: Browser, url: str) -> None:
     """Overview, card, pinned rank in its window, zoom, real spans, click: the planted phase."""
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         expect(page.locator("#verdict")).to_contain_text("ank 2")
         expect(page.locator("#run")).to_contain_text("4 ranks · 120 steps")
         follow_first_finding(page)
@@ -79,18 +79,18 @@ def test_from_a_finding_to_the_spans_behind_it(browser: Browser, url: str) -> No
 
 def test_a_link_restores_the_view(browser: Browser, url: str) -> None:
     """Zooming writes the address; opened anew, it shows the same window and pin."""
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         follow_first_finding(page)
         before = page.url
         page.keyboard.press("w")
         page.wait_for_function("before => location.href !== before", arg=before)
         window = "#timeline-window"
         style = "e => [e.style.left, e.style.width]"
-        settled(page)
+        wait_until_settled(page)
         address = page.url
-        with opened(browser, address) as second_page:
+        with open_page(browser, address) as second_page:
             expect(second_page.locator("#timeline image").first).to_be_attached()
-            until(
+            wait_until(
                 lambda: (
                     second_page.locator(window).evaluate(style)
                     == page.locator(window).evaluate(style)
@@ -101,9 +101,9 @@ def test_a_link_restores_the_view(browser: Browser, url: str) -> None:
 
 def test_dragging_moves_the_window(browser: Browser, url: str) -> None:
     """A drag to the left moves on in time, and the image follows."""
-    with opened(browser, url + "timeline?t0=500000000&t1=900000000") as page:
+    with open_page(browser, url + "timeline?t0=500000000&t1=900000000") as page:
         expect(page.locator("#timeline image").first).to_be_attached()
-        settled(page)  # a plot that is drawn anew forgets the drag that began on it
+        wait_until_settled(page)  # a plot that is drawn anew forgets the drag that began on it
         image_before = page.locator("#timeline image").first.get_attribute("href")
         x, y, width, height = plot_box(page)
         page.mouse.move(x + width * 0.7, y + height / 2)
@@ -124,7 +124,7 @@ def test_dark_and_light(browser: Browser, url: str) -> None:
     """The system's scheme is followed; the switch overrides it, also after a reload."""
     background = "() => getComputedStyle(document.querySelector('.card')).backgroundColor"
     scheme = "() => document.documentElement.dataset.mantineColorScheme"
-    with opened(browser, url, "dark") as page:
+    with open_page(browser, url, "dark") as page:
         expect(page.locator("#findings")).to_be_visible()
         page.wait_for_function(f"() => ({scheme})() === 'dark'")
         page.wait_for_function(f"() => ({background})() === 'rgb(46, 46, 46)'")
@@ -139,7 +139,7 @@ def test_dark_and_light(browser: Browser, url: str) -> None:
 
 def test_every_page_shows_tables_and_no_cloud(browser: Browser, url: str) -> None:
     """All pages open by their keys; a chart can be read as a table; nothing offers an upload."""
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         expect(page.locator("#findings")).to_be_visible()
         for title, heading in (
             (stragglers, "Stragglers"),
@@ -157,7 +157,7 @@ def test_every_page_shows_tables_and_no_cloud(browser: Browser, url: str) -> Non
 
 def test_a_narrow_window_has_a_sidebar_to_open(browser: Browser, url: str) -> None:
     """On a narrow window the pages hide behind a button, and step aside once one is chosen."""
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         page.set_viewport_size({"width": 600, "height": 800})
         page.get_by_role("button", name="pages").click()
         page.get_by_role("link", name="Stragglers").click()

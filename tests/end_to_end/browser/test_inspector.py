@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 from support.turns import select_turn
 from support.web.accessibility import faint, nameless, violations
-from support.web.browser import box_of, opened, settled
+from support.web.browser import box_of, open_page, wait_until_settled
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -40,16 +40,16 @@ def test_it_stands_beside_the_plot_and_below_it_in_a_narrow_window(
     browser: Browser, url: str
 ) -> None:
     """The plot gives way, and takes the room again when the panel is closed, or Esc pressed."""
-    with opened(browser, url + WINDOW) as page:
+    with open_page(browser, url + WINDOW) as page:
         plot = page.locator("#timeline")
-        settled(page)
+        wait_until_settled(page)
         alone = box_of(plot)
         wide = alone["width"]
         expect(page.locator(PANEL)).to_be_hidden()
         for key in (None, "Escape"):
             select_a_bucket(page)
             expect(page.locator(PANEL)).to_be_visible()
-            settled(page)
+            wait_until_settled(page)
             plot_box, panel = box_of(plot), box_of(page.locator(PANEL))
             assert plot_box["width"] < wide
             assert (plot_box["y"], plot_box["height"]) == (alone["y"], alone["height"])
@@ -83,18 +83,18 @@ def test_two_quick_clicks_select_and_keep_the_view(browser: Browser, url: str) -
     window_script = (
         "() => document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis.range"
     )
-    with opened(browser, url + WINDOW) as page:
+    with open_page(browser, url + WINDOW) as page:
         expect(page.locator("#timeline-note")).to_contain_text("in view")
         bar = box_of(page.locator("#timeline .barlayer .point text", has_text="bucket").nth(1))
         page.mouse.dblclick(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] / 2)
         expect(page.locator("#details-title")).to_contain_text("allreduce on rank 0, reductions")
-        settled(page)
+        wait_until_settled(page)
         assert page.evaluate(window_script) == pytest.approx([1.0, 1.04])
 
 
 def test_a_member_leads_to_its_span(browser: Browser, url: str) -> None:
     """A click on a rank selects its part of the same call, opens it, and marks it in the list."""
-    with opened(browser, url + WINDOW) as page:
+    with open_page(browser, url + WINDOW) as page:
         select_a_bucket(page)
         panel = page.locator(PANEL)
         members = panel.locator(".members tbody tr")
@@ -119,10 +119,10 @@ def test_a_member_leads_to_its_span(browser: Browser, url: str) -> None:
 @pytest.mark.parametrize("scheme", select_turn(["light", "dark"]))
 def test_it_can_be_read(browser: Browser, url: str, scheme: Scheme) -> None:
     """Contrast, names, and what axe asks for hold with a span selected, wide and narrow."""
-    with opened(browser, url + WINDOW, scheme) as page:
+    with open_page(browser, url + WINDOW, scheme) as page:
         select_a_bucket(page)
         for width in (1440, 420):
             page.set_viewport_size({"width": width, "height": 900})
-            settled(page)
+            wait_until_settled(page)
             assert (faint(page), nameless(page), violations(page)) == ([], [], [])
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

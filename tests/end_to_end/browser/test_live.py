@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import expect
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
-from support.web.browser import opened, served
+from support.web.browser import open_page, served
 
 from tracelens_dashboard.runs.live import is_recorded
 
@@ -92,7 +92,7 @@ def test_new_steps_appear(browser: Browser, training: tuple[Path, subprocess.Pop
     Files that cannot be read, and a folder that is missing, leave what was read on screen.
     """
     folder, process = training
-    with served(folder) as url, opened(browser, url) as page:
+    with served(folder) as url, open_page(browser, url) as page:
         expect(page.locator("#live-status")).to_contain_text("live: as of", timeout=60_000)
         expect(page.locator("#live-status")).to_contain_text("nothing lost")
         before = count_steps_shown(page)
@@ -137,7 +137,7 @@ def test_cards_of_other_pages_are_renewed(
 ) -> None:
     """Charts get the new steps; what was not recorded at first is shown as soon as it is."""
     folder, process = training
-    with served(folder) as url, opened(browser, url + "critical-path") as page:
+    with served(folder) as url, open_page(browser, url + "critical-path") as page:
         expect(page.locator("#live-status")).to_contain_text("live: as of", timeout=60_000)
         page.wait_for_function(f"() => ({LAST_STEP})() > 0")
         last_step_before = int(page.evaluate(LAST_STEP))

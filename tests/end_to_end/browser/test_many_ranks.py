@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from playwright.sync_api import expect
-from support.launch.patience import until
+from support.launch.patience import wait_until
 from support.runs.crowds import crowd, with_peaks
-from support.web.browser import chromium, opened
+from support.web.browser import chromium, open_page
 from support.web.pixels import coloured, plot
 from waitress import create_server
 
@@ -52,11 +52,11 @@ def url() -> Iterator[str]:
 
 def test_the_one_late_step_is_seen(url: str) -> None:
     """At full zoom-out its row shows its colour at its position, at any width of the window."""
-    with chromium() as browser, opened(browser, url + "timeline") as page:
+    with chromium() as browser, open_page(browser, url + "timeline") as page:
         expect(page.locator("#timeline image").first).to_be_attached()
         for width in (1440, 1000, 600, 420):
             page.set_viewport_size({"width": width, "height": 1100})
-            until(lambda: page.evaluate(FITS) and _the_late_step_alone_is_seen(page))
+            wait_until(lambda: page.evaluate(FITS) and _the_late_step_alone_is_seen(page))
 
 
 def _the_late_step_alone_is_seen(page: Page) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.turns import select_turn
-from support.web.browser import box_of, opened
+from support.web.browser import box_of, open_page
 
 from tracelens_dashboard.pages import (
     collectives,
@@ -92,7 +92,7 @@ def expect_spans(page: Page, *said: str) -> None:
 
 def test_a_mark_leads_to_its_spans(browser: Browser, addresses: dict[str, str]) -> None:
     """A click on a cell, a point or a bar opens the timeline, a rank pinned, at its spans."""
-    with opened(browser, addresses["Runs"]) as page:
+    with open_page(browser, addresses["Runs"]) as page:
         for page_title, chart, mark, expected_text in MARKS:
             page.goto(addresses[page_title.TITLE])
             click(page, await_chart(page, chart.name), mark)
@@ -110,7 +110,7 @@ def test_a_segment_of_the_path_leads_to_its_span(
     browser: Browser, addresses: dict[str, str]
 ) -> None:
     """Its row of the table, however it is sorted, leads to its rank and its moment, the path drawn."""
-    with opened(browser, addresses[critical_path.TITLE]) as page:
+    with open_page(browser, addresses[critical_path.TITLE]) as page:
         expect(card_part(page, critical_path.SLACK.name, "summary")).not_to_be_empty()
         card_part(page, critical_path.SEGMENTS.name, "switch").check(force=True)
         table = card_part(page, critical_path.SEGMENTS.name, "rows")
@@ -130,7 +130,7 @@ def test_a_segment_of_the_path_leads_to_its_span(
 
 def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) -> None:
     """The late rank's function is named; another frame's row shows that one; a cell leads to spans."""
-    with opened(browser, addresses[stacks.TITLE]) as page:
+    with open_page(browser, addresses[stacks.TITLE]) as page:
         expect(card_part(page, stacks.CALLS.name, "summary")).to_contain_text(SLOWED)
         times = card_part(page, stacks.TIMES.name, "summary")
         expect(times).to_contain_text(SLOWED)
@@ -148,14 +148,14 @@ def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) 
 
 def test_the_chain_of_a_gradient_leads_to_its_spans(browser: Browser, slow_rank_url: str) -> None:
     """A bar of a bucket's way from backprop to its update leads to where it is typical."""
-    with opened(browser, slow_rank_url + interleaving.PATH.lstrip("/")) as page:
+    with open_page(browser, slow_rank_url + interleaving.PATH.lstrip("/")) as page:
         click(page, await_chart(page, interleaving.CHAINS.name), BAR)
         expect_spans(page, "t0=")
 
 
 def test_compute_time_names_the_straggler(browser: Browser, slow_rank_url: str) -> None:
     """All ranks take as long; by compute time, the slow one is named, and its cell leads there."""
-    with opened(browser, slow_rank_url + steps.PATH.lstrip("/")) as page:
+    with open_page(browser, slow_rank_url + steps.PATH.lstrip("/")) as page:
         graph, summary = (
             await_chart(page, steps.MAP.name),
             card_part(page, steps.MAP.name, "summary"),

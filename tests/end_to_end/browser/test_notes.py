@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 from support.turns import select_turn
 from support.web.accessibility import faint, nameless, violations
-from support.web.browser import box_of, opened, settled
+from support.web.browser import box_of, open_page, wait_until_settled
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -32,7 +32,7 @@ def url(slow_rank_url: str) -> str:
 def await_timeline(page: Page) -> None:
     expect(page.locator("#timeline-note")).to_contain_text("in view")
     expect(page.locator("#timeline image").first).to_be_attached()
-    settled(page)
+    wait_until_settled(page)
 
 
 def at_plot(page: Page, share: float) -> tuple[float, float]:
@@ -54,7 +54,7 @@ def wait_for_note(page: Page, there: str) -> None:
 
 def test_by_key_and_by_button_and_reopened(browser: Browser, url: str) -> None:
     """At the mouse and over a marked area; the link keeps both."""
-    with opened(browser, url + WINDOW) as page:
+    with open_page(browser, url + WINDOW) as page:
         await_timeline(page)
         page.mouse.move(*at_plot(page, 0.25))
         page.wait_for_timeout(300)
@@ -67,7 +67,7 @@ def test_by_key_and_by_button_and_reopened(browser: Browser, url: str) -> None:
         expect(page.locator(LABELS).filter(has_text="first; 50 %")).to_have_count(1)
         wait_for_note(page, "first")
         assert abs(int(note_of(page).partition(":")[0]) - 1_010_000_000) < 200_000
-        settled(page)
+        wait_until_settled(page)
         page.keyboard.down("Shift")
         page.mouse.move(*at_plot(page, 0.5))
         page.mouse.down()
@@ -82,7 +82,7 @@ def test_by_key_and_by_button_and_reopened(browser: Browser, url: str) -> None:
         expect(notes.locator(".note")).to_have_count(2)
         wait_for_note(page, "second")
         link = page.url
-    with opened(browser, link) as page:
+    with open_page(browser, link) as page:
         await_timeline(page)
         expect(page.locator(f"{LIST} .note")).to_have_count(2)
         expect(page.locator(LABELS).filter(has_text="second")).to_have_count(1)
@@ -91,7 +91,7 @@ def test_by_key_and_by_button_and_reopened(browser: Browser, url: str) -> None:
 def test_edited_deleted_and_followed(browser: Browser, url: str) -> None:
     """Esc leaves the text as it was; a button keeps what is typed; a time leads to its note."""
     asked = "&note=1010000000:first;1020000000-1030000000:second"
-    with opened(browser, url + WINDOW + asked) as page:
+    with open_page(browser, url + WINDOW + asked) as page:
         await_timeline(page)
         notes = page.locator(LIST)
         page.get_by_role("button", name="edit second").click()
@@ -126,7 +126,7 @@ def test_edited_deleted_and_followed(browser: Browser, url: str) -> None:
 
 def test_links_of_the_page_take_them_along(browser: Browser, url: str) -> None:
     """To a step, to another page and back to the timeline."""
-    with opened(browser, url + WINDOW + "&sel=0-1010000000&note=1010000000:kept") as page:
+    with open_page(browser, url + WINDOW + "&sel=0-1010000000&note=1010000000:kept") as page:
         await_timeline(page)
         page.get_by_role("link", name="Zoom to step 51").click()
         page.wait_for_url("**/timeline?*steps=51-51*")
@@ -144,7 +144,7 @@ def test_links_of_the_page_take_them_along(browser: Browser, url: str) -> None:
 
 def test_a_choice_of_ranks_keeps_them_and_one_of_steps_does_not(browser: Browser, url: str) -> None:
     """As they are then: one that was deleted does not come back. Of other steps the times are others."""
-    with opened(browser, url + WINDOW + "&note=1010000000:kept;1020000000:deleted") as page:
+    with open_page(browser, url + WINDOW + "&note=1010000000:kept;1020000000:deleted") as page:
         await_timeline(page)
         page.get_by_role("button", name="delete deleted").click()
         expect(page.locator(f"{LIST} .note")).to_have_count(1)
@@ -168,7 +168,7 @@ def test_a_hostile_address_is_text(browser: Browser, url: str, scheme: Scheme) -
     """Tags are letters, in the list and in the plot; what makes no sense is left out in a sentence."""
     text = HOSTILE.replace("%", "%25").replace(";", "%3B")
     asked = quote(f"1010000000-1020000000:{text};nonsense;1:\u202e")
-    with opened(browser, f"{url}{WINDOW}&note={asked}", scheme) as page:
+    with open_page(browser, f"{url}{WINDOW}&note={asked}", scheme) as page:
         await_timeline(page)
         expect(page.locator("#timeline-note-problem")).to_have_text(
             "2 notes of this address are none of this run; left out."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.runs.indexes import explained, recorded
-from support.web.browser import box_of, opened, served
+from support.web.browser import box_of, open_page, served
 
 from tracelens.simulator.synthetic import Fault, Scenario
 
@@ -67,7 +67,7 @@ def window_of(address: str) -> tuple[int, int]:
 
 def test_from_the_list_to_what_changed(browser: Browser, url: str) -> None:
     """The list, a run that has to be read first, the picker, and the comparison, step by step."""
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         expect(page.locator(".run-row")).to_have_count(3)
         open_run(page, "slow")
         expect(page.locator("#verdict")).to_contain_text("ank 2")
@@ -83,7 +83,7 @@ def test_from_the_list_to_what_changed(browser: Browser, url: str) -> None:
         page.keyboard.press("Tab")
         page.wait_for_function("() => location.search.includes('steps=50-50')")
         address = page.url
-    with opened(browser, address) as second_page:
+    with open_page(browser, address) as second_page:
         expect(second_page.locator("#together-step")).to_have_value("50")
         for graph in ("here", "there"):
             ticks = second_page.locator(f"#together-{graph} .x2tick text")
@@ -92,7 +92,7 @@ def test_from_the_list_to_what_changed(browser: Browser, url: str) -> None:
 
 def test_all_runs_are_analyzed_and_tagged(browser: Browser, url: str) -> None:
     """Without opening one: verdicts appear, why one has none, too; tags filter, group and are kept."""
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         expect(page.locator("#run-progress")).to_have_text("Analyzed 2 of 3 runs, 1 cannot be read")
         rows = page.locator(".run-row")
         expect(rows.filter(has_text="slow").locator(".run-verdict")).to_contain_text("rank 2")
@@ -105,7 +105,7 @@ def test_all_runs_are_analyzed_and_tagged(browser: Browser, url: str) -> None:
         page.locator("#run-new-tag").fill("baseline")
         page.locator("#run-add-tag").click()
         expect(page.locator(".tag")).to_have_count(3)
-    with opened(browser, url) as second_page:
+    with open_page(browser, url) as second_page:
         second_page.locator("#run-tagged").click()
         second_page.get_by_role("option", name="lr 0.1").click()
         expect(second_page.locator(".run-row")).to_have_count(1)
@@ -123,7 +123,7 @@ def test_all_runs_are_analyzed_and_tagged(browser: Browser, url: str) -> None:
 
 def test_the_keyboard_keeps_its_place(browser: Browser, url: str) -> None:
     """What has the focus in the list has it after the list was drawn anew, in another order."""
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         box = page.get_by_role("checkbox", name="choose healthy")
         box.focus()
         page.evaluate("dash_clientside.set_props('run-sort', {value: 'by name'})")
@@ -135,7 +135,7 @@ def test_the_keyboard_keeps_its_place(browser: Browser, url: str) -> None:
 
 def test_a_run_that_cannot_be_read_says_why(browser: Browser, url: str) -> None:
     """Its page has the one sentence and a way back; the picker leads on to another run."""
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         page.get_by_role("link", name="damaged", exact=True).click()
         expect(page.get_by_role("alert").filter(has_text="worker-00000-1.arrow")).to_be_visible()
         page.get_by_role("button", name="Try again").click()
@@ -148,7 +148,7 @@ def test_a_run_that_cannot_be_read_says_why(browser: Browser, url: str) -> None:
 
 def test_an_unknown_run_leads_to_the_list(browser: Browser, url: str) -> None:
     """A link to a run that is not served is told so; one click leads to those that are."""
-    with opened(browser, url + "timeline?run=feedfeedfeed") as page:
+    with open_page(browser, url + "timeline?run=feedfeedfeed") as page:
         expect(page.locator("#message")).to_contain_text("is not served here")
         page.locator("#message").get_by_role("link", name="All runs").click()
         expect(page.locator(".run-row")).to_have_count(3)
@@ -159,7 +159,7 @@ def test_an_unknown_run_leads_to_the_list(browser: Browser, url: str) -> None:
 
 def test_keys_and_the_address_restore_the_view(browser: Browser, url: str) -> None:
     """Finding, step, pin and the clicked span by keys and mouse; a copied link shows all of it."""
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         open_run(page, "slow")
         timeline(page)
         # Who is late is pinned a moment later, which changes the address as a key does.
@@ -185,7 +185,7 @@ def test_keys_and_the_address_restore_the_view(browser: Browser, url: str) -> No
         pressed(page, "f")
         page.wait_for_function("() => /pin=[^&]*3/.test(location.search)")
         details_title, address = page.locator("#details-title").inner_text(), page.url
-    with opened(browser, address) as second_page:
+    with open_page(browser, address) as second_page:
         expect(second_page.locator(IMAGE).first).to_be_attached()
         expect(second_page.locator("#details-title")).to_have_text(details_title)
         expect(second_page.locator(".pins")).to_contain_text("rank 3")

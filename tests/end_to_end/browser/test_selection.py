@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.runs.indexes import explained, recorded
-from support.web.browser import opened, served, settled
+from support.web.browser import open_page, served, wait_until_settled
 
 from tracelens.simulator.synthetic import Fault, Scenario
 
@@ -49,7 +49,7 @@ def facts(page: Page, text: str) -> None:
 
 def test_narrowed_on_one_page_narrowed_on_all(browser: Browser, urls: tuple[str, str]) -> None:
     """Ranks and steps; a reload keeps them, Escape shows all again."""
-    with opened(browser, urls[0]) as page:
+    with open_page(browser, urls[0]) as page:
         facts(page, "4 ranks")
         page.keyboard.press("4")
         expect(page.get_by_role("heading", name="Steps", exact=True)).to_be_visible()
@@ -73,10 +73,10 @@ def test_narrowed_on_one_page_narrowed_on_all(browser: Browser, urls: tuple[str,
 
 def test_names_are_a_selection(browser: Browser, urls: tuple[str, str]) -> None:
     """Tables show their rows where they have any, the timeline finds them, links take them along."""
-    with opened(browser, urls[0] + "interleaving") as page:
+    with open_page(browser, urls[0] + "interleaving") as page:
         facts(page, "4 ranks")
         fill(page, "names to show", "bucket 1")
-        settled(page)
+        wait_until_settled(page)
         for switch in page.get_by_role("switch", name="Table").all():
             switch.press("Space")
         filters = page.get_by_label("filter rows")
@@ -103,7 +103,7 @@ def test_names_are_a_selection(browser: Browser, urls: tuple[str, str]) -> None:
 
 def test_what_is_no_part_is_said_beside_the_field(browser: Browser, urls: tuple[str, str]) -> None:
     """The page stays as it was; steps that are not there are said in the page's place."""
-    with opened(browser, urls[0]) as page:
+    with open_page(browser, urls[0]) as page:
         facts(page, "4 ranks")
         field = page.get_by_label("steps to show")
         field.fill("9-3")
@@ -118,7 +118,7 @@ def test_what_is_no_part_is_said_beside_the_field(browser: Browser, urls: tuple[
 
 def test_a_host_selects_its_ranks(browser: Browser, urls: tuple[str, str]) -> None:
     """Its ranks are filled in; another run is compared in the same steps."""
-    with opened(browser, urls[1]) as page:
+    with open_page(browser, urls[1]) as page:
         page.get_by_role("link", name="one", exact=True).click()
         facts(page, "4 ranks")
         page.locator("#selection-group").click()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.launch.patience import until
-from support.web.browser import opened, settled
+from support.launch.patience import wait_until
+from support.web.browser import open_page, wait_until_settled
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -26,7 +26,7 @@ def skew_table(page: Page, address: str) -> Locator:
     card = page.locator(".card", has=page.get_by_role("heading", name="Arrival skew per step"))
     card.get_by_role("switch", name="Table").check(force=True)
     expect(card.locator(".ag-row").first).to_be_visible()
-    settled(page)
+    wait_until_settled(page)
     return card
 
 
@@ -42,20 +42,20 @@ def read(card: Locator) -> list[float]:
 
 def test_a_column_sorts_by_amount(browser: Browser, addresses: dict[str, str]) -> None:
     """Upwards on a click on its head, downwards on the next; other units come in their place."""
-    with opened(browser, addresses["Collectives"]) as page:
+    with open_page(browser, addresses["Collectives"]) as page:
         card = skew_table(page, addresses["Collectives"])
         head = card.locator(f".ag-header-cell[col-id='{SKEW}'] .ag-header-cell-text")
         head.click()
-        until(lambda: read(card) == sorted(read(card)))
+        wait_until(lambda: read(card) == sorted(read(card)))
         lowest = read(card)[0]
         head.click()
-        until(lambda: read(card) == sorted(read(card), reverse=True))
+        wait_until(lambda: read(card) == sorted(read(card), reverse=True))
         assert read(card)[0] > lowest
 
 
 def test_rows_are_found_copied_and_saved(browser: Browser, addresses: dict[str, str]) -> None:
     """As shown: filtered, in order; numbers as numbers, their unit in the heading."""
-    with opened(browser, addresses["Collectives"]) as page:
+    with open_page(browser, addresses["Collectives"]) as page:
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         card = skew_table(page, addresses["Collectives"])
         card.get_by_label("copy the table").click()
@@ -81,9 +81,9 @@ def test_rows_are_found_copied_and_saved(browser: Browser, addresses: dict[str, 
 
 def test_a_link_to_the_view_is_copied(browser: Browser, addresses: dict[str, str]) -> None:
     """Opened anew it shows the same window: the button copies what the address bar says."""
-    with opened(browser, addresses["Timeline"]) as page:
+    with open_page(browser, addresses["Timeline"]) as page:
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        settled(page)
+        wait_until_settled(page)
         before = page.url
         page.locator("#zoom-in").click()
         page.wait_for_function("before => location.href !== before", arg=before)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.tiers import mark_slow
-from support.web.browser import box_of, opened, served, settled
+from support.web.browser import box_of, open_page, served, wait_until_settled
 from support.web.pixels import coloured, plot
 
 from tracelens.lod.lanes import CODES, SHADE, SHADES
@@ -60,7 +60,7 @@ def card_of(page: Page, culprit: str) -> Locator:
 def middle_of(page: Page, label: str) -> float:
     """Return the height of the row that is called so, once the timeline is drawn."""
     expect(page.locator("#timeline image").first).to_be_attached()
-    settled(page)  # a plot that is drawn anew forgets the click on it
+    wait_until_settled(page)  # a plot that is drawn anew forgets the click on it
     name = page.locator("#timeline .yaxislayer-above text").get_by_text(label, exact=True).first
     box = box_of(name)
     return box["y"] + box["height"] / 2
@@ -78,7 +78,7 @@ def place_coloured(page: Page, height: float, category: str) -> tuple[float, flo
 
 def test_three_clicks_lead_to_the_slow_rank(browser: Browser, url: str) -> None:
     """The card's worst step, then the long span: the slow rank, its phase, and what others took."""
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         card_of(page, f"Straggler: rank {SLOW}").get_by_role("link", name="Worst step").click()
         row = middle_of(page, f"rank {SLOW}")
         point = place_coloured(page, row, "backprop")
@@ -94,7 +94,7 @@ def test_three_clicks_lead_to_the_slow_rank(browser: Browser, url: str) -> None:
 @pytest.mark.slow
 def test_three_clicks_lead_to_the_hot_shard(browser: Browser, url: str) -> None:
     """The card's worst step, then where its row is busy: which push it served, of how many bytes."""
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         card_of(page, f"Shard {HOT}").get_by_role("link", name="Worst step").click()
         row = middle_of(page, f"PS {HOT} serves")
         page.mouse.click(*place_coloured(page, row, "aggregate"))

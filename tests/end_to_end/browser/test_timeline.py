@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.web.browser import box_of, opened
+from support.web.browser import box_of, open_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -34,7 +34,7 @@ def await_timeline(page: Page) -> tuple[float, float, float, float]:
 
 def test_spans_are_found_by_name(browser: Browser, url: str) -> None:
     """The slash leads to the field; a link leads to the longest span, selected, its rank opened."""
-    with opened(browser, url + "timeline?open=none") as page:
+    with open_page(browser, url + "timeline?open=none") as page:
         await_timeline(page)
         page.keyboard.press("/")
         page.keyboard.type("BACKP")
@@ -50,7 +50,7 @@ def test_spans_are_found_by_name(browser: Browser, url: str) -> None:
 
 def test_a_bucket_is_found_selected_and_reopened_by_keyboard(browser: Browser, url: str) -> None:
     """Enter and `n` lead from one to the next: selected, its rank opened, in view; the link keeps it."""
-    with opened(browser, url + "timeline?open=none") as page:
+    with open_page(browser, url + "timeline?open=none") as page:
         await_timeline(page)
         page.keyboard.press("/")
         page.keyboard.type("bucket 1")
@@ -71,7 +71,7 @@ def test_a_bucket_is_found_selected_and_reopened_by_keyboard(browser: Browser, u
             "() => location.search.includes('open=0%2C3') || /open=0,3/.test(location.search)"
         )
         details_title, link = title.inner_text(), page.url
-    with opened(browser, link) as page:
+    with open_page(browser, link) as page:
         await_timeline(page)
         expect(page.locator("#details-title")).to_have_text(details_title)
         expect(page.locator("#timeline-search")).to_have_value("bucket 1")
@@ -79,7 +79,7 @@ def test_a_bucket_is_found_selected_and_reopened_by_keyboard(browser: Browser, u
 
 def test_a_marked_area_is_a_table(browser: Browser, url: str) -> None:
     """Of the rows that were dragged over; a level drag marks all of them."""
-    with opened(browser, url + "timeline?open=none") as page:
+    with open_page(browser, url + "timeline?open=none") as page:
         x, y, width, _ = await_timeline(page)
         page.keyboard.down("Shift")
         page.mouse.move(x + 0.3 * width, y + 30)
@@ -107,7 +107,7 @@ def test_a_marked_area_is_a_table(browser: Browser, url: str) -> None:
 
 def test_time_is_measured_with_shift(browser: Browser, url: str) -> None:
     """A drag with Shift marks a stretch, says what it was spent on, and leaves the window alone."""
-    with opened(browser, url + WINDOW) as page:
+    with open_page(browser, url + WINDOW) as page:
         x, y, width, height = await_timeline(page)
         address_before = page.url
         page.keyboard.down("Shift")
@@ -131,7 +131,7 @@ def toggle(page: Page, name: str) -> None:
 
 def test_a_rank_is_opened_and_closed(browser: Browser, url: str) -> None:
     """Its threads and reductions get rows below it, in the same window; the address says so."""
-    with opened(browser, url + WINDOW + "&open=none") as page:
+    with open_page(browser, url + WINDOW + "&open=none") as page:
         await_timeline(page)
         labels = page.locator("#timeline .yaxislayer-above text")
         expect(labels.filter(has_text="reductions")).to_have_count(0)
@@ -151,7 +151,7 @@ def test_a_bucket_is_seen_beside_backprop_and_its_link_opens_again(
     browser: Browser, url: str
 ) -> None:
     """In the opened rank a bucket has a bar of its own; a click selects it, and the link keeps it."""
-    with opened(browser, url + WINDOW + "&open=0") as page:
+    with open_page(browser, url + WINDOW + "&open=0") as page:
         plot_left_px = await_timeline(page)[0]
         bars = page.locator("#timeline .barlayer .point text", has_text="bucket")
         box_of(bars.first)
@@ -164,7 +164,7 @@ def test_a_bucket_is_seen_beside_backprop_and_its_link_opens_again(
         expect(title).to_contain_text("allreduce on rank 0, reductions")
         page.wait_for_function("() => /sel=0-[0-9]+-[0-9]+/.test(location.search)")
         details_title, link = title.inner_text(), page.url
-    with opened(browser, link) as page:
+    with open_page(browser, link) as page:
         await_timeline(page)
         expect(page.locator("#details-title")).to_have_text(details_title)
         expect(page.locator("#timeline .layer-above .shapelayer path").first).to_be_attached()
@@ -172,7 +172,7 @@ def test_a_bucket_is_seen_beside_backprop_and_its_link_opens_again(
 
 def test_rows_are_made_taller_by_their_edge(browser: Browser, url: str) -> None:
     """A drag of a row's lower edge makes all rows as tall; the address keeps it; the field undoes it."""
-    with opened(browser, url + WINDOW + "&open=none") as page:
+    with open_page(browser, url + WINDOW + "&open=none") as page:
         height_before_px = await_timeline(page)[3]
         edge = box_of(page.locator(".row-edge").first)
         page.mouse.move(edge["x"] + edge["width"] / 2, edge["y"] + edge["height"] / 2)
@@ -191,7 +191,7 @@ def test_rows_are_made_taller_by_their_edge(browser: Browser, url: str) -> None:
 
 def test_few_ranks_are_opened_unasked(browser: Browser, url: str) -> None:
     """The rank that a finding names comes first, and the plot is no taller than the window."""
-    with opened(browser, url + "timeline") as page:
+    with open_page(browser, url + "timeline") as page:
         await_timeline(page)
         row = page.get_by_role("button", name="tracks of rank 2", exact=True).first
         expect(row).to_have_attribute("aria-expanded", "true")
@@ -202,7 +202,7 @@ def test_few_ranks_are_opened_unasked(browser: Browser, url: str) -> None:
 
 def test_a_click_shows_who_entered_last(browser: Browser, url: str) -> None:
     """In a step in which rank 2 is slow, a click on a waiting rank points at rank 2."""
-    with opened(browser, url + WINDOW + "&open=none") as page:
+    with open_page(browser, url + WINDOW + "&open=none") as page:
         x, y, width, height = await_timeline(page)
         details = page.locator("#timeline-details")
         pointed = page.locator("#timeline .annotation").filter(has_text="rank 2 arrives last")

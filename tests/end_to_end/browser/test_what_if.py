@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.web.browser import box_of, opened, settled
+from support.web.browser import box_of, open_page, wait_until_settled
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 def test_controls_change_the_answer(browser: Browser, slow_rank_url: str) -> None:
     """It begins with the slow rank as fast as the others; without edits there is no answer."""
-    with opened(browser, slow_rank_url + "what-if", "light") as page:
+    with open_page(browser, slow_rank_url + "what-if", "light") as page:
         verdict, command = page.locator("#verdict"), page.locator("code")
         expect(verdict).to_contain_text("shorter")
         expect(command).to_contain_text("fix:1")
@@ -36,9 +36,9 @@ def test_controls_change_the_answer(browser: Browser, slow_rank_url: str) -> Non
 
 def test_a_bar_leads_to_its_edit(browser: Browser, slow_rank_url: str) -> None:
     """And the address keeps it: a link shows the same."""
-    with opened(browser, slow_rank_url + "what-if?what=phase:forward*0.5", "light") as page:
+    with open_page(browser, slow_rank_url + "what-if?what=phase:forward*0.5", "light") as page:
         expect(page.locator("code")).to_contain_text("phase:forward*0.5")
-        settled(page)
+        wait_until_settled(page)
         bars = page.locator('[id*="what-if-every"] .barlayer .point path')
         bars.first.scroll_into_view_if_needed()
         box = box_of(bars.first)

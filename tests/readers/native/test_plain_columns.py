@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.runs.damage import rewritten, written
+from support.runs.damage import rewritten, write_run
 
 from tracelens.conversion.messages import BATCH, LEAD, fill_in_checksum, messages
 from tracelens.distil.outline import OUTLINED
@@ -59,7 +59,7 @@ def test_the_same_as_arrow_reads(
     rows: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches of any size; Arrow's reader is not even asked."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     rewritten(victim, lambda table: table, rows=rows, compression="zstd")
     expected = usable(read_arrow(victim, NAMES))
     monkeypatch.setattr(plain_columns, "read_arrow", None)
@@ -74,7 +74,7 @@ def by_kind(table: pa.Table) -> pa.Array[Any]:
 
 def test_columns_that_are_null_in_some_batches(tmp_path: Path) -> None:
     """Some batches hold counters only, others communicators only."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     rewritten(victim, lambda table: table.take(by_kind(table)), rows=50, compression="zstd")
     assert_same(read_usable(victim, NAMES, BoundedCache()), usable(read_arrow(victim, NAMES)))
 
@@ -82,7 +82,7 @@ def test_columns_that_are_null_in_some_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", [None, "lz4"])
 def test_files_of_other_writers_are_read_by_arrow(compression: str | None, tmp_path: Path) -> None:
     """What is not compressed as recorders do it is left to Arrow's reader."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     expected = usable(read_arrow(victim, NAMES))
     rewritten(victim, lambda table: table, compression=compression)
     assert_same(read_usable(victim, NAMES, BoundedCache()), expected)
@@ -96,7 +96,7 @@ def test_changed_bytes_with_right_checksums_are_read_as_arrow_reads_them(
 
     Arrow refuses more, as it also looks at dictionaries of columns that were not asked for.
     """
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     sound_bytes = victim.read_bytes()
     schema_end = next(messages(memoryview(sound_bytes))).end
     batch = next(message for message in messages(memoryview(sound_bytes)) if message.kind == BATCH)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.runs.damage import rewritten, written
+from support.runs.damage import rewritten, write_run
 
 from tracelens.distil.outline import OUTLINED
 from tracelens.memory import BoundedCache
@@ -34,7 +34,7 @@ def columns_of(file: Path, cache: BoundedCache) -> Columns:
 
 def test_equal_columns_are_those_of_the_other_file(tmp_path: Path) -> None:
     """All but times, which are read again, and what differs."""
-    victim, cache = written(tmp_path), BoundedCache()
+    victim, cache = write_run(tmp_path), BoundedCache()
     rewritten(victim, lambda table: table, rows=100, compression="zstd")
     columns, columns_again = columns_of(victim, cache), columns_of(victim, cache)
     rewritten(victim, in_next_step, rows=100, compression="zstd")
@@ -50,7 +50,7 @@ def test_equal_columns_are_those_of_the_other_file(tmp_path: Path) -> None:
 
 def test_passes_share_nothing(tmp_path: Path) -> None:
     """Each has a cache of its own, which is empty again where it is sent to."""
-    victim, cache = written(tmp_path), BoundedCache()
+    victim, cache = write_run(tmp_path), BoundedCache()
     one = columns_of(victim, cache)
     for other in (BoundedCache(), pickle.loads(pickle.dumps(cache))):  # noqa: S301 - our own
         assert columns_of(victim, other).number("thread") is not one.number("thread")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from support.runs.damage import VICTIM, written
+from support.runs.damage import VICTIM, write_run
 from support.runs.scenarios import DEVICES, HOT_SHARD
 from support.runs.segments import Slot, write_folder
 
@@ -80,7 +80,7 @@ def test_info_of_simulated_runs_agrees_with_the_whole_trace(
 
 def test_no_event_is_read(tmp_path: Path) -> None:
     """Nothing else of a file is looked at than its end."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     summary_before, _ = summaries(tmp_path)
     content = bytearray(victim.read_bytes())
     end = footer_of(memoryview(content)).batches[-1].end
@@ -93,7 +93,7 @@ def test_no_event_is_read(tmp_path: Path) -> None:
 
 def test_a_file_that_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is left of it is counted, and said."""
-    victim = written(tmp_path)
+    victim = write_run(tmp_path)
     victim.write_bytes(victim.read_bytes()[:-1])
     info, expected = info_of(tmp_path, capsys), describe(load.open(tmp_path))
     assert info["processes"] == expected["processes"]
@@ -103,7 +103,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_file_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is left out in one sentence; where none can be read, that is the answer."""
-    written(tmp_path).write_bytes(b"{}")
+    write_run(tmp_path).write_bytes(b"{}")
     (note,) = info_of(tmp_path, capsys)["notes"]
     assert note.startswith(f"'{VICTIM}' was left out: it is not an Arrow file")
     for file in tmp_path.iterdir():

@@ -96,7 +96,7 @@ def test_a_message_that_becomes_too_large_is_refused(
 
 
 def test_a_message_that_breaks_off_costs_what_is_behind_it(tmp_path: Path) -> None:
-    whole = otlp_files.framed(otlp_files.named(3, 8), "lengths", zstd)
+    whole = otlp_files.framed(otlp_files.training_with_named_calls(3, 8), "lengths", zstd)
     trace = OtlpReader().read(write_bytes(tmp_path / "a.pb", whole[:-40]))
     assert [note.kind for note in trace.notes if note.kind == "truncated"]
     assert trace.workers["rank"].to_list()[:2] == [0, 1]
@@ -133,7 +133,7 @@ def test_spans_of_megatron_are_recognised(tmp_path: Path) -> None:
 
 def test_who_is_late_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where spans say which call they are, by attributes that any program may set."""
-    content = otlp_files.framed(otlp_files.named(4, 60, late=2), "lengths")
+    content = otlp_files.framed(otlp_files.training_with_named_calls(4, 60, late=2), "lengths")
     file = write_bytes(tmp_path / "a.pb", content)
     assert main(["analyze", "--no-keep", str(file)]) in {0, 1}
     assert "STRAGGLER rank 2, backprop" in capsys.readouterr().out
@@ -141,7 +141,9 @@ def test_who_is_late_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_healthy_run_is_not_called_so(tmp_path: Path) -> None:
     """Spans may have been sampled, or left out by ranks."""
-    file = write_bytes(tmp_path / "a.pb", otlp_files.framed(otlp_files.named(), "message"))
+    file = write_bytes(
+        tmp_path / "a.pb", otlp_files.framed(otlp_files.training_with_named_calls(), "message")
+    )
     report = tl.analyze(tl.open(file))
     assert report.verdict.state == "inconclusive"
     assert not [finding for finding in report.findings if finding.category == "fault"]
@@ -247,7 +249,7 @@ def test_spans_that_cannot_be_are_counted(change: dict[str, object], tmp_path: P
 
 
 def test_attributes_that_cannot_be_cost_themselves(tmp_path: Path) -> None:
-    data = otlp_files.named(2, 4)
+    data = otlp_files.training_with_named_calls(2, 4)
     for span in data.resource_spans[0].scope_spans[0].spans:
         for key in ("tracelens.kind", "tracelens.op", "tracelens.seq", "tracelens.stream"):
             span.attributes.add(key=key).value.string_value = "9" * 30
@@ -280,8 +282,8 @@ def test_without_protobuf_the_extra_is_named(
 
 
 def test_a_folder_of_a_file_a_rank(tmp_path: Path) -> None:
-    for rank, resource in enumerate(otlp_files.named(3, 5).resource_spans):
-        data = type(otlp_files.named(1, 1))(resource_spans=[resource])
+    for rank, resource in enumerate(otlp_files.training_with_named_calls(3, 5).resource_spans):
+        data = type(otlp_files.training_with_named_calls(1, 1))(resource_spans=[resource])
         write_bytes(tmp_path / f"rank{rank}.jsonl", otlp_files.as_lines(data))
     (tmp_path / "notes.json").write_text("{}")
     trace = tl.open(tmp_path)

@@ -28,7 +28,7 @@ def store(folder: Path, run: str) -> Store:
         file.write_text("rank,start_ns,end_ns\n0,1,5\n")
     else:
         columns = ["rank", "role", "start_ns", "end_ns", "kind", "shard"]
-        table_of(simulated(RUNS[run][0]), beyond=False).select(columns).write_csv(file)
+        table_of(simulated(RUNS[run][0]), with_extras=False).select(columns).write_csv(file)
     return Store.open(file, lambda: load.open(file))
 
 

@@ -19,7 +19,7 @@ HEALTHY = RUNS["healthy"][0]
 
 
 def plain(scenario: Scenario) -> pl.DataFrame:
-    return table_of(simulated(scenario), beyond=False)
+    return table_of(simulated(scenario), with_extras=False)
 
 
 def faults(trace: Trace) -> list[tuple[Any, ...]]:
@@ -34,7 +34,7 @@ def sentences(trace: Trace) -> str:
 def test_unknown_clocks_are_aligned_by_exits() -> None:
     """Without hosts no clock is assumed common: offsets of 5 ms are found, not believed."""
     scenario = Scenario(ranks=4, ranks_per_host=1, steps=60, clocks=random_clocks(4))
-    table = table_of(generate(scenario), beyond=False).drop("host")
+    table = table_of(generate(scenario), with_extras=False).drop("host")
     trace = Trace.from_table(table)
     assert trace.alignment.method == "collective_exits"
     assert len(trace.alignment.hosts) == 4

@@ -71,7 +71,7 @@ def test_the_named_columns_suffice(run: str) -> None:
     """The contract's columns tell the same faults, and all shares but those of queues and devices."""
     scenario = RUNS[run][0]
     trace = simulated(scenario)
-    plain = comparable_report(Trace.from_table(table_of(trace, beyond=False), one_clock=True))
+    plain = comparable_report(Trace.from_table(table_of(trace, with_extras=False), one_clock=True))
     expected = told_of_simulated(run)
 
     def faults(report: dict[str, Any]) -> list[Any]:

@@ -80,9 +80,9 @@ def _read(path: Path) -> Part:
 
 def overlap_ns(first: list[OnHost], second: list[OnHost]) -> int:
     """How long both run at the same time; neither overlaps itself."""
-    both = [
+    overlaps_ns = [
         min(one.end_ns, two.end_ns) - max(one.start_ns, two.start_ns)
         for one in first
         for two in second
     ]
-    return sum(length for length in both if length > 0)
+    return sum(length for length in overlaps_ns if length > 0)

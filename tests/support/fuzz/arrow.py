@@ -132,36 +132,36 @@ def changed_table(table: pa.Table, luck: random.Random) -> pa.Table:
 
 def _change_values(table: pa.Table, luck: random.Random) -> pa.Table:
     """Replace some values of a column, or all, by numbers or words at the edge."""
-    place = luck.randrange(table.num_columns)
-    field, column = table.schema.field(place), table.column(place)
+    column_index = luck.randrange(table.num_columns)
+    field, column = table.schema.field(column_index), table.column(column_index)
     rows = column.to_pylist()
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     pool: tuple[Any, ...] = TEXTS if pa.types.is_string(kind) else NUMBERS
-    for row in range(len(rows)) if luck.random() < 0.3 else _some(rows, luck):
+    for row in range(len(rows)) if luck.random() < 0.3 else _draw_rows(rows, luck):
         rows[row] = luck.choice((None, *pool))
-    return _with(table, place, field, _array(rows, field.type))
+    return _with(table, column_index, field, _array(rows, field.type))
 
 
 def _array(rows: list[Any], kind: pa.DataType) -> pa.Array[Any]:
     """Make a column of a type, or of the one that the values have if they do not fit."""
     plain = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
     try:
-        made = pa.array(rows, plain)
+        array = pa.array(rows, plain)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
         fitting = [row if isinstance(row, int) and -128 <= row < 128 else None for row in rows]
         try:
-            made = pa.array(fitting, plain)
+            array = pa.array(fitting, plain)
         except (pa.ArrowException, ValueError, TypeError):
-            made = pa.array([None] * len(rows), plain)
+            array = pa.array([None] * len(rows), plain)
     if isinstance(kind, pa.DictionaryType):
-        encoded = made.dictionary_encode()
+        encoded = array.dictionary_encode()
         return pa.DictionaryArray.from_arrays(
             encoded.indices.cast(kind.index_type, safe=False), encoded.dictionary, safe=False
         )
-    return made
+    return array
 
 
-def _some(rows: list[Any], luck: random.Random) -> list[int]:
+def _draw_rows(rows: list[Any], luck: random.Random) -> list[int]:
     return [luck.randrange(len(rows)) for _ in range(luck.randint(1, 3))] if rows else []
 
 
@@ -176,14 +176,14 @@ def _with(table: pa.Table, place: int, field: pa.Field[Any], column: Any) -> pa.
 
 
 def _change_type(table: pa.Table, luck: random.Random) -> pa.Table:
-    place = luck.randrange(table.num_columns)
-    rows = table.column(place).to_pylist()
+    column_index = luck.randrange(table.num_columns)
+    rows = table.column(column_index).to_pylist()
     kind = luck.choice(_TYPES)
     try:
         column = pa.array([None if row is None else str(row) for row in rows]).cast(kind)
     except pa.ArrowException:
         column = pa.nulls(len(rows), kind)
-    return _with(table, place, table.schema.field(place), column)
+    return _with(table, column_index, table.schema.field(column_index), column)
 
 
 def _drop_column(table: pa.Table, luck: random.Random) -> pa.Table:
@@ -219,38 +219,38 @@ _OF_TABLES: Final[tuple[Callable[[pa.Table, random.Random], pa.Table], ...]] = (
 )  # fmt: skip
 
 
-def _change_messages(content: bytearray, luck: random.Random, begin: int) -> None:
+def _change_messages(content: bytearray, luck: random.Random, begin_byte: int) -> None:
     """Change headers and bodies of messages, then make the checksums right again, mostly."""
-    found = _messages(content, begin)
-    if not found:
+    messages = _messages(content, begin_byte)
+    if not messages:
         return
     view = memoryview(content)
     for _ in range(luck.randint(1, 3)):
-        message = luck.choice(found)
+        message = luck.choice(messages)
         part = message.header(view) if luck.random() < 0.6 else message.body(view)
         put_number(part, luck, luck.choice(("<b", "<h", "<i", "<q")))
     if luck.random() < 0.9:
-        _check_again(view, begin, found)
+        _check_again(view, begin_byte, messages)
 
 
 def _messages(content: bytearray, begin: int) -> list[Message]:
-    found = []
+    whole_messages = []
     try:
         for message in messages(memoryview(bytes(content)), begin):
-            found.append(message)  # noqa: PERF402 - what is whole counts if one is not
+            whole_messages.append(message)  # noqa: PERF402 - what is whole counts if one is not
     except struct.error:
         pass
-    return found
+    return whole_messages
 
 
-def _check_again(view: memoryview, begin: int, found: list[Message]) -> None:
-    for message in found:
+def _check_again(view: memoryview, begin_byte: int, messages: list[Message]) -> None:
+    for message in messages:
         if message.kind == BATCH:
             try:
-                fill_in_checksum(view[begin : message.end])
+                fill_in_checksum(view[begin_byte : message.end])
             except (struct.error, ValueError, StopIteration):
                 return
-            begin = message.end
+            begin_byte = message.end
 
 
 def _change_footer(content: bytearray, luck: random.Random) -> None:

@@ -33,11 +33,11 @@ def put_number(content: bytearray | memoryview, luck: random.Random, form: str =
     size = struct.calcsize(form)
     if len(content) < size:
         return
-    place = luck.randrange(len(content) - size + 1)
-    place -= place % size if luck.random() < 0.8 else 0
-    old = int.from_bytes(content[place : place + size], "little")
+    offset = luck.randrange(len(content) - size + 1)
+    offset -= offset % size if luck.random() < 0.8 else 0
+    old = int.from_bytes(content[offset : offset + size], "little")
     new = luck.choice((*NUMBERS, old + 1, old - 1, old * 2, old + 8, old - 8))
-    content[place : place + size] = (new % (1 << 8 * size)).to_bytes(
+    content[offset : offset + size] = (new % (1 << 8 * size)).to_bytes(
         size, "big" if form[0] == ">" else "little"
     )
 
@@ -53,12 +53,12 @@ def _set_byte(content: bytearray, luck: random.Random) -> None:
 
 
 def _zero(content: bytearray, luck: random.Random) -> None:
-    begin, end = _part(content, luck)
+    begin, end = _draw_range(content, luck)
     content[begin:end] = bytes(end - begin)
 
 
 def _cut_out(content: bytearray, luck: random.Random) -> None:
-    begin, end = _part(content, luck)
+    begin, end = _draw_range(content, luck)
     del content[begin:end]
 
 
@@ -73,16 +73,16 @@ def _put_in(content: bytearray, luck: random.Random) -> None:
 
 
 def _repeat(content: bytearray, luck: random.Random) -> None:
-    begin, end = _part(content, luck)
-    part = content[begin:end]
-    place = luck.randrange(len(content) + 1)
+    begin, end = _draw_range(content, luck)
+    chunk = content[begin:end]
+    offset = luck.randrange(len(content) + 1)
     if luck.random() < 0.5:
-        content[place:place] = part
+        content[offset:offset] = chunk
     else:
-        content[place : place + len(part)] = part
+        content[offset : offset + len(chunk)] = chunk
 
 
-def _part(content: bytearray, luck: random.Random) -> tuple[int, int]:
+def _draw_range(content: bytearray, luck: random.Random) -> tuple[int, int]:
     begin = luck.randrange(len(content) + 1)
     return begin, min(len(content), begin + luck.randint(1, _MOST))
 

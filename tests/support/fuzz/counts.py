@@ -32,8 +32,8 @@ def uncounted(file: Path) -> str:
 def _events_in(data: bytes) -> list[Any] | None:
     """Return the events of JSON that is whole and names them once."""
     try:
-        whole = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    events = whole.get("traceEvents") if isinstance(whole, dict) else whole
+    events = document.get("traceEvents") if isinstance(document, dict) else document
     return events if isinstance(events, list) and data.count(b'"traceEvents"') == 1 else None

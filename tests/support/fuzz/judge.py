@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 from support.fuzz.counts import uncounted
-from support.fuzz.runs import others, put
+from support.fuzz.runs import put, write_other_files
 from support.fuzz.subjects import Subject, bases
 
 from tracelens import load
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
 
-__all__ = ["Failure", "Judge", "changed"]
+__all__ = ["Failure", "Judge", "change_input"]
 
 OPEN_EVERY: Final = 8  # inputs
 RUN_EVERY: Final = 32
@@ -51,7 +51,7 @@ class Failure(Exception):
     """Something that must not happen; the message says what."""
 
 
-def changed(subject: Subject, seed: int, number: int, sound: list[bytes]) -> bytes:
+def change_input(subject: Subject, seed: int, number: int, sound: list[bytes]) -> bytes:
     """Return input `number`, the same whenever it is asked for."""
     luck = random.Random(f"{subject.name} {seed} {number}")
     return subject.change(luck.choice(sound), luck)
@@ -70,7 +70,7 @@ class Judge:
         os.chdir(self._cwd)
         (self._canary / "letter.txt").write_text("not a trace")
         (self._canary / "worker-00009-9.segments").mkdir()
-        self._others = others(subject, self._run)
+        self._others = write_other_files(subject, self._run)
         (self._run / "index-v5").symlink_to(self._canary)
         if subject.is_ours:
             (self._run / "link.segments").symlink_to(self._canary / "worker-00009-9.segments")
@@ -87,7 +87,7 @@ class Judge:
         """
         place = put(self._subject, self._run, data)
         try:
-            outcome = self._opened(place, data, aligned=number % OPEN_EVERY == 0)
+            outcome = self._open_input(place, data, aligned=number % OPEN_EVERY == 0)
             if number % RUN_EVERY == 0:
                 outcome = self._as_a_run(data, analyzed=number % ANALYZE_EVERY == 0)
         except Failure:
@@ -100,14 +100,14 @@ class Judge:
         self._check_output()
         return outcome
 
-    def _opened(self, place: Path, data: bytes, *, aligned: bool) -> str:
+    def _open_input(self, path: Path, data: bytes, *, aligned: bool) -> str:
         named = {self._subject.file_of(data): 1} if self._is_events else {}
         try:
-            trace = load.open(place, rank_of=named) if aligned else self._read(place)
+            trace = load.open(path, rank_of=named) if aligned else self._read(path)
             trace.events.collect()
         except TraceLensError as error:
             return self._refused(error)
-        if aligned and self._is_events and (wrong := uncounted(place)):
+        if aligned and self._is_events and (wrong := uncounted(path)):
             raise Failure(wrong)
         return "noted" if trace.notes else "read"
 
@@ -123,26 +123,26 @@ class Judge:
 
     def _as_a_run(self, data: bytes, *, analyzed: bool) -> str:
         """Run the verbs; compare the other ranks."""
-        whole = self._whole
+        run_path = self._whole
         verbs = [["info"], ["validate"], *([["analyze", "--format", "json"]] if analyzed else [])]
         ranks = [
-            f"--rank-of={name}={rank}" for name, rank in _RANK.items() if (whole / name).exists()
+            f"--rank-of={name}={rank}" for name, rank in _RANK.items() if (run_path / name).exists()
         ]
         for verb in verbs:
             put(self._subject, self._run, data)
-            self._verb([verb[0], str(whole), *verb[1:], *(ranks if self._is_events else [])])
+            self._verb([verb[0], str(run_path), *verb[1:], *(ranks if self._is_events else [])])
         put(self._subject, self._run, data)
         try:
-            trace = self._read(whole)
+            trace = self._read(run_path)
         except TraceLensError as error:
             if self._others and not self._is_wholly_refused():
                 raise Failure(f"the other ranks are not read either: {error}") from error
             return self._refused(error)
-        found = self._ranks(trace)
+        frames = self._ranks(trace)
         for name, frame in self._expected.items():
-            if name not in found:
+            if name not in frames:
                 raise Failure(f"{name} is not read any more")
-            if not found[name].equals(frame):
+            if not frames[name].equals(frame):
                 raise Failure(f"{name} is read otherwise")
         return "noted" if trace.notes else "read"
 
@@ -150,44 +150,44 @@ class Judge:
         """Return whether a reader refuses all if two files contradict each other, and says so."""
         return self._subject.around in {"kineto", "nsight", "flight_recorder", "otf2"}
 
-    def _verb(self, words: list[str]) -> None:
+    def _verb(self, arguments: list[str]) -> None:
         out, err = io.StringIO(), io.StringIO()
         try:
             with redirect_stdout(out), redirect_stderr(err):
-                code = main(words)
+                code = main(arguments)
         except SystemExit as stop:
-            raise Failure(f"{words[0]} ended with {stop.code}: {err.getvalue()}") from stop
+            raise Failure(f"{arguments[0]} ended with {stop.code}: {err.getvalue()}") from stop
         if code not in _DONE:
-            raise Failure(f"{words[0]} ended with {code}\n{err.getvalue()}")
+            raise Failure(f"{arguments[0]} ended with {code}\n{err.getvalue()}")
 
-    def _read(self, place: Path) -> Trace:
+    def _read(self, path: Path) -> Trace:
         """Read without alignment, which rightly considers all ranks."""
-        reader = next((reader for reader in READERS if reader.sniff(place)), None)
+        reader = next((reader for reader in READERS if reader.sniff(path)), None)
         if reader is None:
             raise NotATrace("no reader recognises it")
-        return reader.read(place, Reading(rank_of=_RANK))
+        return reader.read(path, Reading(rank_of=_RANK))
 
     def _ranks(self, trace: Trace) -> dict[str, pl.DataFrame]:
         """Return the events of the other files."""
         names = {shown_name(path.name) for path in self._others}
         rows = trace.processes.filter(pl.col("file").is_in(names)).select("process", "file")
-        words = pl.col(pl.Categorical).cast(pl.String)
+        text_columns = pl.col(pl.Categorical).cast(pl.String)
         others = ("process",) if self._subject.is_ours else ("process", *_INFERRED)
         return {
-            file: trace.source.frame(process).drop(others).with_columns(words)
+            file: trace.source.frame(process).drop(others).with_columns(text_columns)
             for process, file in rows.iter_rows()
         }
 
     def _check_files(self) -> None:
         """Look at what lies beside the damaged file and outside of the run."""
-        after = self._states()
-        if after != self._before:
+        states = self._states()
+        if states != self._before:
             changed = sorted(
                 name
-                for name in {*after, *self._before}
-                if after.get(name) != self._before.get(name)
+                for name in {*states, *self._before}
+                if states.get(name) != self._before.get(name)
             )
-            self._before = after
+            self._before = states
             raise Failure(f"files outside were changed: {', '.join(changed)}")
 
     def _check_output(self) -> None:
@@ -198,7 +198,7 @@ class Judge:
             raise Failure(f"something was printed: {text}")
 
     def _states(self) -> _State:
-        places = [
+        paths = [
             *self._others,
             self._canary,
             *self._canary.rglob("*"),
@@ -207,6 +207,6 @@ class Judge:
         ]
         return {
             str(path): (state.st_mtime_ns, state.st_size, state.st_ino)
-            for path in places
+            for path in paths
             for state in [path.lstat()]
         }

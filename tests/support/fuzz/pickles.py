@@ -44,9 +44,9 @@ def changed_pickle(base: bytes, luck: random.Random) -> bytes:
         for _ in range(luck.randint(1, 4)):
             value = change(value, luck)
         return pickle.dumps(value, luck.choice((2, 4, 4, 5)))
-    places = [place for _, _, place in pickletools.genops(base) if place is not None]
+    offsets = [offset for _, _, offset in pickletools.genops(base) if offset is not None]
     content = bytearray(base)
     for _ in range(luck.randint(1, 2)):
-        place = luck.choice(places)
-        content[place:place] = luck.choice(_HARM)
+        offset = luck.choice(offsets)
+        content[offset:offset] = luck.choice(_HARM)
     return bytes(content)

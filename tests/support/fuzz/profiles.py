@@ -24,12 +24,12 @@ _WORDS: Final = tuple(text for text in TEXTS if text.isascii() or text.isprintab
 
 def changed_profile(base: bytes, luck: random.Random) -> bytes:
     """Change an XPlane file."""
-    return _changed(base, space(), luck)
+    return _change_messages(base, space(), luck)
 
 
 def changed_packets(base: bytes, luck: random.Random) -> bytes:
     """Change a trace of Perfetto, which may be compressed, or packets of it."""
-    changed = _changed(base, messages()["Trace"], luck)
+    changed = _change_messages(base, messages()["Trace"], luck)
     kind = luck.random()
     if kind < 0.8:
         return changed
@@ -43,7 +43,7 @@ def changed_packets(base: bytes, luck: random.Random) -> bytes:
     return damaged(packed, luck) if luck.random() < 0.5 else packed
 
 
-def _changed(base: bytes, message: Any, luck: random.Random) -> bytes:
+def _change_messages(base: bytes, message: Any, luck: random.Random) -> bytes:
     """Change some messages and write them anew, or change any bytes."""
     if luck.random() < _BYTES:
         return damaged(base, luck)
@@ -97,10 +97,10 @@ def _value(field: Any, old: Any, luck: random.Random) -> Any:
         return luck.choice((float("nan"), float("inf"), -1e300, 0.5))
     if field.cpp_type == field.CPPTYPE_BOOL:
         return luck.random() < 0.5
-    least, most = {
+    lowest, upper_bound = {
         field.CPPTYPE_UINT64: (0, 2**64),
         field.CPPTYPE_UINT32: (0, 2**32),
         field.CPPTYPE_INT32: (-(2**31), 2**31),
     }.get(field.cpp_type, (-(2**63), 2**63))
     number = luck.choice((*NUMBERS, old + 1, old - 1, -old, old * 1000))
-    return min(max(number, least), most - 1)
+    return min(max(number, lowest), upper_bound - 1)

@@ -44,14 +44,14 @@ def changed_lines(base: bytes, luck: random.Random) -> bytes:
         return damaged(base, luck)
     lines = base.splitlines()
     for _ in range(luck.randint(1, 4)):
-        place, kind = luck.randrange(len(lines)), luck.random()
+        line_index, kind = luck.randrange(len(lines)), luck.random()
         if kind < 0.8:
-            value = change(json.loads(base.splitlines()[place % len(base.splitlines())]), luck)
-            lines[place] = text_of(value, luck)
+            value = change(json.loads(base.splitlines()[line_index % len(base.splitlines())]), luck)
+            lines[line_index] = text_of(value, luck)
         elif kind < 0.9:
-            lines.append(lines[place])
+            lines.append(lines[line_index])
         elif len(lines) > 1:
-            del lines[place]
+            del lines[line_index]
     return b"\n".join([*lines, b""])
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from support.fuzz.subjects import Subject
 
-__all__ = ["AROUND", "filled_in", "others", "put"]
+__all__ = ["AROUND", "filled_in", "put", "write_other_files"]
 
 RUN: Final = Scenario(ranks=3, steps=4)
 TESTS: Final = Path(__file__).parents[2]
@@ -92,14 +92,14 @@ def _lay_segments(subject: Subject, run: Path) -> None:
     folder.mkdir(parents=True)
     mark(folder, run)
     for name, file in (("segment", "000000.seg"), ("side", SIDE_FILE)):
-        (folder / file).write_bytes(filled_in(_first(name), folder))
+        (folder / file).write_bytes(filled_in(_first_base(name), folder))
     if subject.around == "half converted":
-        content = _first("growing")
+        content = _first_base("growing")
         (folder / UNFINISHED_FILE).write_bytes(content)
         save_progress(folder, Progress(length=len(content), next=0))
 
 
-def _first(name: str) -> bytes:
+def _first_base(name: str) -> bytes:
     return bases(SUBJECTS[name])[0]
 
 
@@ -142,7 +142,7 @@ AROUND: Final[dict[str, Callable[[Path], None]]] = {
 }
 
 
-def others(subject: Subject, run: Path) -> list[Path]:
+def write_other_files(subject: Subject, run: Path) -> list[Path]:
     """Write the other files of a run; return them."""
     run.mkdir()
     AROUND[subject.around](run)
@@ -154,7 +154,7 @@ def others(subject: Subject, run: Path) -> list[Path]:
 
 def _dump() -> dict[str, Any]:
     """Return what PyTorch's Flight Recorder would dump of a hanging rank."""
-    begin = 1_795_000_000_000_000_000
+    begin_ns = 1_795_000_000_000_000_000
     entries = [
         {
             "frames": [{"name": "train", "filename": "/home/me/train.py", "line": 12}],
@@ -162,9 +162,11 @@ def _dump() -> dict[str, Any]:
             "collective_seq_id": seq,
             "p2p_seq_id": 0,
             "profiling_name": "nccl:all_reduce",
-            "time_created_ns": begin + seq * 10 * _MS,
-            "time_discovered_started_ns": begin + seq * 10 * _MS + 1000,
-            "time_discovered_completed_ns": begin + seq * 10 * _MS + 5 * _MS if seq < 5 else None,
+            "time_created_ns": begin_ns + seq * 10 * _MS,
+            "time_discovered_started_ns": begin_ns + seq * 10 * _MS + 1000,
+            "time_discovered_completed_ns": begin_ns + seq * 10 * _MS + 5 * _MS
+            if seq < 5
+            else None,
             "input_sizes": [[1024]],
             "input_dtypes": ["Float"],
             "state": "completed" if seq < 5 else "started",
@@ -185,15 +187,15 @@ def _io_lines() -> bytes:
         {"id": 1, "name": "HH", "cat": "dftracer", "pid": 7, "tid": 7, "ph": "M", "args": host}
     ]
     for number in range(_EVENTS // 3):
-        at = begin_us + number * 1000
+        at_us = begin_us + number * 1000
         loaded = {"hhash": "f9ff", "epoch": 1, "step": number // 4}
         read = {"hostname": "node0", "ret": "4096", "count": "4096", "fname": "/data/a.npz"}
-        for name, sort, args, begin, length in (
-            ("Reader.next", "data_loader", loaded, at, 400),
-            ("read", "POSIX", read, str(at + 10), "300"),
-            ("Model.forward", "ai_framework", {"hhash": "f9ff"}, at + 400, 500),
+        for name, sort, args, start_us, length in (
+            ("Reader.next", "data_loader", loaded, at_us, 400),
+            ("read", "POSIX", read, str(at_us + 10), "300"),
+            ("Model.forward", "ai_framework", {"hhash": "f9ff"}, at_us + 400, 500),
         ):
-            place = {"pid": 7, "tid": 7 + number % 2, "ts": begin, "dur": length}
+            place = {"pid": 7, "tid": 7 + number % 2, "ts": start_us, "dur": length}
             event = {"id": len(lines), "name": name, "cat": sort, **place, "ph": "X", "args": args}
             lines.append(event)
     return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
@@ -211,22 +213,26 @@ def _segments(folder: Path) -> Path:
     )
     slots = []
     for step in range(_STEPS):
-        at = step * 40 * _MS
+        at_ns = step * 40 * _MS
         slots += [
-            Slot(at, at + 39 * _MS, step=step, definition=1),
-            Slot(at + 1, at + 10 * _MS, step=step, definition=2, queue_depth=3),
-            Slot(at + 10 * _MS, at + 30 * _MS, step=step, definition=3, bucket=1, micro_step=0),
-            Slot(at + 30 * _MS, at + 38 * _MS, nbytes=4096, seq=step, step=step, definition=4),
-            Slot(at + 38 * _MS, 0, nbytes=step, step=step, definition=5),
-            Slot(at + 38 * _MS, at + 38 * _MS, step=step, definition=6, peer=2, key=1),
+            Slot(at_ns, at_ns + 39 * _MS, step=step, definition=1),
+            Slot(at_ns + 1, at_ns + 10 * _MS, step=step, definition=2, queue_depth=3),
+            Slot(
+                at_ns + 10 * _MS, at_ns + 30 * _MS, step=step, definition=3, bucket=1, micro_step=0
+            ),
+            Slot(
+                at_ns + 30 * _MS, at_ns + 38 * _MS, nbytes=4096, seq=step, step=step, definition=4
+            ),
+            Slot(at_ns + 38 * _MS, 0, nbytes=step, step=step, definition=5),
+            Slot(at_ns + 38 * _MS, at_ns + 38 * _MS, step=step, definition=6, peer=2, key=1),
         ]
     slots.append(Slot(_STEPS * 40 * _MS, 0, step=_STEPS, definition=2))
     process = Process(rank=1, world=3, pid=1001, host=HOST.decode(), incarnation=1)
-    place = write_folder(folder, slots, definitions=definitions, process=process, end=False)
+    segments = write_folder(folder, slots, definitions=definitions, process=process, end=False)
     world = Communicator(0, "world-uid", "world", [0, 1, 2])
-    with (place / SIDE_FILE).open("ab") as side:
+    with (segments / SIDE_FILE).open("ab") as side:
         side.write(to_line("communicators", world))
-    return place
+    return segments
 
 
 def _growing(place: Path) -> bytes:
@@ -239,7 +245,7 @@ def _growing(place: Path) -> bytes:
     return path.read_bytes()
 
 
-def _written() -> dict[str, list[bytes]]:
+def _write_bases() -> dict[str, list[bytes]]:
     """Return the bases of each subject."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -250,18 +256,21 @@ def _written() -> dict[str, list[bytes]]:
         server = next((folder / "shards").glob("ps-*.arrow")).read_bytes()
         killed = TESTS / "data/schema_1/mpi-killed-rank/worker-00001-29751.arrow"
         sampled = TESTS / "data/schema_1/mpi-sampled/samples/worker-00000-9844.arrow"
-        place = _segments(folder)
-        segment, side = (place / "000000.seg").read_bytes(), (place / SIDE_FILE).read_bytes()
-        segments = (place / SIDE_FILE).read_bytes()
-        (place / SIDE_FILE).write_bytes(segments.replace(HOST, b"node0"))
-        growing = _growing(place)
-        save_progress(place, Progress(len(growing), 0, lost={"budget": 1}, sorted=False))
-        progress = (place / PROGRESS_FILE).read_bytes()
+        folder_of_run = _segments(folder)
+        segment, side = (
+            (folder_of_run / "000000.seg").read_bytes(),
+            (folder_of_run / SIDE_FILE).read_bytes(),
+        )
+        segments = (folder_of_run / SIDE_FILE).read_bytes()
+        (folder_of_run / SIDE_FILE).write_bytes(segments.replace(HOST, b"node0"))
+        growing = _growing(folder_of_run)
+        save_progress(folder_of_run, Progress(len(growing), 0, lost={"budget": 1}, sorted=False))
+        progress = (folder_of_run / PROGRESS_FILE).read_bytes()
         spans = spans_of(load.open(folder / "run"))
         feather, parquet = folder / "a.arrow", folder / "a.parquet"
         spans.write_ipc(feather, compression="zstd", compat_level=pl.CompatLevel.oldest())
         spans.write_parquet(parquet)
-        few = spans_of(load.open(folder / "run"), beyond=False).head(_EVENTS)
+        events = spans_of(load.open(folder / "run"), with_extras=False).head(_EVENTS)
         database = training(1, steps=_STEPS).write(folder / "a.sqlite")
         with closing(sqlite3.connect(database)) as connection:
             connection.executescript(f"pragma page_size = {_PAGE}; vacuum;")
@@ -277,18 +286,18 @@ def _written() -> dict[str, list[bytes]]:
             "note": [note],
             "feather": [feather.read_bytes()],
             "parquet": [parquet.read_bytes()],
-            "csv": [few.write_csv().encode()],
+            "csv": [events.write_csv().encode()],
             "kineto": [_events()],
             "dftracer": [_io_lines()],
             "nsight": [database.read_bytes()],
             "perfetto": [perfetto_files.training(2, 5).written()],
             "otlp": [
                 otlp_files.as_lines(otlp_files.megatron(2, 3)),
-                otlp_files.as_lines(otlp_files.named(3, 4)),
+                otlp_files.as_lines(otlp_files.training_with_named_calls(3, 4)),
                 _exported(folder / "run", "otlp"),
             ],
             "otlp_messages": [
-                otlp_files.framed(otlp_files.named(2, 3), framing)
+                otlp_files.framed(otlp_files.training_with_named_calls(2, 3), framing)
                 for framing in ("message", "lengths", "varints")
             ],
             "nccl_inspector": [
@@ -343,17 +352,17 @@ def _samples() -> bytes:
 
 def _events() -> bytes:
     """Return a small profile of the same kind: the first events of each sort, and what is beside."""
-    whole = json.loads(gzip.decompress(KINETO.read_bytes()))
-    events = whole["traceEvents"]
-    chosen = [e for e in events if e.get("cat") in {"user_annotation", "kernel", "gpu_memcpy"}][:20]
-    chosen += [e for e in events if e.get("cat") in {"cpu_op", "cuda_runtime"}][:_EVENTS]
-    chosen += [e for e in events if e.get("ph") != "X"][:20]
-    return json.dumps(whole | {"traceEvents": chosen}, indent=1).encode()
+    document = json.loads(gzip.decompress(KINETO.read_bytes()))
+    events = document["traceEvents"]
+    sample = [e for e in events if e.get("cat") in {"user_annotation", "kernel", "gpu_memcpy"}][:20]
+    sample += [e for e in events if e.get("cat") in {"cpu_op", "cuda_runtime"}][:_EVENTS]
+    sample += [e for e in events if e.get("ph") != "X"][:20]
+    return json.dumps(document | {"traceEvents": sample}, indent=1).encode()
 
 
 def main() -> None:
     """Write the bases anew."""
-    for name, contents in _written().items():
+    for name, contents in _write_bases().items():
         folder = CORPUS / name
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("base-*"):

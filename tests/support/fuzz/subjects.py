@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-__all__ = ["CORPUS", "SUBJECTS", "Subject", "bases", "found"]
+__all__ = ["CORPUS", "SUBJECTS", "Subject", "bases", "list_failing_files"]
 
 CORPUS: Final = Path(__file__).parents[2] / "data/fuzz"
 VICTIM: Final = "worker-00001-1001"
@@ -121,6 +121,6 @@ def bases(subject: Subject) -> list[bytes]:
     return [path.read_bytes() for path in sorted((CORPUS / subject.name).glob("base-*"))]
 
 
-def found(subject: Subject) -> list[Path]:
+def list_failing_files(subject: Subject) -> list[Path]:
     """Return the files that once made a reader fail, and have to be read ever since."""
     return sorted((CORPUS / subject.name).glob("found-*"))

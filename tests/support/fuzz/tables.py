@@ -97,8 +97,8 @@ def changed_csv(base: bytes, luck: random.Random) -> bytes:
 
 
 def _change_lines(lines: list[list[str]], luck: random.Random) -> None:
-    place = luck.randrange(len(lines)) if luck.random() < 0.8 else 0
-    line, kind = lines[place], luck.random()
+    line_index = luck.randrange(len(lines)) if luck.random() < 0.8 else 0
+    line, kind = lines[line_index], luck.random()
     if kind < 0.6 and line:
         line[luck.randrange(len(line))] = luck.choice((*_CELLS, *lines[0]))
     elif kind < 0.7 and line:
@@ -106,7 +106,7 @@ def _change_lines(lines: list[list[str]], luck: random.Random) -> None:
     elif kind < 0.8:
         line.insert(luck.randrange(len(line) + 1), luck.choice(_CELLS))
     elif kind < 0.9:
-        del lines[place]
+        del lines[line_index]
     else:
         column = luck.randrange(max(1, len(line)))
         cell = luck.choice(_CELLS)

@@ -14,7 +14,7 @@ from support.hostile.formats import (
     Input,
     as_json,
     by_rank,
-    changed,
+    change_document,
     one_or_folder,
     save,
 )
@@ -275,7 +275,7 @@ def exported(folder: Path, random: Random) -> Input:
     name, content = random.choice(exported_files())
     document = json.loads(content) if name.endswith("json") else content
     if not isinstance(document, bytes):
-        content = as_json(changed(document, random))
+        content = as_json(change_document(document, random))
     path = folder / name
     save(path, content, random)
     return Input(path)

@@ -183,14 +183,18 @@ def _reorder(document: Any, random: Random) -> None:
 
 def _exchange(document: Any, random: Random) -> None:
     """Exchange two values that need not be of one type."""
-    left, right = _container(document, random), _container(document, random)
-    if left is right or not (isinstance(left, dict) and isinstance(right, dict)):
-        key, other_key = random.choice(_keys(left)), random.choice(_keys(left))
-        left[key], left[other_key] = left[other_key], left[key]
+    container, other_container = _container(document, random), _container(document, random)
+    if container is other_container or not (
+        isinstance(container, dict) and isinstance(other_container, dict)
+    ):
+        key, other_key = random.choice(_keys(container)), random.choice(_keys(container))
+        container[key], container[other_key] = container[other_key], container[key]
         return
-    key, other_key = random.choice(_keys(left)), random.choice(_keys(right))
-    if not isinstance(left[key], (dict, list)) and not isinstance(right[other_key], (dict, list)):
-        left[key], right[other_key] = right[other_key], left[key]
+    key, other_key = random.choice(_keys(container)), random.choice(_keys(other_container))
+    if not isinstance(container[key], (dict, list)) and not isinstance(
+        other_container[other_key], (dict, list)
+    ):
+        container[key], other_container[other_key] = other_container[other_key], container[key]
 
 
 def _rename(document: Any, random: Random) -> None:

@@ -37,7 +37,7 @@ def by_rank(spans: list[Span]) -> dict[int, list[Span]]:
     return spans_of_rank
 
 
-def changed(document: Any, random: Random) -> Any:
+def change_document(document: Any, random: Random) -> Any:
     """Change a document a few times; one of twelve stays sound."""
     for _ in range(random.choice([0, 1, 1, 1, 1, 1, 1, 2, 2, 3, 5, 9])):
         document = changes.change(document, random)
@@ -68,7 +68,7 @@ def one_or_folder(
     write: Callable[[Path, Any], None],
 ) -> Input:
     """Write one file a rank into a folder, or the first rank's alone."""
-    documents = {rank: changed(document, random) for rank, document in documents.items()}
+    documents = {rank: change_document(document, random) for rank, document in documents.items()}
     ranks = sorted(documents)[: random.choice([1, 2, 3, 3, 2000])] or [0]
     if len(ranks) == 1 or random.random() < 0.3:
         path = folder / name.format(ranks[0])
@@ -375,7 +375,7 @@ def horovod(folder: Path, random: Random) -> Input:
                 },
             ]
     path = folder / "timeline.json"
-    save(path, as_json(changed(events, random)), random)
+    save(path, as_json(change_document(events, random)), random)
     return Input(path)
 
 
@@ -642,7 +642,7 @@ def perfetto(folder: Path, random: Random) -> Input:
                 packet[11][10] = interned[name]
             packets.append(packet)
     path = folder / random.choice(["t.pftrace", "t.perfetto-trace", "t.pftrace.gz"])
-    document = changed({1: packets}, random)
+    document = change_document({1: packets}, random)
     content = protobuf.encode(
         document if isinstance(document, dict) else {}, random, random.choice([0, 0, 0, 0.005])
     )
@@ -683,7 +683,7 @@ def scenario(folder: Path, random: Random) -> Input:
             "apply_ms": 0.2,
         }
     document["fault"] = [{"phase": "backprop", "ranks": [1], "steps": [2, 3], "factor": 1.5}]
-    document = changed(document, random)
+    document = change_document(document, random)
     path = folder / "scenario.toml"
     save(
         path,
@@ -727,7 +727,7 @@ def report(folder: Path, random: Random) -> Input:
     from support.hostile.seeds import sound_report  # noqa: PLC0415 - made once, by the command itself
 
     path = folder / "report.json"
-    save(path, as_json(changed(sound_report(), random)), random)
+    save(path, as_json(change_document(sound_report(), random)), random)
     return Input(path)
 
 

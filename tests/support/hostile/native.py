@@ -304,14 +304,14 @@ def _list(value: Any) -> list[Any]:
 
 
 def _slot(row: dict[str, Any], kinds: list[tuple[str, str, str, str]]) -> bytes:
-    def whole(value: Any, least: int, most: int, absent: int) -> int:
+    def clamp(value: Any, least: int, most: int, absent: int) -> int:
         if isinstance(value, float) and abs(value) < 1e300:
             value = int(value)
         return max(least, min(most, value)) if isinstance(value, int) else absent
 
-    start = whole(row.get("start_ns"), -(2**63), 2**63 - 1, 0)
+    start = clamp(row.get("start_ns"), -(2**63), 2**63 - 1, 0)
     end = max(
-        -(2**63), min(2**63 - 1, start + whole(row.get("duration_ns"), -(2**63), 2**63 - 1, 0))
+        -(2**63), min(2**63 - 1, start + clamp(row.get("duration_ns"), -(2**63), 2**63 - 1, 0))
     )
     definition = (
         kinds.index(
@@ -325,14 +325,14 @@ def _slot(row: dict[str, Any], kinds: list[tuple[str, str, str, str]]) -> bytes:
         "<qqqQIiiiiHHHHI",
         start,
         end,
-        whole(row.get("bytes"), -(2**63), 2**63 - 1, -1),
+        clamp(row.get("bytes"), -(2**63), 2**63 - 1, -1),
         request,
-        whole(row.get("seq"), 0, 2**32 - 1, 2**32 - 1),
-        whole(row.get("step"), -(2**31), 2**31 - 1, -1),
+        clamp(row.get("seq"), 0, 2**32 - 1, 2**32 - 1),
+        clamp(row.get("step"), -(2**31), 2**31 - 1, -1),
         -1,
         -1,
         -1,
-        whole(row.get("thread"), 0, 65535, 0),
+        clamp(row.get("thread"), 0, 65535, 0),
         65535,
         65535,
         0,

@@ -124,9 +124,9 @@ def name_of(number: int) -> str:
     return list(FORMATS)[number % len(FORMATS)]
 
 
-def draw_arguments(form: str, made: Input, folder: Path, random: Random) -> list[str]:
+def draw_arguments(form: str, source: Input, folder: Path, random: Random) -> list[str]:
     """Return the command line for an input."""
-    runs = [str(made.path)]
+    runs = [str(source.path)]
     if form == "scenario":
         return ["simulate", *runs, "--out", str(folder / "simulated")]
     verb = ("validate",) if form == "report" else random.choice(_VERBS)
@@ -137,7 +137,7 @@ def draw_arguments(form: str, made: Input, folder: Path, random: Random) -> list
         "convert": ("--to", random.choice(_TARGETS), "--out", str(folder / "converted")),
         "whatif": ("--what", random.choice(_EDITS)),
     }.get(verb[0], ())
-    options = () if verb[0] in {*_OF_SEVERAL_RUNS, "index"} else made.options
+    options = () if verb[0] in {*_OF_SEVERAL_RUNS, "index"} else source.options
     return [*verb, *runs, *options, *needed, *random.choice(_EXTRAS[verb[0]])]
 
 
@@ -184,7 +184,7 @@ def _run(number: int, folder: Path, shared: mmap.mmap) -> None:
         tempfile.tempdir = None
         resource.setrlimit(resource.RLIMIT_AS, (_addresses() + _ADDRESSES,) * 2)
         arguments = make(number, folder)
-        (folder / "verb").write_text(" ".join(_shortened(arguments)))
+        (folder / "verb").write_text(" ".join(_shorten(arguments)))
         used = resource.getrusage(resource.RUSAGE_SELF)
         shared[:] = struct.pack("dd", time.process_time(), float(used.ru_maxrss))
         resource.setrlimit(
@@ -205,7 +205,7 @@ def _run(number: int, folder: Path, shared: mmap.mmap) -> None:
         os._exit(code)
 
 
-def _shortened(arguments: list[str]) -> list[str]:
+def _shorten(arguments: list[str]) -> list[str]:
     return [
         Path(one).name if one.startswith("/") else one
         for one in arguments

@@ -92,13 +92,13 @@ VALUES = ("nbytes", "seq", "bucket", "peer", "key", "request", "queue_depth", "m
 values = st.dictionaries(st.sampled_from(VALUES), anything, max_size=4)
 
 
-def use_span(span: Any, track: Any, said: dict[str, Any], ends: tuple[Any, Any, Any]) -> None:
-    with span(track, **said):
+def use_span(span: Any, track: Any, values: dict[str, Any], ends: tuple[Any, Any, Any]) -> None:
+    with span(track, **values):
         pass
-    token = span.begin(track, **said)
+    token = span.begin(track, **values)
     token.end(ends[0])
     token.end(failed=ends[1])
-    span.begin(**said).discard()
+    span.begin(**values).discard()
     with span:
         pass
     span.__exit__(*ends)
@@ -217,13 +217,13 @@ def main() -> None:
     covered = {word for names in CALLS for word in names.split()}
     missing = {*recorder.__all__, *tl.__all__} - covered
     sys.stdout.write(f"not called: {sorted(missing)}\n")
-    for on in (False, True):
+    for is_recording in (False, True):
         for name in CALLS:
-            if on:
+            if is_recording:
                 tl.start("trace")
             raised = call(name, int(sys.argv[1]))
             if raised:
-                sys.stdout.write(f"{'recording' if on else 'off'}: {raised}\n")
+                sys.stdout.write(f"{'recording' if is_recording else 'off'}: {raised}\n")
     tl.stop()
     sys.stdout.write("done\n")
 

@@ -7,22 +7,22 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from support.launch.patience import until
+from support.launch.patience import wait_until
 
 
 def converters_of(folder: Path) -> list[int]:
     """Return the pids of the converters of a segments folder that are not being killed."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            ours = any(b"tracelens_instrument.storage.converter" in word for word in words)
-            if ours and str(folder).encode() in words and words[0] != b"/bin/sh":
-                found.append(int(entry.name))
-    return found
+            ours = any(b"tracelens_instrument.storage.converter" in word for word in arguments)
+            if ours and str(folder).encode() in arguments and arguments[0] != b"/bin/sh":
+                pids.append(int(entry.name))
+    return pids
 
 
 def kill(*pids: int) -> None:
@@ -37,5 +37,5 @@ def converted(trace: Path) -> Path:
 
     A converter that is slow is not waited for when a recording ends, but goes on by itself.
     """
-    until(lambda: not list(trace.glob("*.segments")))
+    wait_until(lambda: not list(trace.glob("*.segments")))
     return trace

@@ -69,7 +69,7 @@ def _pid_of(folder: Path, rank: int) -> int | None:
     return None
 
 
-def stopped(
+def stop_repeatedly(
     pid: int, for_s: float, stop_s: float = STOPPED_S, run_s: float = RUNNING_S
 ) -> list[int]:
     """Stop a process for 60 ms again and again, as by a hypervisor that gives its processor away."""
@@ -88,7 +88,7 @@ def stopped(
 
 def stopped_long(pid: int, for_s: float) -> list[int]:
     """Stop a process for 0.6 s of every 3 s, until it ends."""
-    return stopped(pid, for_s, LONG_STOP_S, LONG_RUN_S)
+    return stop_repeatedly(pid, for_s, LONG_STOP_S, LONG_RUN_S)
 
 
 def throttled(pid: int, for_s: float) -> list[int]:

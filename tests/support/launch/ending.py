@@ -10,7 +10,7 @@ import pytest
 ENDING_S: Final = 120  # a server that still answers somebody ends in 5, an idle one at once
 
 
-def ended(process: subprocess.Popen[Any]) -> int:
+def end_process(process: subprocess.Popen[Any]) -> int:
     """End a process by SIGTERM and return its exit code; one that goes on is killed, and fails."""
     process.terminate()
     try:

@@ -177,19 +177,19 @@ class _Training:
     def _calls(self, step: int) -> dict[str, Callable[[], Any]]:
         luck = random.Random(step)
         sent = [[luck.randrange(1, 50) for _ in range(RANKS)] for _ in range(RANKS)]
-        mine, theirs = sent[self.rank], [row[self.rank] for row in sent]
-        same = torch.ones(WIDTH)
+        own_counts, received_counts = sent[self.rank], [row[self.rank] for row in sent]
+        tensor = torch.ones(WIDTH)
         gathered = [torch.zeros(WIDTH) for _ in range(RANKS)] if self.rank == 0 else None
         halves = [torch.zeros(WIDTH), torch.zeros(WIDTH)]
         return {
-            "dispatch": partial(_exchange, theirs, mine),
-            "expert": partial(dist.all_reduce, same, group=self.expert),
-            "combine": partial(_exchange, mine, theirs),
-            "pair": partial(dist.all_reduce, same, group=self.pair),
-            "lane": partial(dist.all_reduce, same, group=self.lane),
-            "world": partial(dist.all_reduce, same),
-            "pair_gather": partial(dist.all_gather, halves, same, group=self.pair),
-            "gather": partial(dist.gather, same, gathered),
+            "dispatch": partial(_exchange, received_counts, own_counts),
+            "expert": partial(dist.all_reduce, tensor, group=self.expert),
+            "combine": partial(_exchange, own_counts, received_counts),
+            "pair": partial(dist.all_reduce, tensor, group=self.pair),
+            "lane": partial(dist.all_reduce, tensor, group=self.lane),
+            "world": partial(dist.all_reduce, tensor),
+            "pair_gather": partial(dist.all_gather, halves, tensor, group=self.pair),
+            "gather": partial(dist.gather, tensor, gathered),
         }
 
     def _fail(self, name: str, calls: dict[str, Callable[[], Any]]) -> None:

@@ -88,16 +88,16 @@ def harmless(program: str, folder: Path, recorder: str, *, starts: bool = True) 
     """
     start = 'if RECORDS: tl.start(FOLDER + "/trace")\n' if starts else ""
     prelude = PRELUDE + start
-    without = _without(program, prelude, folder.parent)
+    unrecorded = _run_unrecorded(program, prelude, folder.parent)
     ran = run(program, folder, recorder, prelude=prelude)
-    assert ran.output == without.output, ran.errors
-    assert ran.code == without.code, ran.errors
-    assert ran.errors.count("Traceback") == without.errors.count("Traceback"), ran.errors
+    assert ran.output == unrecorded.output, ran.errors
+    assert ran.code == unrecorded.code, ran.errors
+    assert ran.errors.count("Traceback") == unrecorded.errors.count("Traceback"), ran.errors
     return ran
 
 
 @functools.cache
-def _without(program: str, prelude: str, beside: Path) -> Ran:
+def _run_unrecorded(program: str, prelude: str, beside: Path) -> Ran:
     folder = beside / f"without-{abs(hash(program))}"
     folder.mkdir(exist_ok=True)
     return run(program, folder, None, prelude=prelude)

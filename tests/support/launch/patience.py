@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PATIENCE_S", "until"]
+__all__ = ["PATIENCE_S", "wait_until"]
 
 PATIENCE_S: Final = 500  # below what pytest gives a test, so that a failure says what it waited for
 
 
-def until(condition: Callable[[], object]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     """Wait until something is so, which it will be."""
     end = time.monotonic() + PATIENCE_S
     while not condition():

@@ -87,12 +87,12 @@ def clean_environment(**variables: str) -> dict[str, str]:
     Which recorder is wanted stays, so that all tests can be run with either.
     """
     foreign = ("TRACELENS_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PMI", "OMPI_", "SLURM_", "MPI_")
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(foreign) or name == "TRACELENS_NATIVE"
     }
-    return kept | variables
+    return inherited | variables
 
 
 def run_command(

@@ -22,10 +22,11 @@ def commands(rate: str, count: int) -> Iterator[str]:
     """Yield what makes the links: a class of bandwidth for each address and direction."""
     yield "ip link set lo up mtu 1500"
     yield "tc qdisc add dev lo root handle 1: htb default 999"
-    for place in range(2 * count):
-        side, address = ("dst", "src")[place % 2], f"127.0.0.{place // 2 + 2}/32"
-        yield f"tc class add dev lo parent 1: classid 1:{place + 1} htb rate {rate} burst 32k cburst 32k"
-        match = f"protocol ip prio 1 u32 match ip {side} {address} flowid 1:{place + 1}"
+    for class_index in range(2 * count):
+        side, address = ("dst", "src")[class_index % 2], f"127.0.0.{class_index // 2 + 2}/32"
+        classid = f"classid 1:{class_index + 1}"
+        yield f"tc class add dev lo parent 1: {classid} htb rate {rate} burst 32k cburst 32k"
+        match = f"protocol ip prio 1 u32 match ip {side} {address} flowid 1:{class_index + 1}"
         yield f"tc filter add dev lo parent 1: {match}"
 
 

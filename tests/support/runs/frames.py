@@ -45,7 +45,7 @@ def run_of(
     late = late or {}
     segments: list[dict[str, Any]] = []
     windows: list[dict[str, Any]] = []
-    begin = origin
+    begin_ns = origin
     for step in range(steps):
         longest = max(late.get((rank, step), 0) for rank in range(ranks))
         for rank in range(ranks):
@@ -58,14 +58,14 @@ def run_of(
                 ("wait", (longest - lateness_ms) * MS),
                 ("update", update),
             ]
-            edges = [begin]
+            edges = [begin_ns]
             for _, length in pieces:
                 edges.append(edges[-1] + length)
             for (category, _), (start, end) in zip(pieces, pairwise(edges), strict=True):
                 if end > start:
                     segments.append(_row(rank, step, start, end, category))
-            windows.append(_row(rank, step, begin, edges[-1], "") | {"samples": 32.0})
-        begin = edges[-1]
+            windows.append(_row(rank, step, begin_ns, edges[-1], "") | {"samples": 32.0})
+        begin_ns = edges[-1]
     table = pl.DataFrame(segments, schema=SEGMENT_COLUMNS)
     times = table.group_by("process", "rank", "step", "category").agg(
         ns=(pl.col("end_ns") - pl.col("start_ns")).sum()
@@ -78,12 +78,12 @@ def run_of(
 def _pieces(table: pl.DataFrame, stepped: pl.DataFrame, steps: int) -> Segments:
     """Cut every rank's time as `phases.run` would."""
     store = PieceStore()
-    for mine in table.partition_by("process", maintain_order=True):
+    for process_rows in table.partition_by("process", maintain_order=True):
         pieces = Pieces(
-            bounds=np.append(mine["start_ns"].to_numpy(), mine["end_ns"][-1]),
-            step=mine["step"].to_numpy(),
-            category=mine["category"].to_physical().to_numpy().astype(np.int8),
-            name=np.full(mine.height, -1, np.int32),
+            bounds=np.append(process_rows["start_ns"].to_numpy(), process_rows["end_ns"][-1]),
+            step=process_rows["step"].to_numpy(),
+            category=process_rows["category"].to_physical().to_numpy().astype(np.int8),
+            name=np.full(process_rows.height, -1, np.int32),
             spent=np.zeros((steps, len(CATEGORIES)), np.int64),
             hidden=np.zeros(steps, np.int64),
         )

@@ -142,22 +142,24 @@ class LargeRun:
         kinds, names = [row[0] for row in _ROWS], [row[1] for row in _ROWS]
         steps = np.repeat(np.arange(self.steps, dtype=np.int32), SPANS_A_STEP)
         call = np.tile(np.arange(SPANS_A_STEP) - FIRST_BUCKET, self.steps)
-        other = (call < 0) | (call >= BUCKETS)
+        is_no_call = (call < 0) | (call >= BUCKETS)
         columns = {
             "start_ns": start,
             "duration_ns": end - start,
-            "type": self._words(["span"] * SPANS_A_STEP),
-            "kind": self._words(kinds),
-            "op": self._words(["allreduce" if kind == "reduction" else None for kind in kinds]),
-            "name": self._words(names),
-            "status": self._words(["closed"] * SPANS_A_STEP),
+            "type": self._to_dictionary(["span"] * SPANS_A_STEP),
+            "kind": self._to_dictionary(kinds),
+            "op": self._to_dictionary(
+                ["allreduce" if kind == "reduction" else None for kind in kinds]
+            ),
+            "name": self._to_dictionary(names),
+            "status": self._to_dictionary(["closed"] * SPANS_A_STEP),
             "thread": self._tiled([row[2] for row in _ROWS]),
             "depth": self._tiled([row[3] for row in _ROWS]),
             "step": steps,
-            "communicator": pa.array(np.zeros(len(start), np.int32), mask=other),
-            "seq": pa.array((steps * BUCKETS + call).astype(np.uint32), mask=other),
-            "bytes": pa.array(np.full(len(start), 4 << 20), mask=other),
-            "bucket": pa.array(call.astype(np.int32), mask=other),
+            "communicator": pa.array(np.zeros(len(start), np.int32), mask=is_no_call),
+            "seq": pa.array((steps * BUCKETS + call).astype(np.uint32), mask=is_no_call),
+            "bytes": pa.array(np.full(len(start), 4 << 20), mask=is_no_call),
+            "bucket": pa.array(call.astype(np.int32), mask=is_no_call),
         }
         arrays = [
             pa.array(columns[field.name]).cast(field.type)
@@ -167,13 +169,13 @@ class LargeRun:
         ]
         return pa.Table.from_arrays(arrays, schema=EVENT_SCHEMA)
 
-    def _words(self, words: Sequence[str | None]) -> pa.Array[Any]:
-        known = sorted({word for word in words if word})
-        codes = np.array([known.index(word) if word else 0 for word in words], np.int8)
+    def _to_dictionary(self, words: Sequence[str | None]) -> pa.Array[Any]:
+        categories = sorted({word for word in words if word})
+        codes = np.array([categories.index(word) if word else 0 for word in words], np.int8)
         absent = np.tile([word is None for word in words], self.steps)
         indexes = pa.array(np.tile(codes, self.steps), mask=absent)
         coded: pa.Array[Any] = pa.DictionaryArray.from_arrays(
-            cast("Any", indexes), cast("Any", known)
+            cast("Any", indexes), cast("Any", categories)
         )
         return coded
 

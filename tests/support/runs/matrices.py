@@ -50,8 +50,8 @@ def _phase(
 def own_time(matrices: list[Floats]) -> ComputeTime:
     """Present matrices as what `stragglers` judges; ranks wait for the slowest in every step."""
     steps, ranks = matrices[0].shape
-    own = np.stack(matrices) * STEP_NS
-    total = own.sum(axis=0)
+    own_ns = np.stack(matrices) * STEP_NS
+    total = own_ns.sum(axis=0)
     length = np.broadcast_to(total.max(axis=1, keepdims=True), total.shape)
     settled = np.arange(steps) >= WARM_UP
     return ComputeTime(
@@ -59,7 +59,7 @@ def own_time(matrices: list[Floats]) -> ComputeTime:
         hosts=("host",) * ranks,
         steps=np.arange(steps),
         phases=("data", "forward", "backprop"),
-        own=own,
+        own=own_ns,
         length=length,
         wait=length - total,
         settled=settled,

@@ -126,16 +126,16 @@ def shuffle_rows(rows: Sequence[Row], random: np.random.Generator) -> list[Row]:
 
 def split_spans(rows: Sequence[Row], random: np.random.Generator) -> list[Row]:
     """Split half of the spans of phases in two that touch, each at another share of its length."""
-    parts: list[Row] = []
+    split_rows: list[Row] = []
     for row in rows:
         length_ns = row["end_ns"] - row["start_ns"]
         is_phase = "op" not in row and row["kind"] not in {"kernel", "step"}
         if not is_phase or length_ns < 2 or random.random() < 0.5:
-            parts.append(row)
+            split_rows.append(row)
             continue
         middle_ns = row["start_ns"] + int(random.integers(1, length_ns))
-        parts += [row | {"end_ns": middle_ns}, row | {"start_ns": middle_ns}]
-    return parts
+        split_rows += [row | {"end_ns": middle_ns}, row | {"start_ns": middle_ns}]
+    return split_rows
 
 
 def shift_clock(rows: Sequence[Row], shift_ns: int) -> list[Row]:

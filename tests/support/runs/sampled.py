@@ -31,9 +31,9 @@ def sampled() -> Store:
 
 def _samples(span: dict[str, int]) -> list[tuple[object, ...]]:
     """Return what was seen in one span: first the usual work, then, on the late rank, the slow one."""
-    process, begin, end = span["process"], span["start_ns"], span["end_ns"]
-    middle = end - (end - begin) // 3 if process == LATE_RANK else end
+    process, begin_ns, end_ns = span["process"], span["start_ns"], span["end_ns"]
+    middle = end_ns - (end_ns - begin_ns) // 3 if process == LATE_RANK else end_ns
     about = (process, 0, 100 + process, "MainThread")
-    usual = (*about, begin, middle, [MAIN, STEP, WORK])
-    slow = (*about, middle, end, [MAIN, STEP, SLOW])
+    usual = (*about, begin_ns, middle, [MAIN, STEP, WORK])
+    slow = (*about, middle, end_ns, [MAIN, STEP, SLOW])
     return [usual, slow] if process == LATE_RANK else [usual]

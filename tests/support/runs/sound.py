@@ -29,11 +29,11 @@ def negative(value: Any, where: str = "report") -> Iterator[str]:
     """Yield the places of durations below zero, as numbers or in sentences, at any depth."""
     if isinstance(value, dict):
         for name, entry in value.items():
-            place = f"{where}.{name}"
+            path = f"{where}.{name}"
             is_duration = name.endswith("_ns") and name not in SIGNED
             if is_duration and isinstance(entry, int | float) and entry < 0:
-                yield f"{place}: {entry}"
-            yield from negative(entry, place)
+                yield f"{path}: {entry}"
+            yield from negative(entry, path)
     elif isinstance(value, list):
         for number, entry in enumerate(value):
             yield from negative(entry, f"{where}[{number}]")
@@ -46,14 +46,14 @@ def check_durations(found: Report) -> None:
     assert list(negative(json.loads(to_json.render(found)))) == []
 
 
-def check_ledger(found: Report) -> Ledger:
+def check_ledger(report: Report) -> Ledger:
     """Hold a ledger against what must be true of any."""
-    ledger = found.ledger
+    ledger = report.ledger
     assert ledger
     assert ledger.useful + sum(loss.share for loss in ledger.losses) == pytest.approx(1, abs=1e-9)
     assert ledger.useful >= LEAST
     assert min((loss.share for loss in ledger.losses), default=0.0) >= LEAST
     for loss in ledger.losses:
         assert (loss.finding is not None) == (loss.cause == "finding")
-        assert loss.finding is None or found.findings[loss.finding]
+        assert loss.finding is None or report.findings[loss.finding]
     return ledger

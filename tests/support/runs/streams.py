@@ -27,11 +27,13 @@ def prepare_stream_run(scenario: Scenario) -> Trace:
     is_reduction = (pl.col("kind") == "reduction") & (pl.col("depth") == 0)
     on_stream = is_reduction & (pl.col("thread") == REDUCTION_TRACK)
     if scenario.on_device:
-        begin, length = pl.col("device_start_ns"), pl.col("device_duration_ns")
-        moved = _begin_when_free(begin, begin + length, on_stream)
+        begin_ns, duration_ns = pl.col("device_start_ns"), pl.col("device_duration_ns")
+        moved_begin_ns = _begin_when_free(begin_ns, begin_ns + duration_ns, on_stream)
         columns = {
-            "device_start_ns": moved,
-            "device_duration_ns": pl.when(on_stream).then(begin + length - moved).otherwise(length),
+            "device_start_ns": moved_begin_ns,
+            "device_duration_ns": pl.when(on_stream)
+            .then(begin_ns + duration_ns - moved_begin_ns)
+            .otherwise(duration_ns),
         }
         order = "device_start_ns"
     else:

@@ -46,47 +46,49 @@ BEYOND: Final = (
 )
 
 
-def table_of(trace: Trace, *, beyond: bool = True) -> pl.DataFrame:
-    """Write down a trace's main processes; only spans, in the contract's columns, if not `beyond`."""
+def table_of(trace: Trace, *, with_extras: bool = True) -> pl.DataFrame:
+    """Write down a trace's main processes; without extras spans in the contract's columns."""
     main = trace.processes.filter("main").select(
         "process", "host", clock="clock_domain", world="world", own_shard="shard"
     )
-    events = trace.events if beyond else trace.spans
+    events = trace.events if with_extras else trace.spans
     rows = events.collect().join(main, on="process", maintain_order="left")
     rows = rows.with_columns(shard=pl.coalesce("shard", "own_shard"))
-    words = [
+    text_columns = [
         pl.col(name).cast(pl.String) for name in ("kind", "op", "name", "role", "communicator")
     ]
-    return rows.with_columns(words).select(*CONTRACT, *(BEYOND if beyond else ()))
+    return rows.with_columns(text_columns).select(*CONTRACT, *(BEYOND if with_extras else ()))
 
 
 def comparable(report: dict[str, Any]) -> dict[str, Any]:
     """Leave out of a report what names its files, what follows from clocks, and what reading met."""
-    kept = {name: value for name, value in report.items() if name not in {"notes", "clock"}}
-    if kept["ledger"]:  # who was awaited is counted beyond the clocks' uncertainty
-        kept["ledger"] = {k: v for k, v in kept["ledger"].items() if k != "awaited_share"}
+    compared = {name: value for name, value in report.items() if name not in {"notes", "clock"}}
+    if compared["ledger"]:  # who was awaited is counted beyond the clocks' uncertainty
+        compared["ledger"] = {k: v for k, v in compared["ledger"].items() if k != "awaited_share"}
     of_files = {"file", "broken_off"}
-    kept["findings"] = [
+    compared["findings"] = [
         finding | {"evidence": {k: v for k, v in finding["evidence"].items() if k not in of_files}}
         for finding in report["findings"]
     ]
-    return kept
+    return compared
 
 
-def differing(found: Any, wanted: Any, place: str = "report") -> list[str]:
+def differing(actual: Any, expected: Any, path: str = "report") -> list[str]:
     """Return where two reports differ by more than floating point rounds sums, and the values there."""
-    if isinstance(found, dict) and isinstance(wanted, dict) and found.keys() == wanted.keys():
-        pairs = [(f"{place}.{key}", found[key], wanted[key]) for key in wanted]
-    elif isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
-        pairs = [(f"{place}[{at}]", *two) for at, two in enumerate(zip(found, wanted, strict=True))]
-    elif isinstance(found, float) and isinstance(wanted, float):
+    if isinstance(actual, dict) and isinstance(expected, dict) and actual.keys() == expected.keys():
+        pairs = [(f"{path}.{key}", actual[key], expected[key]) for key in expected]
+    elif isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
+        pairs = [
+            (f"{path}[{at}]", *two) for at, two in enumerate(zip(actual, expected, strict=True))
+        ]
+    elif isinstance(actual, float) and isinstance(expected, float):
         return (
             []
-            if isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-12)
-            else [f"{place}: {found} for {wanted}"]
+            if isclose(actual, expected, rel_tol=1e-9, abs_tol=1e-12)
+            else [f"{path}: {actual} for {expected}"]
         )
     else:
-        return [] if found == wanted else [f"{place}: {found} for {wanted}"]
+        return [] if actual == expected else [f"{path}: {actual} for {expected}"]
     return [one for name, mine, other in pairs for one in differing(mine, other, name)]
 
 

@@ -25,7 +25,7 @@ def span(
     rank: int, kind: str, start_ns: int, end_ns: int | None, name: str | None = None, **more: Any
 ) -> dict[str, Any]:
     """Write one span of a worker's training thread (or what `more` says)."""
-    usual = {
+    defaults = {
         "process": rank,
         "rank": rank,
         "role": "worker",
@@ -36,19 +36,19 @@ def span(
         "step": -1,
     }
     own = {"kind": kind, "start_ns": start_ns, "end_ns": end_ns, "name": name or kind}
-    return usual | own | more
+    return defaults | own | more
 
 
 def call(rank: int, seq: int, start_ns: int, end_ns: int | None, **more: Any) -> dict[str, Any]:
     """Write one allreduce in the world communicator, in flight beside the training thread."""
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "op": "allreduce",
         "communicator": WORLD,
         "seq": seq,
         "bytes": 8,
         "thread": 1,
     }
-    return span(rank, "reduction", start_ns, end_ns, **(usual | more))
+    return span(rank, "reduction", start_ns, end_ns, **(defaults | more))
 
 
 def trace_of(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
 
 
-def said(*findings: Finding) -> Verdict:
+def verdict_of(*findings: Finding) -> Verdict:
     """Return a verdict that repeats the first fault, or says that there is none."""
     faults = [finding for finding in findings if finding.category == "fault"]
     if not faults:

@@ -35,7 +35,7 @@ class _Clock:
         self._numbers = count()
         self._agenda: list[tuple[float, int, Then]] = []
 
-    def after(self, delay: float, then: Then) -> None:
+    def call_later(self, delay: float, then: Then) -> None:
         heappush(self._agenda, (self.now + delay, next(self._numbers), then))
 
     def run(self) -> None:
@@ -52,7 +52,7 @@ class _InTurn:
 
     def serve(self, work: float, then: Then) -> None:
         self._free = max(self._free, self._clock.now) + work
-        self._clock.after(self._free - self._clock.now, then)
+        self._clock.call_later(self._free - self._clock.now, then)
 
 
 class _Shared:
@@ -66,15 +66,15 @@ class _Shared:
         self._busy: set[int] = set()
         self._now, self._numbers, self._version = 0.0, count(), 0
 
-    def serve(self, work: float, then: Then, stream: int | None = None) -> None:
+    def serve(self, work: float, callback: Then, stream: int | None = None) -> None:
         self._advance()
         if stream is not None and stream in self._busy:
-            self._waiting[stream].append((work, then))
+            self._waiting[stream].append((work, callback))
             return
         if stream is not None:
             self._busy.add(stream)
         number = next(self._numbers)
-        self._left[number], self._then[number] = [work], (then, stream)
+        self._left[number], self._then[number] = [work], (callback, stream)
         self._plan()
 
     def _slowdown(self) -> float:
@@ -93,7 +93,7 @@ class _Shared:
         if self._left:
             least = max(min(left[0] for left in self._left.values()), 0.0)
             version = self._version
-            self._clock.after(least * self._slowdown(), lambda: self._end(version))
+            self._clock.call_later(least * self._slowdown(), lambda: self._end(version))
 
     def _end(self, version: int) -> None:
         if version != self._version:
@@ -102,7 +102,7 @@ class _Shared:
         for number in [number for number, left in self._left.items() if left[0] <= 0.5]:
             del self._left[number]
             then, stream = self._then.pop(number)
-            self._clock.after(0.0, then)
+            self._clock.call_later(0.0, then)
             if stream is not None:
                 self._busy.discard(stream)
                 if self._waiting[stream]:
@@ -173,7 +173,7 @@ class _Run:
             else:
                 self.coming[rank, piece.shard].serve(work, received)
 
-        self.clock.after(self.latency, arrived)
+        self.clock.call_later(self.latency, arrived)
 
 
 class _AfterCompute:
@@ -186,7 +186,7 @@ class _AfterCompute:
         own = run.own
         times = (own.data, own.forward, own.gc, own.backprop)
         computed = sum(float(array[step, rank]) for array in times)
-        run.clock.after(computed, self.push)
+        run.clock.call_later(computed, self.push)
 
     def push(self) -> None:
         for row, piece in enumerate(self.run.pieces):
@@ -195,7 +195,7 @@ class _AfterCompute:
     def was_applied(self, shard: int) -> None:
         self.left.remove(shard)
         if not self.left:
-            self.run.clock.after(2 * self.run.latency, self.was_asked)
+            self.run.clock.call_later(2 * self.run.latency, self.was_asked)
 
     def was_asked(self) -> None:
         for row, piece in enumerate(self.run.pieces):
@@ -203,7 +203,7 @@ class _AfterCompute:
             self.run.going[piece.shard].serve(work, self.was_replied)
 
     def was_replied(self) -> None:
-        self.run.clock.after(self.run.latency, self.was_pulled)
+        self.run.clock.call_later(self.run.latency, self.was_pulled)
 
     def was_pulled(self) -> None:
         self.missing -= 1
@@ -228,17 +228,17 @@ class _BesideCompute:
         self.next, self.computing, self.computed = 0, True, False
         self.left = {piece.shard for piece in run.pieces}
         for row in range(len(run.pieces)):
-            run.clock.after(run.latency, partial(self.asked, row))
-        run.clock.after(float(run.own.data[step, rank] + run.own.gc[step, rank]), self.free)
+            run.clock.call_later(run.latency, partial(self.serve_pull, row))
+        run.clock.call_later(float(run.own.data[step, rank] + run.own.gc[step, rank]), self.free)
 
-    def asked(self, row: int) -> None:
+    def serve_pull(self, row: int) -> None:
         run, shard = self.run, self.run.pieces[row].shard
         work = run.wire(self.step, row)
-        then = partial(run.clock.after, run.latency, partial(self.arrived, row))
+        callback = partial(run.clock.call_later, run.latency, partial(self.arrived, row))
         if run.scenario.shared_links:
-            run.shared_out[shard].serve(work, then, self.rank)
+            run.shared_out[shard].serve(work, callback, self.rank)
         else:
-            run.going[shard].serve(work, then)
+            run.going[shard].serve(work, callback)
 
     def arrived(self, row: int) -> None:
         self.missing[self.place[self.run.pieces[row].variable]] -= 1
@@ -255,24 +255,26 @@ class _BesideCompute:
             if not self.missing[self.next]:
                 lasts = float(self.run.own.forward[self.step, self.rank]) * self.shares[self.next]
                 self.next, self.computing = self.next + 1, True
-                self.run.clock.after(lasts, self.free)
+                self.run.clock.call_later(lasts, self.free)
             return
         self.computing = True
         backprop = float(self.run.own.backprop[self.step, self.rank])
-        made = 1 - np.cumsum(self.shares) + self.shares
+        remaining_shares = 1 - np.cumsum(self.shares) + self.shares
         for place, rows in enumerate(self.rows):
             for row in rows:
-                self.run.clock.after(backprop * made[place], partial(self.push, row))
-        self.run.clock.after(backprop, self.was_computed)
+                self.run.clock.call_later(
+                    backprop * remaining_shares[place], partial(self.push, row)
+                )
+        self.run.clock.call_later(backprop, self.was_computed)
 
     def push(self, row: int) -> None:
         shard = self.run.pieces[row].shard
         self.run.push(self.rank, self.step, row, partial(self.was_applied, shard))
 
     def was_applied(self, shard: int) -> None:
-        self.run.clock.after(self.run.latency, partial(self.known, shard))
+        self.run.clock.call_later(self.run.latency, partial(self.finish_push, shard))
 
-    def known(self, shard: int) -> None:
+    def finish_push(self, shard: int) -> None:
         self.left.discard(shard)
         self.end()
 

@@ -126,12 +126,12 @@ def nameless(page: Page) -> list[str]:
 
 def violations(page: Page) -> list[str]:
     """Return what Deque's axe calls serious or critical, with the element."""
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    results = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     return [
-        f"{one['id']}: {node['html'][:160]}"
-        for one in found
-        if one["impact"] in SERIOUS
-        for node in one["nodes"]
+        f"{violation['id']}: {node['html'][:160]}"
+        for violation in results
+        if violation["impact"] in SERIOUS
+        for node in violation["nodes"]
     ]
 
 
@@ -143,20 +143,20 @@ def tabbed(page: Page) -> tuple[list[str], list[str]]:
     unseen: list[str] = []
     for _ in range(min(2 * len(names) + 10, MOST_STOPS)):
         page.keyboard.press("Tab")
-        number, shown = _focused(page, names)
+        number, is_shown = _focused(page, names)
         if number is None:
             continue
         if number in reached and len(reached) == len(names):
             break
         reached.add(number)
-        if not shown:
+        if not is_shown:
             unseen.append(names[number])
     return [name for number, name in enumerate(names) if number not in reached], unseen
 
 
 def _focused(page: Page, names: list[str]) -> tuple[int | None, bool]:
     """Return which of the stops has the focus; one that was drawn anew meanwhile has its name."""
-    number, shown, name = page.evaluate(FOCUSED)
+    number, is_shown, name = page.evaluate(FOCUSED)
     if number is None and name in names:
         number = names.index(name)
-    return (None if number is None else int(number)), bool(shown)
+    return (None if number is None else int(number)), bool(is_shown)

@@ -34,7 +34,7 @@ def asker(store: Store, *opened: str) -> Callable[[int, int], Answer]:
     names = [entry["output"].removeprefix("..").split("...")[0] for entry in listed]
     output = next(name for name in names if name.startswith("timeline.figure@"))
     client = app.server.test_client()
-    usual = {
+    defaults = {
         "scheme.computedColorScheme": "light",
         "timeline-pins.value": ["1"],
         "timeline-opened.data": list(opened),
@@ -43,7 +43,7 @@ def asker(store: Store, *opened: str) -> Callable[[int, int], Answer]:
     }
 
     def ask(begin: int, end: int) -> Answer:
-        body = request(app, output, usual | {"timeline-view.data": {"t0": begin, "t1": end}})
+        body = request(app, output, defaults | {"timeline-view.data": {"t0": begin, "t1": end}})
         started, before = time.perf_counter(), time.thread_time()
         answer = client.post(URL, json=body, headers={"Accept-Encoding": "gzip"})
         ms, cpu_ms = (time.perf_counter() - started) * 1e3, (time.thread_time() - before) * 1e3

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from support.launch.ending import ended
-from support.launch.patience import until
+from support.launch.ending import end_process
+from support.launch.patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ class Watch:
         """Watch a page from now on."""
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.console.append(str(error)))
-        page.on("request", self._asked)
+        page.on("request", self._note_request)
         page.on("response", self._answered)
 
     def assert_clean(self) -> None:
@@ -81,7 +81,7 @@ class Watch:
         if message.type in {"error", "warning"}:
             self.console.append(message.text)
 
-    def _asked(self, request: Request) -> None:
+    def _note_request(self, request: Request) -> None:
         address = urlsplit(request.url)
         if address.scheme not in {"data", "blob"}:
             self.hosts.add(address.hostname or "")
@@ -111,7 +111,7 @@ def serving(trace: Path, *options: str) -> Iterator[tuple[str, int]]:
         assert process.stdout is not None
         words = (word for line in iter(process.stdout.readline, "") for word in line.split())
         yield next(word for word in words if word.startswith("http://")), _child(process.pid)
-        exit_code = ended(process)
+        exit_code = end_process(process)
         assert exit_code == 0, exit_code
     finally:
         process.kill()
@@ -140,7 +140,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Page]:
+def open_page(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Page]:
     """Open an address in a profile that remembers no page; afterwards nothing may have gone wrong."""
     watch = Watch()
     with forgetful_profile(browser, url) as context:
@@ -182,15 +182,15 @@ def forgetful_profile(browser: Browser, url: str) -> Iterator[BrowserContext]:
 
 def box_of(part: Locator) -> FloatRect:
     """Return where a part of a page is, once it is: a chart that is drawn anew has no parts."""
-    found: list[FloatRect] = []
+    boxes: list[FloatRect] = []
 
-    def drawn() -> bool:
+    def is_drawn() -> bool:
         box = part.bounding_box()
-        found.extend([box] if box else [])
+        boxes.extend([box] if box else [])
         return box is not None
 
-    until(drawn)
-    return found[-1]
+    wait_until(is_drawn)
+    return boxes[-1]
 
 
 def place_saying(page: Page, height: float, kind: str) -> tuple[float, float]:
@@ -210,7 +210,7 @@ def place_saying(page: Page, height: float, kind: str) -> tuple[float, float]:
     pytest.fail(f"no span of the row says that it is {kind}")
 
 
-def settled(page: Page) -> None:
+def wait_until_settled(page: Page) -> None:
     """Wait until a page has what it asks for, and every chart is drawn and explained."""
     page.wait_for_load_state("networkidle")
     page.wait_for_function(EXPLAINED)

@@ -30,13 +30,13 @@ def request(app: Dash, output: str, values: dict[str, Any]) -> dict[str, Any]:
 
 def body_of(listed: list[dict[str, Any]], output: str, values: dict[str, Any]) -> dict[str, Any]:
     """Write it for one of the callbacks that a server lists."""
-    found = next(entry for entry in listed if _first(entry["output"]) == output)
+    callback = next(entry for entry in listed if _first_output(entry["output"]) == output)
     return {
-        "output": found["output"],
-        "outputs": _outputs(found["output"]),
-        "inputs": [_given(item, values) for item in found["inputs"]],
-        "state": [_given(item, values) for item in found["state"]],
-        "changedPropIds": [_name(item) for item in found["inputs"]],
+        "output": callback["output"],
+        "outputs": _outputs(callback["output"]),
+        "inputs": [_input_value(item, values) for item in callback["inputs"]],
+        "state": [_input_value(item, values) for item in callback["state"]],
+        "changedPropIds": [_name(item) for item in callback["inputs"]],
     }
 
 
@@ -44,7 +44,7 @@ def _names(output: str) -> list[str]:
     return output[2:-2].split("...") if output.startswith("..") else [output]
 
 
-def _first(output: str) -> str:
+def _first_output(output: str) -> str:
     return _names(output)[0]
 
 
@@ -62,6 +62,6 @@ def _name(item: dict[str, Any]) -> str:
     return f"{item['id']}.{item['property']}"
 
 
-def _given(item: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def _input_value(item: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     identity = _identity(item["id"])
     return {"id": identity, "property": item["property"], "value": values.get(_name(item))}

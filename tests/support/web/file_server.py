@@ -69,13 +69,13 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             return None
 
     def _send(self, content: bytes) -> None:
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
-        whole = len(content)
-        if asked and self.behaviour.ranges:
-            first, last = int(asked[1]), int(asked[2])
-            content = content[first : last + 1]
+        range_match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
+        total_bytes = len(content)
+        if range_match and self.behaviour.ranges:
+            first_byte, last_byte = int(range_match[1]), int(range_match[2])
+            content = content[first_byte : last_byte + 1]
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{last}/{whole}")
+            self.send_header("Content-Range", f"bytes {first_byte}-{last_byte}/{total_bytes}")
         else:
             self.send_response(200)
         is_page = self.path.endswith("/")

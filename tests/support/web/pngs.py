@@ -13,15 +13,15 @@ from tracelens.lod import raster
 def chunks(data: bytes) -> dict[bytes, bytes]:
     """Take a PNG apart, checking every checksum."""
     assert data.startswith(raster.PNG_SIGNATURE)
-    found, at = {}, len(raster.PNG_SIGNATURE)
-    while at < len(data):
-        (length,) = struct.unpack_from(">I", data, at)
-        name, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        (check,) = struct.unpack_from(">I", data, at + 8 + length)
+    bodies, offset = {}, len(raster.PNG_SIGNATURE)
+    while offset < len(data):
+        (length,) = struct.unpack_from(">I", data, offset)
+        name, body = data[offset + 4 : offset + 8], data[offset + 8 : offset + 8 + length]
+        (check,) = struct.unpack_from(">I", data, offset + 8 + length)
         assert check == zlib.crc32(name + body)
-        found[name] = body
-        at += 12 + length
-    return found
+        bodies[name] = body
+        offset += 12 + length
+    return bodies
 
 
 def undone(lines: np.ndarray) -> np.ndarray:

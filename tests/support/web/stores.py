@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from support.runs.verdicts import said
+from support.runs.verdicts import verdict_of
 
 from tracelens.accounting import phases
 from tracelens.analyses import critical_path, imbalance
@@ -48,7 +48,7 @@ HOT = Finding(
 
 def report_of(trace: Trace, *findings: Finding) -> Report:
     """Write a report by hand around the real phases of a trace."""
-    parts = phases.run(trace)
+    phase_table = phases.run(trace)
     summary = Summary(
         ranks_expected=trace.expected_ranks,
         ranks_seen=trace.processes.height,
@@ -60,7 +60,7 @@ def report_of(trace: Trace, *findings: Finding) -> Report:
     lost = (Share("wait", 0.2), Share("transfer", 0.1), Share("data", 0.0001))
     achieved = 1 - sum(part.share for part in lost)
     return Report(
-        verdict=said(*findings),
+        verdict=verdict_of(*findings),
         summary=summary,
         clock=trace.alignment,
         efficiency=Efficiency(
@@ -70,10 +70,10 @@ def report_of(trace: Trace, *findings: Finding) -> Report:
         findings=findings,
         notes=trace.notes,
         results={
-            "phases": parts,
-            "shards": shards.run(Facts(trace, parts)),
-            "imbalance": imbalance.run(Facts(trace, parts)),
-            "critical_path": critical_path.run(Facts(trace, parts)),
+            "phases": phase_table,
+            "shards": shards.run(Facts(trace, phase_table)),
+            "imbalance": imbalance.run(Facts(trace, phase_table)),
+            "critical_path": critical_path.run(Facts(trace, phase_table)),
         },
     )
 

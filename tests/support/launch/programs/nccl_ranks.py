@@ -25,19 +25,19 @@ STEPS = 8
 def collectives(*, async_op: bool) -> None:
     """Call each collective once, and wait for those that say what to wait for."""
     ranks, values = dist.get_world_size(), torch.ones(VALUES, device="cuda")
-    part, whole = (
+    shard, gathered = (
         torch.empty(VALUES // ranks, device="cuda"),
         torch.empty(VALUES * ranks, device="cuda"),
     )
-    parts = [torch.empty_like(values) for _ in range(ranks)]
+    shards = [torch.empty_like(values) for _ in range(ranks)]
     works = [
         dist.all_reduce(values, async_op=async_op),
         dist.broadcast(values, 0, async_op=async_op),
         dist.reduce(values, 0, async_op=async_op),
-        dist.all_gather(parts, values, async_op=async_op),
-        dist.all_gather_into_tensor(whole, values, async_op=async_op),
-        dist.reduce_scatter(part, list(values.chunk(ranks)), async_op=async_op),
-        dist.reduce_scatter_tensor(part, values, async_op=async_op),
+        dist.all_gather(shards, values, async_op=async_op),
+        dist.all_gather_into_tensor(gathered, values, async_op=async_op),
+        dist.reduce_scatter(shard, list(values.chunk(ranks)), async_op=async_op),
+        dist.reduce_scatter_tensor(shard, values, async_op=async_op),
         dist.all_to_all_single(torch.empty_like(values), values, async_op=async_op),
     ]
     for work in works:

@@ -92,7 +92,7 @@ class Block(nn.Module):
         return y
 
 
-def marked() -> AbstractContextManager[Any]:
+def mark_step() -> AbstractContextManager[Any]:
     """Return a step, if these are marked."""
     return traceml.trace_step(model) if given.traceml else nullcontext()
 
@@ -107,7 +107,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 criterion = nn.CrossEntropyLoss()
 
 for images, labels in DataLoader(Images(), batch_size=BATCH):
-    with marked():
+    with mark_step():
         optimizer.zero_grad()
         loss = criterion(model(images), labels)
         loss.backward()

@@ -37,7 +37,7 @@ def update() -> None:
     gradient[:] = total / comm.size
 
 
-def marked(step: int) -> AbstractContextManager[Any]:
+def mark_step(step: int) -> AbstractContextManager[Any]:
     """Return a step, if these are marked."""
     return tl.step(step) if marks == "step" else nullcontext()
 
@@ -49,7 +49,7 @@ if marks == "phases":
     update = tl.traced(kind="update")(update)
 
 for number in range(steps):
-    with marked(number):
+    with mark_step(number):
         backward()
         if late and fault == "apart":
             time.sleep(0.04)

@@ -64,10 +64,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("nothing", "evaluate", "log", "inspect"))
     parser.add_argument("--steps", type=int, default=120)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    spawn(train, args=(given.what, given.steps, port), nprocs=RANKS)  # type: ignore[no-untyped-call]
+    spawn(train, args=(options.what, options.steps, port), nprocs=RANKS)  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -66,12 +66,12 @@ def array() -> None:
     status = MPI.Status()
     for worker in range(1, size):
         comm.Send(np.array([worker - 1], np.int32), dest=worker)
-    given = size - 1
+    task_count = size - 1
     for _ in range(count):
         comm.Recv(result, source=MPI.ANY_SOURCE, status=status)
-        task[0] = given if given < count else -1
+        task[0] = task_count if task_count < count else -1
         comm.Send(task, dest=status.Get_source())
-        given += 1
+        task_count += 1
 
 
 def any_of() -> None:
@@ -85,13 +85,13 @@ def any_of() -> None:
         comm.isend(tasks.pop(), dest=worker, tag=1).wait()
     requests = [comm.irecv(source=worker, tag=2) for worker in range(1, size)]
     while working:
-        place, _ = MPI.Request.waitany(requests)
+        request_index, _ = MPI.Request.waitany(requests)
         if tasks:
-            comm.isend(tasks.pop(), dest=place + 1, tag=1).wait()
-            requests[place] = comm.irecv(source=place + 1, tag=2)
+            comm.isend(tasks.pop(), dest=request_index + 1, tag=1).wait()
+            requests[request_index] = comm.irecv(source=request_index + 1, tag=2)
         else:
-            comm.send(None, dest=place + 1, tag=1)
-            requests[place] = MPI.REQUEST_NULL
+            comm.send(None, dest=request_index + 1, tag=1)
+            requests[request_index] = MPI.REQUEST_NULL
             working -= 1
 
 

@@ -35,12 +35,12 @@ STEPS = 4
 
 def digest(model: nn.Module, losses: Iterable[float]) -> str:
     """Return a digest of all weights, buffers and losses, to the last bit."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         whole = value.full_tensor() if isinstance(value, DTensor) else value
-        found.update(name.encode() + whole.detach().float().numpy().tobytes())
-    found.update(repr(list(losses)).encode())
-    return found.hexdigest()[:16]
+        checksum.update(name.encode() + whole.detach().float().numpy().tobytes())
+    checksum.update(repr(list(losses)).encode())
+    return checksum.hexdigest()[:16]
 
 
 class ToyModel(nn.Module):
@@ -277,17 +277,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spawn", type=int, metavar="N")
     parser.add_argument("names", nargs="+", choices=PROGRAMS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     os.environ.setdefault("MASTER_ADDR", "localhost")
     os.environ.setdefault("MASTER_PORT", "29511")
-    if given.spawn:
-        spawn(spawned, (given.spawn, given.names), nprocs=given.spawn)  # type: ignore[no-untyped-call]
+    if options.spawn:
+        spawn(spawned, (options.spawn, options.names), nprocs=options.spawn)  # type: ignore[no-untyped-call]
     else:
         variables = (
             ("RANK", "WORLD_SIZE") if "RANK" in os.environ else ("SLURM_PROCID", "SLURM_NTASKS")
         )
-        run(given.names, *(int(os.environ[name]) for name in variables))
+        run(options.names, *(int(os.environ[name]) for name in variables))
 
 
 if __name__ == "__main__":

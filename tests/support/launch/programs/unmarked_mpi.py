@@ -33,10 +33,14 @@ def work() -> None:
 
 def borders() -> None:
     """Relax a field, and look at its norm now and then."""
-    field, left, right = np.ones(50_000), np.empty(1), np.empty(1)
+    field, left_value, right_value = np.ones(50_000), np.empty(1), np.empty(1)
     for number in range(120):
-        comm.Sendrecv(field[:1], dest=(rank - 1) % size, recvbuf=right, source=(rank + 1) % size)
-        comm.Sendrecv(field[-1:], dest=(rank + 1) % size, recvbuf=left, source=(rank - 1) % size)
+        comm.Sendrecv(
+            field[:1], dest=(rank - 1) % size, recvbuf=right_value, source=(rank + 1) % size
+        )
+        comm.Sendrecv(
+            field[-1:], dest=(rank + 1) % size, recvbuf=left_value, source=(rank - 1) % size
+        )
         work()
         if number % 5 == 0:
             comm.allreduce(float(field.sum()))
@@ -46,41 +50,41 @@ def ring() -> None:
     """Reduce a gradient in as many parts as there are ranks."""
     for _ in range(80):
         work()
-        parts = np.array_split(np.ones(60_000), size)
+        chunks = np.array_split(np.ones(60_000), size)
         for turn in range(2 * (size - 1)):
-            received = np.empty_like(parts[(rank - turn - 1) % size])
+            received = np.empty_like(chunks[(rank - turn - 1) % size])
             requests = [
                 comm.Isend(
-                    np.ascontiguousarray(parts[(rank - turn) % size]), (rank + 1) % size, turn
+                    np.ascontiguousarray(chunks[(rank - turn) % size]), (rank + 1) % size, turn
                 ),
                 comm.Irecv(received, (rank - 1) % size, turn),
             ]
             MPI.Request.Waitall(requests)
-            parts[(rank - turn - 1) % size] = received
+            chunks[(rank - turn - 1) % size] = received
 
 
 def scattered() -> None:
     """Sum parts that all send to all; all come together every second time."""
-    others = [other for other in range(size) if other != rank]
+    peers = [peer for peer in range(size) if peer != rank]
     for number in range(120):
         work()
-        got = [np.empty(20_000) for _ in others]
-        requests = [comm.Isend(np.ones(20_000), other, number) for other in others]
-        requests += [comm.Irecv(*one, number) for one in zip(got, others, strict=True)]
+        buffers = [np.empty(20_000) for _ in peers]
+        requests = [comm.Isend(np.ones(20_000), peer, number) for peer in peers]
+        requests += [comm.Irecv(*message, number) for message in zip(buffers, peers, strict=True)]
         MPI.Request.Waitall(requests)
         if number % 2:
-            comm.allgather({"rank": rank, "sum": sum(float(one.sum()) for one in got)})
+            comm.allgather({"rank": rank, "sum": sum(float(message.sum()) for message in buffers)})
 
 
 def polled() -> None:
     """Reduce beside the work, and look again and again whether that is over."""
-    request, own, received = MPI.REQUEST_NULL, np.ones(50_000), np.empty(50_000)
+    request, values, received = MPI.REQUEST_NULL, np.ones(50_000), np.empty(50_000)
     for _ in range(120):
         time.sleep(WORK_S / 3)
         while not request.Test():
             time.sleep(0.0003)
         work()
-        request = comm.Iallreduce(own, received)
+        request = comm.Iallreduce(values, received)
     request.Wait()
 
 
@@ -88,12 +92,12 @@ def groups() -> None:
     """Reduce in pairs, each of which has a communicator of its own."""
     pairs = [(one, other) for one in range(size) for other in range(one)]
     split = {pair: comm.Split(0 if rank in pair else MPI.UNDEFINED) for pair in pairs}
-    mine = [split[pair] for pair in pairs if rank in pair]
-    own, received = np.ones(20_000), np.empty(20_000)
+    own_pairs = [split[pair] for pair in pairs if rank in pair]
+    values, received = np.ones(20_000), np.empty(20_000)
     for _ in range(120):
         work()
-        for pair in mine:
-            pair.Allreduce(own, received)
+        for pair in own_pairs:
+            pair.Allreduce(values, received)
 
 
 def server() -> None:
@@ -138,7 +142,7 @@ def windows() -> None:
     window = MPI.Win.Allocate(weights.nbytes, weights.itemsize, comm=comm)
     received = np.asarray(window.tomemory()).view(np.float64)
     everybody = comm.Get_group()
-    before, after = (everybody.Incl([(rank + by) % size]) for by in (-1, 1))
+    origin_group, target_group = (everybody.Incl([(rank + by) % size]) for by in (-1, 1))
     for _ in range(80):
         work()
         if pattern == "windows":
@@ -146,8 +150,8 @@ def windows() -> None:
             window.Put(weights, right)
             window.Fence()
         else:
-            window.Post(before)
-            window.Start(after)
+            window.Post(origin_group)
+            window.Start(target_group)
             window.Put(weights, right)
             window.Complete()
             window.Wait()

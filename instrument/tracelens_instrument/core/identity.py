@@ -96,9 +96,9 @@ def identify(
 def with_hook_values(identity: Identity, hook_values: Mapping[str, Any]) -> Identity:
     """Add what a hook learned from its framework, where the rank is not known otherwise."""
     values = {key: value for key, value in hook_values.items() if value is not None}
-    if identity.rank_known or not values:
-        return identity
-    return replace(identity, parent=None, **values)
+    return (
+        identity if identity.rank_known or not values else replace(identity, parent=None, **values)
+    )
 
 
 def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
@@ -142,14 +142,7 @@ def _identity_from_launcher(environment: Mapping[str, str]) -> Identity:
     if launcher is None:
         return Identity(job=job)
     rank, world, local_rank = launcher
-    return Identity(
-        rank=rank,
-        world=world,
-        local_rank=local_rank,
-        job=job,
-        launcher=(rank, world),
-        rank_known=True,
-    )
+    return Identity("worker", rank, world, local_rank, job, launcher=(rank, world), rank_known=True)
 
 
 def _identity_from_parent(

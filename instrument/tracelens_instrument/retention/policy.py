@@ -79,16 +79,10 @@ def read_retention(keep: str | None, budget: int | str | None, detail: str | Non
     Raises:
         InvalidArgument: what is given makes no sense.
     """
-    keep_rule = _read_variable(KEEP_VARIABLE, _parse_keep) if keep is None else _parse_keep(keep)
-    budget_bytes = (
-        _read_variable(BUDGET_VARIABLE, _parse_budget) if budget is None else _parse_budget(budget)
-    )
-    level = (
-        _read_variable(DETAIL_VARIABLE, checked_detail)
-        if detail is None
-        else checked_detail(detail)
-    )
-    return Retention(*(keep_rule or _ALL), budget_bytes, level or DEFAULT_DETAIL)
+    keep_rule = _argument_or_variable(keep, KEEP_VARIABLE, _parse_keep) or _ALL
+    budget_bytes = _argument_or_variable(budget, BUDGET_VARIABLE, _parse_budget)
+    level = _argument_or_variable(detail, DETAIL_VARIABLE, checked_detail) or DEFAULT_DETAIL
+    return Retention(*keep_rule, budget_bytes, level)
 
 
 def checked_detail(detail: object) -> str:
@@ -125,7 +119,12 @@ def _to_keep_text(retention: Retention) -> str:
     return "all"
 
 
-def _read_variable(variable: str, understand: Callable[[str], T]) -> T | None:
+def _argument_or_variable(
+    argument: object, variable: str, understand: Callable[[object], T]
+) -> T | None:
+    """Return what the argument means, if it is given, else what the environment says, if it does."""
+    if argument is not None:
+        return understand(argument)
     text = os.environ.get(variable)
     try:
         return understand(text) if text else None

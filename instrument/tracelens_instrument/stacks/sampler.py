@@ -140,12 +140,11 @@ def _sample_piece(rank: _Rank, rate_hz: int, work_folder: Path) -> pa.RecordBatc
     runs = list(read_runs(spy.timeline_path, path_shortener()))
     spy.timeline_path.unlink()
     monotonic_minus_spy_ns = find_clock_offset_ns(runs, marker_spans)
+    if monotonic_minus_spy_ns is None:
+        monotonic_minus_spy_ns = spy.started_ns
     half_sample_ns = NS // rate_hz // 2  # a sample stands for the time around it
-    return _make_batch(
-        [run for run in runs if run.pid != os.getpid()],
-        (spy.started_ns if monotonic_minus_spy_ns is None else monotonic_minus_spy_ns)
-        - half_sample_ns,
-    )
+    others_runs = [run for run in runs if run.pid != os.getpid()]
+    return _make_batch(others_runs, shift_ns=monotonic_minus_spy_ns - half_sample_ns)
 
 
 def _let_rank_go_on() -> None:

@@ -71,8 +71,8 @@ def replace(replaced: Replaced) -> None:
         _bind_rows(_make_blocking, BLOCKING)
         | _bind_rows(_make_issuing, NON_BLOCKING)
         | _bind_rows(_make_messaging, POINT_TO_POINT)
-        | _bind_rows(_make_persistent_collective, PERSISTENT)
-        | _bind_rows(_make_persistent_message, PERSISTENT_MESSAGES)
+        | _bind_rows(functools.partial(_make_persistent, _begin_flight), PERSISTENT)
+        | _bind_rows(functools.partial(_make_persistent, _begin_messages), PERSISTENT_MESSAGES)
         | _bind_rows(_make_deriving, DERIVING)
         | _bind_rows(_make_probing, PROBES)
         | dict.fromkeys(("Free", "free", "Disconnect"), _make_freeing),
@@ -163,14 +163,6 @@ def _issue(
         raise
     FLIGHTS.put(request, flight)
     return request
-
-
-def _make_persistent_collective(row: Collective, name: str, original: Function) -> Function:
-    return _make_persistent(_begin_flight, row, name, original)
-
-
-def _make_persistent_message(row: PointToPoint, name: str, original: Function) -> Function:
-    return _make_persistent(_begin_messages, row, name, original)
 
 
 def _make_persistent(

@@ -31,6 +31,7 @@ __all__ = [
     "Flight",
     "Log",
     "Receipt",
+    "free_to_global_ranks",
     "global_ranks",
     "members",
     "payload_of_buffer",
@@ -158,19 +159,13 @@ class Flight:
         tokens, self.tokens = self.tokens, []
         receipt, self.receipt = self.receipt, None
         if self._is_cancelled and final_status is not None and final_status.Is_cancelled():
-            _discard(tokens, receipt)
+            for token in tokens if receipt is None else (*tokens, receipt.token):
+                token.discard()
             return
         for token in tokens:
             token.end(failed)
         if receipt is not None:
             receipt.end(final_status, failed)
-
-
-def _discard(tokens: list[Token], receipt: Receipt | None) -> None:
-    for token in tokens:
-        token.discard()
-    if receipt is not None:
-        receipt.token.discard()
 
 
 class Notices:
@@ -202,15 +197,15 @@ def members(comm: MPI.Comm) -> tuple[list[int], list[int]]:
 
     They differ only for a communicator between two groups.
     """
-    own_ranks = _to_global_ranks_and_free(comm.Get_group())
+    own_ranks = free_to_global_ranks(comm.Get_group())
     if not isinstance(comm, MPI.Intercomm):
         return own_ranks, own_ranks
-    peers = _to_global_ranks_and_free(comm.Get_remote_group())
+    peers = free_to_global_ranks(comm.Get_remote_group())
     return sorted({*own_ranks, *peers}), peers
 
 
-def _to_global_ranks_and_free(group: MPI.Group) -> list[int]:
-    """Return the global ranks of a group that is freed then."""
+def free_to_global_ranks(group: MPI.Group) -> list[int]:
+    """Free a group, and return the global ranks that it had."""
     try:
         return global_ranks(group)
     finally:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mpi4py import MPI
 
 from tracelens_instrument.hooks.base import guarded
-from tracelens_instrument.hooks.mpi.log import Log, global_ranks
+from tracelens_instrument.hooks.mpi.log import Log, free_to_global_ranks, global_ranks
 from tracelens_instrument.hooks.mpi.table import WINDOW_CALLS, WINDOW_MAKERS, Collective
 
 if TYPE_CHECKING:
@@ -134,11 +134,7 @@ def _window_of(window: MPI.Win, *, everything: bool) -> _Window | None:
     """
     handle = window.handle
     if handle not in _WINDOWS and everything:
-        group = window.Get_group()
-        try:
-            ranks = global_ranks(group)
-        finally:
-            group.Free()
+        ranks = free_to_global_ranks(window.Get_group())
         _WINDOWS[handle] = _Window(Log(f"MPI window of {len(ranks)}", ranks, ranks))
     return _WINDOWS.get(handle)
 

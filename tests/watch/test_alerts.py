@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from support.launch.patience import until
+from support.launch.patience import wait_until
 
 from tracelens.watch import alerts
 from tracelens.watch.alerts import AlertCommand
@@ -22,7 +22,7 @@ def test_the_alert_is_json(tmp_path: Path) -> None:
     command = AlertCommand(f"cat > {file}.part; mv {file}.part {file}")
     alert = {"alert": "stalled", "stacks": {"0": ["frame"] * 20_000}}
     command.send(alert)
-    until(lambda: command.advance() == 0)
+    wait_until(lambda: command.advance() == 0)
     assert json.loads(file.read_text()) == alert
 
 
@@ -40,5 +40,5 @@ def test_a_command_that_does_not_end_is_ended(
     command.send({"alert": "second"})
     assert not file.exists()
     monkeypatch.setattr(alerts, "MAX_SECONDS", 60.0)
-    until(lambda: command.advance() == 0)
+    wait_until(lambda: command.advance() == 0)
     assert file.exists()

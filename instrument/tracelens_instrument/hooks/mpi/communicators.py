@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.hooks.mpi.replaced import Function, Make, Replaced
     from tracelens_instrument.hooks.mpi.table import Collective, PointToPoint, Probe
 
-    Row = TypeVar("Row")
+    Spec = TypeVar("Spec")
 
 __all__ = ["EVERYTHING", "is_known", "leave_out", "record_communicator", "replace"]
 
@@ -68,26 +68,26 @@ def replace(replaced: Replaced) -> None:
     """Put functions that record in the place of all methods of the table."""
     replaced.replace(
         _CLASSES,
-        _bind_rows(_make_blocking, BLOCKING)
-        | _bind_rows(_make_issuing, NON_BLOCKING)
-        | _bind_rows(_make_messaging, POINT_TO_POINT)
-        | _bind_rows(functools.partial(_make_persistent, _begin_flight), PERSISTENT)
-        | _bind_rows(functools.partial(_make_persistent, _begin_messages), PERSISTENT_MESSAGES)
-        | _bind_rows(_make_deriving, DERIVING)
-        | _bind_rows(_make_probing, PROBES)
+        _bind_specs(_make_blocking, BLOCKING)
+        | _bind_specs(_make_issuing, NON_BLOCKING)
+        | _bind_specs(_make_messaging, POINT_TO_POINT)
+        | _bind_specs(functools.partial(_make_persistent, _begin_flight), PERSISTENT)
+        | _bind_specs(functools.partial(_make_persistent, _begin_messages), PERSISTENT_MESSAGES)
+        | _bind_specs(_make_deriving, DERIVING)
+        | _bind_specs(_make_probing, PROBES)
         | dict.fromkeys(("Free", "free", "Disconnect"), _make_freeing),
     )
     replaced.replace(
         [MPI.Message],
-        _bind_rows(_make_receiving, MATCHED) | _bind_rows(_make_probing, MESSAGE_PROBES),
+        _bind_specs(_make_receiving, MATCHED) | _bind_specs(_make_probing, MESSAGE_PROBES),
     )
     replaced.replace([MPI.Win], windows.methods(_log_of, everything=EVERYTHING.on))
 
 
-def _bind_rows(
-    make: Callable[[Row, str, Function], Function], rows: Mapping[str, Row]
+def _bind_specs(
+    make: Callable[[Spec, str, Function], Function], specs: Mapping[str, Spec]
 ) -> dict[str, Make]:
-    return {name: functools.partial(make, row) for name, row in rows.items()}
+    return {name: functools.partial(make, spec) for name, spec in specs.items()}
 
 
 def _log_of(comm: Any) -> Log | None:
@@ -109,38 +109,38 @@ def _record_unseen(comm: MPI.Comm) -> Log | None:
     return _LOGS[comm.handle]
 
 
-def _make_blocking(row: Collective, name: str, original: Function) -> Function:
+def _make_blocking(spec: Collective, name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        token = _begin_collective(_log_of(self), name, row, args, kwargs)
+        token = _begin_collective(_log_of(self), name, spec, args, kwargs)
         if token is None:
-            return original(self, *args, **kwargs)
+            return mpi_method(self, *args, **kwargs)
         with token:
-            return original(self, *args, **kwargs)
+            return mpi_method(self, *args, **kwargs)
 
     return method
 
 
-def _make_issuing(row: Collective, name: str, original: Function) -> Function:
+def _make_issuing(spec: Collective, name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        flight = _begin_flight(_log_of(self), name, row, args, kwargs)
-        return _issue(flight, original, self, args, kwargs)
+        flight = _begin_flight(_log_of(self), name, spec, args, kwargs)
+        return _issue(flight, mpi_method, self, args, kwargs)
 
     return method
 
 
-def _make_messaging(row: PointToPoint, name: str, original: Function) -> Function:
-    """Make the method that records what a call sends and receives, as `row` says."""
+def _make_messaging(spec: PointToPoint, name: str, mpi_method: Function) -> Function:
+    """Make the method that records what a call sends and receives; `spec` names its arguments."""
     is_immediate = name[0] in "Ii"  # it returns a request
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Send or receive in spans, which end with the request if the method returns one."""
-        flight = _begin_messages(_log_of(self), name, row, args, kwargs)
+        flight = _begin_messages(_log_of(self), name, spec, args, kwargs)
         if is_immediate or flight is None:
-            return _issue(flight, original, self, args, kwargs)
+            return _issue(flight, mpi_method, self, args, kwargs)
         if flight.receipt is not None:
-            args, kwargs, flight.status = _with_status(row.parameters, args, kwargs)
+            args, kwargs, flight.status = _with_status(spec.parameters, args, kwargs)
         try:
-            result = original(self, *args, **kwargs)
+            result = mpi_method(self, *args, **kwargs)
         except BaseException:
             flight.end(failed=True)
             raise
@@ -151,13 +151,13 @@ def _make_messaging(row: PointToPoint, name: str, original: Function) -> Functio
 
 
 def _issue(
-    flight: Flight | None, original: Function, owner: Any, args: Any, kwargs: dict[str, Any]
+    flight: Flight | None, mpi_method: Function, owner: Any, args: Any, kwargs: dict[str, Any]
 ) -> Any:
     """Call a method that returns a request, which ends the flight."""
     if flight is None:
-        return original(owner, *args, **kwargs)
+        return mpi_method(owner, *args, **kwargs)
     try:
-        request = original(owner, *args, **kwargs)
+        request = mpi_method(owner, *args, **kwargs)
     except BaseException:
         flight.end(failed=True)
         raise
@@ -166,23 +166,23 @@ def _issue(
 
 
 def _make_persistent(
-    begin: Callable[..., Flight | None], row: Any, name: str, original: Function
+    begin: Callable[..., Flight | None], spec: Any, name: str, mpi_method: Function
 ) -> Function:
     """Make the method whose request can be started again and again; each start calls `begin`."""
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        request = original(self, *args, **kwargs)
+        request = mpi_method(self, *args, **kwargs)
         log = _log_of(self)
         if log is not None:
-            STARTS.put(request, functools.partial(begin, log, name, row, args, kwargs))
+            STARTS.put(request, functools.partial(begin, log, name, spec, args, kwargs))
         return request
 
     return method
 
 
-def _make_deriving(row: Collective, name: str, original: Function) -> Function:
+def _make_deriving(spec: Collective, name: str, mpi_method: Function) -> Function:
     """Make the method that returns a new communicator, to be recorded if this one is."""
-    record_call = _make_blocking(row, name, original)
+    record_call = _make_blocking(spec, name, mpi_method)
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = record_call(self, *args, **kwargs)
@@ -207,7 +207,7 @@ def _record_derived(log: Log | None, result: Any, method_name: str) -> None:
         record_communicator(comm, name)
 
 
-def _make_freeing(_name: str, original: Function) -> Function:
+def _make_freeing(_name: str, mpi_method: Function) -> Function:
     """Make the method after which a communicator is not recorded, because its handle is reused."""
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -216,7 +216,7 @@ def _make_freeing(_name: str, original: Function) -> Function:
         is_recorded = handle in _LOGS and handle != _NULL
         log = _LOGS.pop(handle) if is_recorded else None  # before a new one gets this handle
         try:
-            return original(self, *args, **kwargs)
+            return mpi_method(self, *args, **kwargs)
         finally:
             if is_recorded and self:  # it was none that can be freed
                 _LOGS[handle] = log
@@ -224,18 +224,18 @@ def _make_freeing(_name: str, original: Function) -> Function:
     return method
 
 
-def _make_probing(row: Probe, name: str, original: Function) -> Function:
-    """Make the method that looks for a message: a wait, if `row` says so."""
+def _make_probing(spec: Probe, name: str, mpi_method: Function) -> Function:
+    """Make the method that looks for a message: a wait, if `spec` says so."""
 
     def method(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Probe with a status, and count the message if the probe takes it out of the queue."""
-        arguments = dict(zip(row.parameters, args, strict=False)) | kwargs
+        arguments = dict(zip(spec.parameters, args, strict=False)) | kwargs
         log = _log_of(arguments.get("comm", owner))  # the owner is one, or a class of messages
         if log is None:
-            return original(owner, *args, **kwargs)
-        args, kwargs, status = _with_status(row.parameters, args, kwargs)
-        with span_of(name, "wait" if row.waits else None):
-            message = original(owner, *args, **kwargs)
+            return mpi_method(owner, *args, **kwargs)
+        args, kwargs, status = _with_status(spec.parameters, args, kwargs)
+        with span_of(name, "wait" if spec.waits else None):
+            message = mpi_method(owner, *args, **kwargs)
         if isinstance(message, MPI.Message):
             _claim(log, message, status)
         return message
@@ -250,13 +250,13 @@ def _claim(log: Log, message: MPI.Message, status: MPI.Status) -> None:
         _CLAIMS.put(message, (log, log.claim(status)))
 
 
-def _make_receiving(_row: None, name: str, original: Function) -> Function:
+def _make_receiving(_row: None, name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         flight = _begin_claimed(_CLAIMS.pop(self), name)
         if name[0] in "Ii" or flight is None:
-            return _issue(flight, original, self, args, kwargs)
+            return _issue(flight, mpi_method, self, args, kwargs)
         with flight.tokens[0]:
-            return original(self, *args, **kwargs)
+            return mpi_method(self, *args, **kwargs)
 
     return method
 
@@ -275,27 +275,27 @@ def _with_status(
 
 @guarded
 def _begin_collective(
-    log: Log | None, name: str, row: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
+    log: Log | None, name: str, spec: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     if log is None:
         return None
-    return log.collective(name, row, dict(zip(row.parameters, args, strict=False)) | kwargs)
+    return log.collective(name, spec, dict(zip(spec.parameters, args, strict=False)) | kwargs)
 
 
 def _begin_flight(
-    log: Log | None, name: str, row: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
+    log: Log | None, name: str, spec: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Flight | None:
-    token = _begin_collective(log, name, row, args, kwargs)
+    token = _begin_collective(log, name, spec, args, kwargs)
     return None if token is None else Flight([token])
 
 
 @guarded
 def _begin_messages(
-    log: Log | None, name: str, row: PointToPoint, args: tuple[Any, ...], kwargs: dict[str, Any]
+    log: Log | None, name: str, spec: PointToPoint, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Flight | None:
     if log is None:
         return None
-    return log.messages(name, row, dict(zip(row.parameters, args, strict=False)) | kwargs)
+    return log.messages(name, spec, dict(zip(spec.parameters, args, strict=False)) | kwargs)
 
 
 @guarded

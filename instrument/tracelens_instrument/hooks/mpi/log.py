@@ -40,20 +40,20 @@ __all__ = [
 _TRACK: Final = "non-blocking"
 
 
-def payload_of_call(row: Collective, arguments: Mapping[str, Any], rank_count: int) -> int:
+def payload_of_call(spec: Collective, arguments: Mapping[str, Any], rank_count: int) -> int:
     """Return the bytes of this rank's payload in a collective of some ranks, or `NO_BYTES`.
 
-    `row` says which arguments hold it; in place of `IN_PLACE` another, maybe for all ranks.
+    `spec` says which arguments hold it; in place of `IN_PLACE` another, maybe for all ranks.
     """
-    if row.payload is None:
+    if spec.payload is None:
         return NO_BYTES
-    buffer = arguments.get(row.payload)
+    buffer = arguments.get(spec.payload)
     if not _is_absent(buffer):
         return payload_of_buffer(buffer)
-    if row.in_place_payload is None:
+    if spec.in_place_payload is None:
         return NO_BYTES
-    nbytes = payload_of_buffer(arguments.get(row.in_place_payload))
-    return nbytes // rank_count if row.holds_all and nbytes != NO_BYTES else nbytes
+    nbytes = payload_of_buffer(arguments.get(spec.in_place_payload))
+    return nbytes // rank_count if spec.holds_all and nbytes != NO_BYTES else nbytes
 
 
 def payload_of_buffer(buffer: Any) -> int:
@@ -241,18 +241,18 @@ class Log:
         self._next_collective_seq = itertools.count().__next__
         self._message_numbers = MessageNumbers()
 
-    def collective(self, name: str, row: Collective, arguments: Mapping[str, Any]) -> Token:
+    def collective(self, name: str, spec: Collective, arguments: Mapping[str, Any]) -> Token:
         """Begin a collective on this thread, or on the track if it does not block.
 
-        Only a call with an operation in `row` is matched between ranks, by its number.
+        Only a call with an operation in `spec` is matched between ranks, by its number.
         """
-        nbytes = payload_of_call(row, arguments, len(self.ranks))
-        op = row.op if self._is_matched else None
+        nbytes = payload_of_call(spec, arguments, len(self.ranks))
+        op = spec.op if self._is_matched else None
         track, span = _track(name), self.span(name, op)
         if op is None:
             return span.begin(track, nbytes=nbytes)
         seq = self._next_collective_seq()
-        if row.rooted:
+        if spec.rooted:
             root = self.global_rank(arguments.get("root", 0))
             token = span.begin(track, nbytes=nbytes, seq=seq, peer=root)
         else:
@@ -272,11 +272,13 @@ class Log:
         values = {"seq": claim.seq, "peer": claim.peer, "key": claim.tag, "nbytes": claim.nbytes}
         return Flight([self.span(name, "recv").begin(_track(name), **values)])
 
-    def messages(self, name: str, row: PointToPoint, arguments: Mapping[str, Any]) -> Flight | None:
+    def messages(
+        self, name: str, spec: PointToPoint, arguments: Mapping[str, Any]
+    ) -> Flight | None:
         """Begin the messages of a call; return what is in flight, None if it exchanges nothing."""
         track = _track(name)
         flight = Flight([], arguments.get("status"))
-        for leg in row.legs:
+        for leg in spec.legs:
             self._begin_leg(flight, name, leg, arguments, track)
         if PENDING:
             write_pending()

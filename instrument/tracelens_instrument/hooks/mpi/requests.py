@@ -198,7 +198,7 @@ def _span_kind(name: str) -> str | None:
     return "wait" if name[0] in "Ww" else None
 
 
-def _make_completing(name: str, original: Function) -> Function:
+def _make_completing(name: str, mpi_method: Function) -> Function:
     """Make a request's method that waits or tests, and ends what it had in flight when complete."""
     says_complete, kind = _SINGLE[name], _span_kind(name)
 
@@ -206,14 +206,14 @@ def _make_completing(name: str, original: Function) -> Function:
         """Wait or test in a span, of a `kind` or none, with a status if the end needs one."""
         flight = FLIGHTS.get(self)
         if flight is None:
-            return original(self, *args, **kwargs)
+            return mpi_method(self, *args, **kwargs)
         status = args[0] if args else kwargs.get("status")
         if status is None and flight.needs_status:
             status, kwargs = MPI.Status(), {}
             args = (status,)
         with span_of(name, kind):
             try:
-                result = original(self, *args, **kwargs)
+                result = mpi_method(self, *args, **kwargs)
             except BaseException:
                 _end(self, status, failed=True)
                 raise
@@ -227,7 +227,7 @@ def _make_completing(name: str, original: Function) -> Function:
     return method
 
 
-def _make_completing_several(name: str, original: Function) -> Function:
+def _make_completing_several(name: str, mpi_method: Function) -> Function:
     """Make the method for several requests; `completion` says which are complete then."""
     completion, kind = COMPLETIONS[name], _span_kind(name)
 
@@ -236,14 +236,14 @@ def _make_completing_several(name: str, original: Function) -> Function:
         requests: Any = args[0] if args else kwargs.get("requests")
         flights = _find_flights(requests)
         if not flights:
-            return original(cls, *args, **kwargs)
+            return mpi_method(cls, *args, **kwargs)
         statuses = args[1] if len(args) > 1 else kwargs.get(completion.argument)
         if statuses is None and any(flight.needs_status for flight in flights):
             statuses = completion.make_statuses()
             args, kwargs = (requests, statuses), {}
         with span_of(name, kind):
             try:
-                result = original(cls, *args, **kwargs)
+                result = mpi_method(cls, *args, **kwargs)
             except BaseException:
                 completion.fail(requests)
                 raise
@@ -263,11 +263,11 @@ def _find_flights(requests: Any) -> list[Flight]:
     return [flight for flight in map(FLIGHTS.get, requests) if flight is not None]
 
 
-def _make_cancelling(_name: str, original: Function) -> Function:
+def _make_cancelling(_name: str, mpi_method: Function) -> Function:
     """Make the method after which a request may never complete."""
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
+        result = mpi_method(self, *args, **kwargs)
         flight = FLIGHTS.get(self)
         if flight is not None:
             flight.cancel()
@@ -276,9 +276,9 @@ def _make_cancelling(_name: str, original: Function) -> Function:
     return method
 
 
-def _make_freeing(_name: str, original: Function) -> Function:
+def _make_freeing(_name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
+        result = mpi_method(self, *args, **kwargs)
         STARTS.pop(self)
         _end(self)  # the last moment at which anybody can say something of it
         return result
@@ -286,11 +286,11 @@ def _make_freeing(_name: str, original: Function) -> Function:
     return method
 
 
-def _make_starting(_name: str, original: Function) -> Function:
+def _make_starting(_name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         _start([self])
         try:
-            return original(self, *args, **kwargs)
+            return mpi_method(self, *args, **kwargs)
         except BaseException:
             _end(self, failed=True)
             raise
@@ -298,14 +298,14 @@ def _make_starting(_name: str, original: Function) -> Function:
     return method
 
 
-def _make_starting_all(_name: str, original: Function) -> Function:
+def _make_starting_all(_name: str, mpi_method: Function) -> Function:
     def method(cls: type, /, *args: Any, **kwargs: Any) -> Any:
         """Start persistent requests, whose operations have begun then, or failed."""
         argument: Any = args[0] if args else kwargs.get("requests")
         requests = list(argument) if hasattr(argument, "__len__") else []
         _start(requests)
         try:
-            return original(cls, *args, **kwargs)
+            return mpi_method(cls, *args, **kwargs)
         except BaseException:
             for request in requests:
                 _end(request, failed=True)

@@ -48,8 +48,8 @@ class _Window:
         match name:
             case "Fence":
                 assertion = kwargs.get("assertion", args[0] if args else 0)
-                row = _LOOSE if assertion & MPI.MODE_NOPRECEDE else _BARRIER
-                return log.collective(span_name, row, {})
+                spec = _LOOSE if assertion & MPI.MODE_NOPRECEDE else _BARRIER
+                return log.collective(span_name, spec, {})
             case "Post" | "Start":
                 ranks = global_ranks(args[0] if args else kwargs["group"])
                 if name == "Post":
@@ -85,7 +85,7 @@ def methods(log_of: LogOf, *, everything: bool) -> dict[str, Make]:
         everything: Also record windows that were made before.
     """
 
-    def make_creating(name: str, original: Function) -> Function:
+    def make_creating(name: str, mpi_method: Function) -> Function:
         """Make the class method that makes a window of a communicator, among its arguments."""
         comm_index = WINDOW_MAKERS[name]
 
@@ -93,16 +93,16 @@ def methods(log_of: LogOf, *, everything: bool) -> dict[str, Make]:
             comm = kwargs.get("comm", args[comm_index] if len(args) > comm_index else MPI.COMM_SELF)
             log = log_of(comm)
             with _begin_loose(log, name) or _UNKNOWN:
-                window = original(cls, *args, **kwargs)
+                window = mpi_method(cls, *args, **kwargs)
             _record_window(window, log)
             return window
 
         return method
 
-    def make_synchronizing(name: str, original: Function) -> Function:
+    def make_synchronizing(name: str, mpi_method: Function) -> Function:
         def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             with _begin_call(self, name, args, kwargs, everything) or _UNKNOWN:
-                return original(self, *args, **kwargs)
+                return mpi_method(self, *args, **kwargs)
 
         return method
 
@@ -151,20 +151,20 @@ def _begin_call(
     return None if recorded_window is None else recorded_window.begin_call(name, args, kwargs)
 
 
-def _make_freeing(_name: str, original: Function) -> Function:
+def _make_freeing(_name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         window = _WINDOWS.pop(self.handle, None)  # before another one gets this handle
         with _begin_loose(window.log if window else None, "Free") or _UNKNOWN:
-            return original(self, *args, **kwargs)
+            return mpi_method(self, *args, **kwargs)
 
     return method
 
 
-def _make_testing(_name: str, original: Function) -> Function:
+def _make_testing(_name: str, mpi_method: Function) -> Function:
     """Make the method that tests what `Wait` waits for; it counts as a wait if it says True."""
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        is_complete = original(self, *args, **kwargs)
+        is_complete = mpi_method(self, *args, **kwargs)
         window = _WINDOWS.get(self.handle) if is_complete else None
         if window is not None:
             _count_tested(window)

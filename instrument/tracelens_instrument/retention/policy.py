@@ -122,7 +122,7 @@ def _to_keep_text(retention: Retention) -> str:
 def _argument_or_variable(
     argument: object, variable: str, understand: Callable[[object], T]
 ) -> T | None:
-    """Return what the argument means, if it is given, else what the environment says, if it does."""
+    """Return the parsed argument, or without one that of the environment; None without either."""
     if argument is not None:
         return understand(argument)
     text = os.environ.get(variable)

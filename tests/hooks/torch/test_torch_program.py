@@ -130,7 +130,7 @@ def test_a_step_that_calls_its_base_is_one_update(trace: Path) -> None:
     ("target", "name"),
     [
         (backward._BackwardPass, "_wait"),
-        (buckets, "_begin"),
+        (buckets, "_begin_reduction"),
         (process_groups.Flight, "_follow"),
         (modules._EndLayer, "_await_gradient"),
         (backward._BackwardPass, "finish"),

@@ -128,7 +128,7 @@ def _record_window(window: MPI.Win, log: Log | None) -> None:
 
 
 def _window_of(window: MPI.Win, *, everything: bool) -> _Window | None:
-    """Return what is recorded of a window; None if nothing.
+    """Return the record of a window; None if it has none.
 
     With `everything` also one that was made before is recorded; only its group is known then.
     """

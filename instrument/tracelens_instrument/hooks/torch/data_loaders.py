@@ -232,7 +232,7 @@ def _count_samples(iterator: Any, batch: Any) -> None:
 def _record_fetch(
     begin: Callable[[], Token], fetch: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Return what `fetch` does, in a span that `begin` begins if phases are recorded."""
+    """Call `fetch` in a span that `begin` begins, if phases are recorded; return the batch."""
     if data.get_worker_info() is not None:  # a worker process prepares batches, it does not train
         return fetch(*args, **kwargs)
     if STATE.infers_steps:

@@ -211,7 +211,7 @@ def _measure_life(path: Path) -> dict[str, Any] | None:
 
 
 def _describe_life(trace: Trace) -> dict[str, Any] | None:
-    """Return the uses of a job's wall time; None if TraceLens did not record all of it."""
+    """Return the uses of the wall time of a job that was restarted or failed; None for others."""
     from tracelens.accounting.life.failures import find_failures
     from tracelens.accounting.life.ledger import measure_life
     from tracelens.analyses.life import sum_shares
@@ -221,6 +221,8 @@ def _describe_life(trace: Trace) -> dict[str, Any] | None:
     if life is None:
         return None
     shares = sum_shares(life, find_failures(trace, life.lives[-1]))
+    if shares.attempts == 1 and shares.failure is None:
+        return None
     return {"sentence": describe_life(shares), **asdict(shares)}
 
 

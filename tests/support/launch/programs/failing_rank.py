@@ -38,7 +38,7 @@ def work(kind: str) -> None:
     if kind == "gil":
         ctypes.PyDLL(None).sleep(1000)
     if kind == "segmentation":
-        faulthandler._sigsegv()
+        faulthandler._sigsegv()  # type: ignore[attr-defined]
     if kind == "abort":
         os.abort()
     numbers = {"kill": "SIGKILL", "terminate": "SIGTERM", "interrupt": "SIGINT", "stop": "SIGSTOP"}

@@ -46,6 +46,7 @@ def test_every_sample_as_a_trace_folder(name: str, tmp_path: Path) -> None:
     native.save(of_trace(trace), tmp_path / "out")
     read_trace = tracelens.open(tmp_path / "out")
     assert not differing(comparable_report(read_trace), told_of_sample(name))
+    assert analyze(read_trace).life == sample_report(name).life
     assert read_trace.uncertainty_ns == trace.uncertainty_ns
     assert read_trace.samples.height == trace.samples.height
     assert [note.kind for note in read_trace.notes] == [note.kind for note in trace.notes]

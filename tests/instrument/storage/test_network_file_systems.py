@@ -322,5 +322,5 @@ done = subprocess.run([*command, "-c", {code!r}], capture_output=True, text=True
 assert "recorded 1 process with 1 events" in done.stderr, done.stderr
 """
     run_child(program, tmp_path / "t", TRACELENS_LOCAL_DIR=str(tmp_path / "local"))
-    assert [path.suffix for path in (tmp_path / "t").iterdir()] == [".arrow"]
+    assert sorted(path.suffix for path in (tmp_path / "t").iterdir()) == [".arrow", ".jsonl"]
     assert list((tmp_path / "local").iterdir()) == []

@@ -61,8 +61,14 @@ def table_of(trace: Trace, *, with_extras: bool = True) -> pl.DataFrame:
 
 
 def comparable(report: dict[str, Any]) -> dict[str, Any]:
-    """Leave out of a report what names its files, what follows from clocks, and what reading met."""
-    compared = {name: value for name, value in report.items() if name not in {"notes", "clock"}}
+    """Leave out of a report what names its files, what follows from clocks, and what reading met.
+
+    And when processes began and ended, which only recordings hold.
+    """
+    left_out = {"notes", "clock", "life"}
+    compared = {name: value for name, value in report.items() if name not in left_out}
+    of_life = {"attempts", "life"}
+    compared["tables"] = {k: v for k, v in report["tables"].items() if k not in of_life}
     if compared["ledger"]:  # who was awaited is counted beyond the clocks' uncertainty
         compared["ledger"] = {k: v for k, v in compared["ledger"].items() if k != "awaited_share"}
     of_files = {"file", "broken_off"}

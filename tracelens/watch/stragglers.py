@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES
+from tracelens.stats.null_model import median_of_others
 from tracelens.stats.straggler_test import MIN_LAG_OF_STRAGGLER, StragglerTest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping, Sequence
+    from typing import TypeAlias
 
     from tracelens.arrays import Floats
     from tracelens.watch.job import JobProcess
     from tracelens.watch.recording import LiveRecording
+
+    Calls: TypeAlias = dict[tuple[str, int], int]  # ns, by communicator and number
 
 __all__ = ["Straggler", "StragglerWatch"]
 
@@ -69,8 +73,14 @@ class StragglerWatch:
         if self._test is None:
             return []
         changes: list[Straggler] = []
-        for step in self._list_new_steps(recordings):
-            changes += self._judge(step, _measure_lags(recordings, step))
+        steps = self._list_new_steps(recordings)
+        calls_by_rank = [_group_calls(one, set(steps)) for one in recordings.values()]
+        lengths_ns = [
+            {step.number: step.end_ns - step.start_ns for step in one.steps}
+            for one in recordings.values()
+        ]
+        for step in steps:
+            changes += self._judge(step, _measure_lags(calls_by_rank, lengths_ns, step))
             self._next_step = step + 1
         return changes
 
@@ -127,35 +137,34 @@ def _find_onset(recent: Iterable[tuple[int, float]]) -> int:
     return int(steps[int(sums_from_step.argmax())])
 
 
-def _measure_lags(recordings: Mapping[int, LiveRecording], step: int) -> Floats:
+def _measure_lags(
+    calls_by_rank: Sequence[Mapping[int, Calls]], lengths_ns: Sequence[Mapping[int, int]], step: int
+) -> Floats:
     """Return by how much ranks were later than their peers in a step, as a share of it, [rank].
 
     Of several calls the one with the largest lag counts; NaN where no call of the step is known.
+
+    Args:
+        calls_by_rank: How long calls took each rank, ns, by step and call.
+        lengths_ns: How long steps took each rank, by step.
+        step: Number of a step that all ranks have completed.
     """
-    durations = [_list_durations(one, step) for one in recordings.values()]
-    lengths_ns = [
-        at.end_ns - at.start_ns
-        for one in recordings.values()
-        for at in one.steps
-        if at.number == step
-    ]
-    shared = set.intersection(*(set(one) for one in durations))
-    if not shared or not lengths_ns:
-        return np.full(len(durations), np.nan)
-    calls_ns = np.array([[one[call] for call in sorted(shared)] for one in durations], float)
-    count = len(calls_ns)
-    others_ns = np.stack(
-        [np.median(np.delete(calls_ns, rank, axis=0), axis=0) for rank in range(count)]
-    )
-    largest_lags_ns = (others_ns - calls_ns).max(axis=1)
-    return np.asarray(largest_lags_ns / max(median(lengths_ns), 1))
+    calls = [calls_by_step.get(step, {}) for calls_by_step in calls_by_rank]
+    shared_calls = sorted(set.intersection(*map(set, calls)))
+    if not shared_calls:
+        return np.full(len(calls), np.nan)
+    durations_ns = np.array([[one[call] for one in calls] for call in shared_calls], float)
+    largest_lags_ns = (median_of_others(durations_ns) - durations_ns).max(axis=0)
+    step_ns = median(lengths_by_step[step] for lengths_by_step in lengths_ns)
+    return np.asarray(largest_lags_ns / max(step_ns, 1))
 
 
-def _list_durations(recording: LiveRecording, step: int) -> dict[tuple[str, int], int]:
-    """Return how long the full collectives of a step took a rank, ns, by communicator and number."""
-    return {
-        (uid, call.seq): call.end_ns - call.start_ns
-        for uid, log in recording.call_logs.items()
-        for call in log.calls.values()
-        if call.step == step and call.op in _FULL_CODES and not call.is_open
-    }
+def _group_calls(recording: LiveRecording, steps: Container[int]) -> dict[int, Calls]:
+    """Return how long the full collectives of some steps took a rank, ns, by step and call."""
+    calls_by_step: dict[int, Calls] = {}
+    for uid, log in recording.call_logs.items():
+        for call in log.calls.values():
+            if call.step in steps and call.op in _FULL_CODES and not call.is_open:
+                calls = calls_by_step.setdefault(call.step, {})
+                calls[uid, call.seq] = call.end_ns - call.start_ns
+    return calls_by_step

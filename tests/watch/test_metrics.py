@@ -45,7 +45,7 @@ def test_pace_ranks_and_alarms_are_served(tmp_path: Path) -> None:
             process.tell("for i in range(30): tl.step(i, 4).__enter__().__exit__(None, None, None)")
             news = [
                 *watcher.look(),
-                News("straggler", "rank 0 is late", {"rank": 0}, is_alarm=True),
+                News("behind", "rank 0 is late", {"rank": 0}, is_alarm=True),
             ]
             metrics.update(watcher, news)
             samples = fetch(port)
@@ -53,7 +53,7 @@ def test_pace_ranks_and_alarms_are_served(tmp_path: Path) -> None:
         assert samples["tracelens_steps_per_second"][0].value > 0
         assert samples["tracelens_rank_running"][0].labels == {"rank": "0"}
         assert samples["tracelens_rank_straggler"][0].value == 1
-        assert samples["tracelens_alarms_total"][0].labels == {"kind": "straggler"}
+        assert samples["tracelens_alarms_total"][0].labels == {"kind": "behind"}
     finally:
         metrics.close()
         watcher.close()

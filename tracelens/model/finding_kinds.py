@@ -377,6 +377,22 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         category="fault",
         action="Look at this rank first: what the other ranks report follows from it.",
         sentence="{who} failed first{where}: {cause}{others}.",
+        cases={
+            "left": (
+                "{who} ended by itself{where} and noted no error; {others} ended after it ({causes})."
+            )
+        },
+    ),
+    FindingKind(
+        kind="ended_from_outside",
+        title="Ended from outside",
+        group="trace",
+        category="opportunity",
+        action="If nobody ended the job on purpose, look into the logs of the scheduler.",
+        sentence=(
+            "All ranks were ended by {cause}{where}: by a user, a scheduler or the launcher, not by a "
+            "failure of their own."
+        ),
     ),
     FindingKind(
         kind="restarts",

@@ -79,9 +79,9 @@ class Metrics:
         for one in news:
             if one.is_alarm:
                 self._alarms.labels(one.kind).inc()
-            if one.kind in {"straggler", "caught_up"}:
+            if one.kind in {"behind", "caught_up"}:
                 self._gauges["rank_straggler"].labels(one.facts["rank"]).set(
-                    one.kind == "straggler"
+                    one.kind == "behind"
                 )
         status = watcher.status
         if status is None:

@@ -227,7 +227,7 @@ class Watcher:
     def _report_stragglers(self) -> None:
         """Report ranks that have become late, or are on time again."""
         for change in self._stragglers.look(self._job.ranks):
-            kind = "caught_up" if change.is_over else "straggler"
+            kind = "caught_up" if change.is_over else "behind"
             sentence = sentences.describe_straggler(change)
             self._report(News(kind, sentence, asdict(change), is_alarm=True))
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # ns: failures no further apart may be noted in another order than they happened [chosen]
 MAX_APART_OF_ECHO_NS: Final = 2_000_000_000
-# Signals with which a launcher or a scheduler ends processes.
-_ORDERED: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGKILL")
+# How a user, a launcher or a scheduler ends processes.
+_ORDERED: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGKILL", "KeyboardInterrupt")
 # Types of exceptions, and words of messages, that a rank has when its peer has ended.
 _ECHO_CAUSES: Final = ("DistBackendError", "DistNetworkError", "ConnectionError", "BrokenPipeError")
 _ECHO_WORDS: Final = (
@@ -53,12 +53,16 @@ class Failure:
         return f"{self.cause}{message}{frame}{memory}"
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether somebody from outside ended the process, and not for want of memory."""
+        return self.cause in _ORDERED and not self.is_out_of_memory
+
+    @property
     def is_echo(self) -> bool:
         """Whether it may be the consequence of another rank's failure."""
         message = self.message.lower()
-        return (self.cause in _ORDERED and not self.is_out_of_memory) or (
-            self.cause in _ECHO_CAUSES or any(word in message for word in _ECHO_WORDS)
-        )
+        has_echo_words = any(word in message for word in _ECHO_WORDS)
+        return self.is_ordered or self.cause in _ECHO_CAUSES or has_echo_words
 
 
 def find_failures(trace: Trace, attempt: Attempt) -> list[Failure]:
@@ -80,8 +84,9 @@ def _begin_with_killed(failures: Sequence[Failure]) -> list[Failure]:
     first = failures[0]
     latest_ns = first.at_ns + MAX_APART_OF_ECHO_NS
     near_failures = [failure for failure in failures if failure.at_ns <= latest_ns]
-    killed = (failure for failure in near_failures if failure.cause in {"SIGKILL", "unknown"})
-    first = next(killed, first)
+    killed = [failure for failure in near_failures if failure.cause in {"SIGKILL", "unknown"}]
+    ordered = [failure for failure in near_failures if failure.is_ordered]
+    first = next(iter([*killed, *ordered, first]))
     return [first, *(failure for failure in failures if failure is not first)]
 
 

@@ -41,8 +41,13 @@ def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -
         return [hang]
     if not failures or all(one.cause == "unknown" for one in failures):
         return _report_cut_off(facts.trace, open_spans, standstill)
-    hang = _find_ended_hang(facts, standstill)
-    return [hang or _report_crash(facts, open_spans, standstill)]
+    finding = (
+        _find_ended_hang(facts, standstill)
+        or _find_rank_that_left(facts)
+        or _find_outer_end(facts)
+        or _report_crash(facts, open_spans, standstill)
+    )
+    return [finding]
 
 
 def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
@@ -141,6 +146,52 @@ def _report_silent_root(
         ranks=root.ranks,
         steps=(call.step, call.step) if call.step >= 0 else None,
         evidence={"waiting": list(call.inside), "call": call.seq, "frames": frames},
+    )
+
+
+def _find_rank_that_left(facts: Facts) -> Finding | None:
+    """Report a rank that ended by itself, before the others were ended for want of it."""
+    assert facts.life
+    failures = facts.failures
+    failed_ns = min(failure.at_ns for failure in failures)
+    early_lives = [
+        life
+        for life in facts.life.lives[-1].lives
+        if life.is_ended and life.failed_ns is None and life.end_ns <= failed_ns
+    ]
+    if not early_lives or not all(failure.is_echo for failure in failures):
+        return None
+    first = min(early_lives, key=lambda life: (life.end_ns, life.rank))
+    step = _find_last_step(facts.trace, first.process, None)
+    return Finding.of(
+        "crash",
+        {
+            "who": f"Rank {first.rank}",
+            "where": describe_location(None, step).replace(" in step", " after step"),
+            "others": fmt.listing("rank", [failure.rank for failure in failures]),
+            "causes": fmt.series(list(dict.fromkeys(failure.cause for failure in failures))),
+        },
+        case="left",
+        ranks=(first.rank,),
+        steps=None if step is None else (step, step),
+        evidence={"ended_after": {str(failure.rank): failure.cause for failure in failures}},
+    )
+
+
+def _find_outer_end(facts: Facts) -> Finding | None:
+    """Report that somebody ended the job: all its ranks were ended by orders from outside."""
+    assert facts.life
+    failures, lives = facts.failures, facts.life.lives[-1].lives
+    if len(failures) < len(lives) or not all(failure.is_ordered for failure in failures):
+        return None
+    step = _find_last_step(facts.trace, failures[0].process, None)
+    causes = fmt.series(list(dict.fromkeys(failure.cause for failure in failures)))
+    where = describe_location(None, step).replace(" in step", " after step")
+    return Finding.of(
+        "ended_from_outside",
+        {"cause": causes, "where": where},
+        ranks=tuple(sorted(failure.rank for failure in failures)),
+        evidence={"causes": {str(failure.rank): failure.cause for failure in failures}},
     )
 
 

@@ -25,7 +25,7 @@ import polars as pl
 from tracelens.accounting.algorithms import read_algorithms
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER
-from tracelens.model.messages import IS_COMPLETED, with_waits
+from tracelens.model.messages import IS_COMPLETED, with_hops, with_waits
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -158,17 +158,18 @@ def list_messages(trace: Trace) -> pl.DataFrame:
     """Return a row (`MESSAGE_COLUMNS`) per message of the workers whose time on the link is known."""
     is_complete = IS_COMPLETED & (pl.col("peer") >= 0) & (pl.col("step") >= 0)
     workers = trace.workers.lazy().select("process")
-    messages = trace.messages.lazy().filter(is_complete).join(workers, on="process", how="semi")
+    messages = trace.messages.lazy().filter(is_complete)
+    messages = messages.join(workers, on="process", how="semi", maintain_order="left")
     sends, receives = (messages.filter(pl.col("op") == op) for op in ("send", "recv"))
     if receives.head(1).collect().is_empty():
-        timed_messages = sends.select(
+        timed_messages = with_hops(sends.collect(), trace.calls).select(
             "step",
             "bytes",
+            "hop",
             sender="rank",
             receiver="peer",
-            hop=pl.lit(value=False),
             ns=pl.col("end_ns") - pl.col("start_ns"),
-        ).collect()
+        )
     else:
         exchanges = trace.exchanged.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
         uncertain_ns = max(

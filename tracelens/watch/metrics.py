@@ -80,9 +80,7 @@ class Metrics:
             if one.is_alarm:
                 self._alarms.labels(one.kind).inc()
             if one.kind in {"behind", "caught_up"}:
-                self._gauges["rank_straggler"].labels(one.facts["rank"]).set(
-                    one.kind == "behind"
-                )
+                self._gauges["rank_straggler"].labels(one.facts["rank"]).set(one.kind == "behind")
         status = watcher.status
         if status is None:
             return

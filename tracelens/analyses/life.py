@@ -47,7 +47,8 @@ def run(facts: Facts) -> Life:
         empty = (pl.DataFrame(schema=ATTEMPT_COLUMNS), pl.DataFrame(schema=LIFE_COLUMNS))
         return Life(*empty, None, ())
     shares = sum_shares(life, facts.failures)
-    findings = (_report_restarts(life, shares),) if shares.attempts > 1 else ()
+    has_failed = any(attempt.failed_ns is not None for attempt in life.lives[:-1])
+    findings = (_report_restarts(life, shares),) if has_failed else ()
     return Life(life.attempts, life.uses, shares, findings)
 
 

@@ -363,6 +363,9 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
                 "{ranks} did not enter {call}, in which {waiting} for {silence} until the job was ended "
                 "({cause}){frame}."
             ),
+            "silent": (
+                "{ranks} recorded nothing for {silence} until the job was ended ({cause}){frame}."
+            ),
             "running": (
                 "{ranks} has not entered {call}, in which {waiting}, for {silence}: the job "
                 "hangs{frame}."

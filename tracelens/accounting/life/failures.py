@@ -24,10 +24,13 @@ MAX_APART_OF_ECHO_NS: Final = 2_000_000_000
 # How a user, a launcher or a scheduler ends processes.
 _ORDERED: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGKILL", "KeyboardInterrupt")
 # Types of exceptions, and words of messages, that a rank has when its peer has ended.
-_ECHO_CAUSES: Final = ("DistBackendError", "DistNetworkError", "ConnectionError", "BrokenPipeError")
+_ECHO_CAUSES: Final = (
+    *("DistBackendError", "DistNetworkError", "ConnectionError", "ConnectionResetError"),
+    *("ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError", "EOFError"),
+)
 _ECHO_WORDS: Final = (
     *("connection closed by peer", "connection reset", "broken pipe", "remote process exited"),
-    *("socket timeout", "connection refused", "nccl watchdog", "peer closed"),
+    *("socket timeout", "connection refused", "nccl watchdog", "peer closed", "timed out waiting"),
 )
 
 
@@ -50,7 +53,8 @@ class Failure:
         message = f" ({self.message})" if self.message else ""
         frame = f" at {self.user_frame}" if self.user_frame else ""
         memory = ", out of memory" if self.is_out_of_memory else ""
-        return f"{self.cause}{message}{frame}{memory}"
+        cause = "killed or crashed" if self.cause == "unknown" else self.cause
+        return f"{cause}{message}{frame}{memory}"
 
     @property
     def is_ordered(self) -> bool:

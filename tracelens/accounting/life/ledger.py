@@ -109,7 +109,14 @@ def measure_life(trace: Trace) -> LifeLedger | None:
     reached_ns = begins_ns[0]
     for index, (attempt, course) in enumerate(zip(attempts, courses, strict=True)):
         rows.append((max(index, 1), "dead", begins_ns[index] - reached_ns))  # after the one before
-        uses = _AttemptUses(attempt, course, begins_ns[index], later_steps[index], all_steps_ns)
+        uses = _AttemptUses(
+            attempt,
+            course,
+            begins_ns[index],
+            later_steps[index],
+            all_steps_ns,
+            is_last=index + 1 == len(attempts),
+        )
         rows += [(index + 1, use, ns) for use, ns in uses.sum_up().items()]
         reached_ns = attempt.end_ns
     rows.append((len(attempts), "shut_down", last_ns - reached_ns))
@@ -177,7 +184,10 @@ class _AttemptUses:
         begin_ns: int,
         later_step: float,
         all_steps_ns: Ints,
+        *,
+        is_last: bool,
     ) -> None:
+        self._is_last = is_last
         """`later_step` is the lowest of later attempts, `all_steps_ns` the steps of all attempts."""
         self._attempt = attempt
         self._course = course
@@ -201,7 +211,7 @@ class _AttemptUses:
             self._add_tail(last_ns, lived_ns)
         else:
             self._add_outside("start_up", self._begin_ns, lived_ns, _PAUSES)
-        self._uses["dead"] += end_ns - lived_ns
+        self._uses["shut_down" if self._is_last else "dead"] += end_ns - lived_ns
         return dict(self._uses)
 
     def _add_outside(self, use: str, begin_ns: int, end_ns: int, pauses: Sequence[str]) -> int:
@@ -224,6 +234,7 @@ class _AttemptUses:
         usual_ns, limit_ns = self._find_usual(net_ns)
         delay_ns = np.where(net_ns > limit_ns, net_ns - usual_ns, 0)
         is_hang = delay_ns >= _min_hang_ns(usual_ns)
+        is_hang &= self._course.end_ns - self._course.begin_ns >= delay_ns  # not between two steps
         is_hang[0] = False
         self._uses["first_step"] += int(delay_ns[0])
         self._uses["hanging"] += int(delay_ns[is_hang].sum())
@@ -251,10 +262,11 @@ class _AttemptUses:
                 "shut_down" if self._attempt.is_ended else "kept", last_ns, lived_ns, _PAUSES[:2]
             )
             return
-        own_ns = self._add_outside("repeated", last_ns, lived_ns, _PAUSES[:2])
+        use = "repeated" if self._course.is_in_step else "shut_down"
+        own_ns = self._add_outside(use, last_ns, lived_ns, _PAUSES[:2])
         if own_ns >= _min_hang_ns(self._usual_ns):
             hung_ns = own_ns - self._usual_ns
-            self._uses["repeated"] -= hung_ns
+            self._uses[use] -= hung_ns
             self._uses["hanging"] += hung_ns
 
 
@@ -274,6 +286,7 @@ class _Course:
     begin_ns: Ints
     end_ns: Ints
     pauses: Mapping[str, Intervals]
+    is_in_step: bool  # at the end, in a step that it did not complete
 
     @classmethod
     def read(cls, trace: Trace, process: int) -> _Course:
@@ -297,15 +310,19 @@ class _Course:
             rows = rows | (is_span & is_pause[use])
             pauses[use] = Intervals.merge(start_ns[rows], end_ns[rows])
         has_failed = columns.word_column("status").is_in(["exception"])
-        steps = np.flatnonzero(is_span & kind.is_in(["step"]) & ~has_failed)
+        is_step = kind.is_in(["step"])
+        is_incomplete = is_step & columns.is_span & (has_failed | (end_ns == FOREVER))
+        steps = np.flatnonzero(is_span & is_step & ~has_failed)
         steps = steps[np.lexsort((-end_ns[steps], start_ns[steps]))]
         steps = steps[find_outermost(start_ns[steps], end_ns[steps])] if len(steps) else steps
+        last_begin_ns = start_ns[steps].max(initial=0)
+        is_in_step = bool((start_ns[is_incomplete] > last_begin_ns).any())
         if len(steps):
             step = columns.number("step")[steps]
-            return cls(step, start_ns[steps], end_ns[steps], pauses)
+            return cls(step, start_ns[steps], end_ns[steps], pauses, is_in_step)
         table = trace.steps.filter(pl.col("process") == process).sort("start_ns")
         step, start_ns, end_ns = (table[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
-        return cls(step, start_ns, end_ns, pauses)
+        return cls(step, start_ns, end_ns, pauses, is_in_step=True)
 
     def measure_pauses(self, begin_ns: Ints, end_ns: Ints, uses: Sequence[str]) -> dict[str, Ints]:
         """Return for how long each use covers windows, [window] ns; what two cover is the first's."""

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 # ns: a shorter silence of a rank is no hang
-# [policy; one decision in _find_ended_hang, _find_running_hang]
+# [policy; one decision in _find_ended_hang, _find_running_hang, _find_silence]
 MIN_SILENCE_OF_HANG_NS: Final = 5_000_000_000
-MIN_STEPS_OF_SILENCE: Final = 10  # usual steps: a shorter silence is no hang [policy]
+# usual steps: a shorter silence is no hang
+# [policy; one decision in _find_running_hang, _find_silence]
+MIN_STEPS_OF_SILENCE: Final = 10
 
 
 def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> list[Finding]:
@@ -44,6 +46,7 @@ def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -
     finding = (
         _find_ended_hang(facts, standstill)
         or _find_rank_that_left(facts)
+        or _find_silence(facts)
         or _find_outer_end(facts)
         or _report_crash(facts, open_spans, standstill)
     )
@@ -175,6 +178,35 @@ def _find_rank_that_left(facts: Facts) -> Finding | None:
         ranks=(first.rank,),
         steps=None if step is None else (step, step),
         evidence={"ended_after": {str(failure.rank): failure.cause for failure in failures}},
+    )
+
+
+def _find_silence(facts: Facts) -> Finding | None:
+    """Report that all ranks had been silent for long when somebody ended the job."""
+    failures, trace = facts.failures, facts.trace
+    if not all(failure.is_ordered for failure in failures):
+        return None
+    last_ns = max(_find_last_event(trace, failure.rank) for failure in failures)
+    silent_ns = min(failure.at_ns for failure in failures) - last_ns
+    usual_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median() or 0
+    assert isinstance(usual_ns, (int, float))
+    if silent_ns < max(MIN_SILENCE_OF_HANG_NS, MIN_STEPS_OF_SILENCE * usual_ns):
+        return None
+    first = min(failures, key=lambda failure: failure.rank)
+    ranks = tuple(sorted(failure.rank for failure in failures))
+    was = f"; rank {first.rank} was in {first.user_frame}" if first.user_frame else ""
+    return Finding.of(
+        "hang",
+        {
+            "ranks": fmt.capital(fmt.listing("rank", ranks)),
+            "silence": fmt.duration(silent_ns),
+            "cause": fmt.series(list(dict.fromkeys(failure.cause for failure in failures))),
+            "frame": was,
+        },
+        case="silent",
+        ranks=ranks,
+        function=first.user_frame,
+        evidence={"silent_ns": silent_ns, "frames": list(first.frames)},
     )
 
 

@@ -31,7 +31,8 @@ def report_hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
     root only if no other rank is a root.
     """
     trace = facts.trace
-    complete_ranks = set(trace.workers.filter("complete")["rank"])
+    failed_ranks = {failure.rank for failure in facts.failures}
+    complete_ranks = {*trace.workers.filter("complete")["rank"]} - failed_ranks
     roots = [r for r in standstill.roots if trace.is_snapshot or complete_ranks.issuperset(r.ranks)]
     roots = [root for root in roots if root.ranks[0] in complete_ranks] or roots
     # Roots with one sentence, by case, call, and, where each has its own sentence, ranks.

@@ -391,7 +391,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         title="Ended from outside",
         group="trace",
         category="opportunity",
-        action="If nobody ended the job on purpose, look into the logs of the scheduler.",
+        action="If it was not ended on purpose, look into the logs of the scheduler.",
         sentence=(
             "All ranks were ended by {cause}{where}: by a user, a scheduler or the launcher, not by a "
             "failure of their own."

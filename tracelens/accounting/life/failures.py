@@ -58,7 +58,7 @@ class Failure:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether somebody from outside ended the process, and not for want of memory."""
+        """Whether the process was ended from outside, and not for want of memory."""
         return self.cause in _ORDERED and not self.is_out_of_memory
 
     @property

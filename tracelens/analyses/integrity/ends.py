@@ -182,7 +182,7 @@ def _find_rank_that_left(facts: Facts) -> Finding | None:
 
 
 def _find_silence(facts: Facts) -> Finding | None:
-    """Report that all ranks had been silent for long when somebody ended the job."""
+    """Report that all ranks had been silent for long when the job was ended."""
     failures, trace = facts.failures, facts.trace
     if not all(failure.is_ordered for failure in failures):
         return None
@@ -211,7 +211,7 @@ def _find_silence(facts: Facts) -> Finding | None:
 
 
 def _find_outer_end(facts: Facts) -> Finding | None:
-    """Report that somebody ended the job: all its ranks were ended by orders from outside."""
+    """Report that the job was ended from outside: all its ranks got such an order."""
     assert facts.life
     failures, lives = facts.failures, facts.life.lives[-1].lives
     if len(failures) < len(lives) or not all(failure.is_ordered for failure in failures):

@@ -11,6 +11,7 @@ import faulthandler
 import os
 import sys
 import threading
+import weakref
 
 from tracelens.schema.endings import (
     FATAL_DUMP,
@@ -48,8 +49,8 @@ class EndNotes:
         self._folder = folder
         self._append = append
         self._noted: BaseException | None = None
-        self._fatal: Descriptor | None = None
-        self._terminated: Descriptor | None = None
+        self._fatal: _Dump | None = None
+        self._terminated: _Dump | None = None
         self._is_on = False
         self._put_back: list[Callable[[], None]] = []
 
@@ -60,12 +61,13 @@ class EndNotes:
         self._replace_hook(threading, self._wrap_thread_hook(threading.excepthook))
         with Tolerated(OSError, ValueError, RuntimeError):
             if not faulthandler.is_enabled():  # else the program has its own use for it
-                self._fatal = self._open(FATAL_DUMP)
-                faulthandler.enable(self._fatal.number or -1)
+                self._fatal = _Dump(self._folder / FATAL_DUMP)
+                faulthandler.enable(self._fatal.hand_over())
             if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
-                self._terminated = self._open(TERMINATED_DUMP)
-                number = self._terminated.number or -1
-                faulthandler.register(signal.SIGTERM, number, all_threads=False, chain=True)
+                self._terminated = _Dump(self._folder / TERMINATED_DUMP)
+                faulthandler.register(
+                    signal.SIGTERM, self._terminated.hand_over(), all_threads=False, chain=True
+                )
 
     def _replace_hook(self, module: Any, hook: Callable[..., Any]) -> None:
         """Put a hook into a module, for as long as the program does not put another one there."""
@@ -78,14 +80,10 @@ class EndNotes:
 
         self._put_back.append(put_back)
 
-    def _open(self, name: str) -> Descriptor:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        return Descriptor(os.open(self._folder / name, flags, 0o644))
-
     def look(self) -> None:
         """Give up a file that the program has closed: its number may stand for another one now."""
         for dump in (self._fatal, self._terminated):
-            if dump is not None and dump.number is None:
+            if dump is not None and dump.descriptor.number is None:
                 self._leave_signals()
                 return
 
@@ -152,13 +150,48 @@ class EndNotes:
         terminated, self._terminated = self._terminated, None
         try:
             if terminated is not None:
-                faulthandler.unregister(signal.SIGTERM)
-                terminated.close()
+                if terminated.is_in_use():
+                    faulthandler.unregister(signal.SIGTERM)
+                terminated.descriptor.close()
             if fatal is not None:
-                faulthandler.disable()
-                fatal.close()
+                if fatal.is_in_use():
+                    faulthandler.disable()
+                fatal.descriptor.close()
         except Exception as error:  # noqa: BLE001 - the training goes on
             contain(error)
+
+
+class _Dump:
+    """A file for faulthandler, which uses it until the program gives it another one."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self.descriptor = Descriptor(os.open(path, flags, 0o644))
+        self._handed_over: Callable[[], _DumpFile | None] = lambda: None
+
+    def hand_over(self) -> _DumpFile:
+        """Return what faulthandler takes for a file; nothing else refers to it."""
+        file = _DumpFile(self.descriptor.number or -1)
+        self._handed_over = weakref.ref(file)
+        return file
+
+    def is_in_use(self) -> bool:
+        """Return True if faulthandler still writes there."""
+        return self._handed_over() is not None
+
+
+class _DumpFile:
+    """What faulthandler asks a file for."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def fileno(self) -> int:
+        """Return the number of the descriptor."""
+        return self._number
+
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
 def open_on_failure(open_recording: Callable[[], object]) -> None:
@@ -190,7 +223,7 @@ def _first_line(error: BaseException) -> str:
 
 def _frames(traceback: TracebackType | None) -> tuple[list[str], str | None]:
     """Return the frames of an exception, innermost first, and the innermost of the user's code."""
-    from tracelens_instrument.stacks.timeline import path_shortener  # noqa: PLC0415 - few fail
+    from tracelens_instrument.stacks.frame_paths import path_shortener  # noqa: PLC0415 - few fail
 
     shorten = path_shortener()
     frames: list[str] = []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens_instrument.stacks.timeline import path_shortener
+from tracelens_instrument.stacks.frame_paths import path_shortener
 
 FOLDERS = ["/home/ann/run", "/opt/py/lib", "/opt/py/lib/site-packages", "", "/"]
 

@@ -20,11 +20,11 @@ import pyarrow as pa
 from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, UNFINISHED_SAMPLES
 from tracelens_instrument.core.attachments import ATTACHED_VARIABLE, note_attached
 from tracelens_instrument.core.clock import now
+from tracelens_instrument.stacks.frame_paths import path_shortener
 from tracelens_instrument.stacks.timeline import (
     Run,
     find_clock_offset_ns,
     mark,
-    path_shortener,
     read_runs,
 )
 

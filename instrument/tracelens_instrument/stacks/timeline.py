@@ -8,57 +8,23 @@ seen, and at least its end where it is last seen. The largest of these lower bou
 
 from __future__ import annotations
 
-import functools
 import json
-import os
 import re
-import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
-__all__ = ["MARKER", "Run", "find_clock_offset_ns", "mark", "path_shortener", "read_runs"]
+__all__ = ["MARKER", "Run", "find_clock_offset_ns", "mark", "read_runs"]
 _THREAD: Final = re.compile(r"thread \((\d+)\)(?:: (.*))?", re.DOTALL)
 _PROCESS: Final = re.compile(r"process \d+:")
 MARKER: Final = "tracelens_marker_"
 _LASTS_S: Final = 0.025
 _FEWEST_MARKERS: Final = 3
-
-
-def path_shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]:
-    """Return a function that names files relative to the innermost of these folders.
-
-    So a frame reads ``torch/nn/modules/linear.py`` rather than where this machine keeps PyTorch, reads
-    the same on all hosts, and tells no user's home. A file in none of the folders is named from its
-    package on, or by its name alone.
-
-    Args:
-        folders: Default: the working directory and what modules are imported from.
-    """
-    import_folders = [str(Path.cwd()), *sys.path] if folders is None else folders
-    prefixes = {f"{Path(folder).absolute()}{os.sep}" for folder in import_folders if folder}
-    longest_first = sorted(prefixes - {2 * os.sep}, key=len, reverse=True)
-
-    @functools.cache
-    def shorten(file: str) -> str:
-        """Return the file relative to a prefix, or, outside of all, to what holds its package."""
-        for prefix in longest_first:
-            if file.startswith(prefix):
-                return file[len(prefix) :]
-        path = Path(file)
-        if not path.is_absolute():
-            return file
-        non_package_folders = (
-            folder for folder in path.parents if not (folder / "__init__.py").is_file()
-        )
-        return str(path.relative_to(next(non_package_folders, path.anchor)))
-
-    return shorten
 
 
 @dataclass(frozen=True)

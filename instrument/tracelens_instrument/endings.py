@@ -170,7 +170,7 @@ class _Dump:
         self._handed_over: Callable[[], _DumpFile | None] = lambda: None
 
     def hand_over(self) -> _DumpFile:
-        """Return what faulthandler takes for a file; nothing else refers to it."""
+        """Return a new file object for faulthandler, to which nothing else refers."""
         file = _DumpFile(self.descriptor.number or -1)
         self._handed_over = weakref.ref(file)
         return file
@@ -181,7 +181,7 @@ class _Dump:
 
 
 class _DumpFile:
-    """What faulthandler asks a file for."""
+    """The part of a file that faulthandler uses."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tracelens.accounting.life.pauses import pause_by_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -28,8 +30,6 @@ STEP: Final = "step"
 BETWEEN_STEPS: Final = "between steps"
 END: Final = "end"  # a rank has ended its recording: the others may save, evaluate and clean up
 PAUSES_BY_SPAN: Final = ("checkpoint", "evaluation", "data")
-_CHECKPOINT: Final = re.compile(r"checkpoint|\bsav(e|ing)", re.IGNORECASE)
-_EVALUATION: Final = re.compile(r"\beval|\bvalid|\btest", re.IGNORECASE)
 _PAUSES_BY_FRAME: Final = {  # frames of Python, as ``function (file:line)``
     re.compile(r"^_?save|checkpoint|\(torch/serialization\.py|\(safetensors/"): "checkpoint",
     re.compile(r"^_?(eval|valid|test_(loop|epoch|step))"): "evaluation",
@@ -56,11 +56,7 @@ def pause_of(definition: Definition) -> str | None:
     """Return the kind of pause that a span of this definition is; None if it is no pause."""
     if definition.kind in {"checkpoint", "data"}:
         return definition.kind
-    if definition.kind != "user":
-        return None
-    if _CHECKPOINT.search(definition.name):
-        return "checkpoint"
-    return "evaluation" if _EVALUATION.search(definition.name) else None
+    return pause_by_name(definition.name) if definition.kind == "user" else None
 
 
 def pause_of_stack(frames: Iterable[str]) -> str | None:

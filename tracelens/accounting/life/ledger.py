@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.life.attempts import find_attempts, wall_to_common_ns
+from tracelens.accounting.life.pauses import pause_by_name
 from tracelens.align.steps import find_outermost
 from tracelens.distil.outline import outlined
 from tracelens.model.columns import FOREVER
@@ -68,8 +69,13 @@ _MAD_TO_SIGMA: Final = 1.4826  # ratio: sigma of a normal distribution to its MA
 MIN_HANG_NS: Final = 5_000_000_000  # ns: less without progress is no hang [policy]
 MIN_STEPS_IN_HANG: Final = 10  # usual steps: less without progress is no hang [policy]
 
-_EVALUATION: Final = ("eval", "valid")  # how names of its spans begin
-_PAUSES: Final = ("checkpoint", "evaluation", "data_preparation")  # the first one counts
+# Uses of time that are no steps, and the kind of their spans; of two at a time the first one counts.
+_KINDS_OF_PAUSES: Final = {
+    "checkpoint": "checkpoint",
+    "evaluation": "evaluation",
+    "data_preparation": "data",
+}
+_PAUSES: Final = tuple(_KINDS_OF_PAUSES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,8 +193,8 @@ class _AttemptUses:
         *,
         is_last: bool,
     ) -> None:
-        self._is_last = is_last
         """`later_step` is the lowest of later attempts, `all_steps_ns` the steps of all attempts."""
+        self._is_last = is_last
         self._attempt = attempt
         self._course = course
         self._begin_ns = begin_ns
@@ -233,7 +239,7 @@ class _AttemptUses:
             self._uses[name] += int(ns.sum())
         usual_ns, limit_ns = self._find_usual(net_ns)
         delay_ns = np.where(net_ns > limit_ns, net_ns - usual_ns, 0)
-        is_hang = delay_ns >= _min_hang_ns(usual_ns)
+        is_hang = delay_ns >= min_hang_ns(usual_ns)
         is_hang &= self._course.end_ns - self._course.begin_ns >= delay_ns  # not between two steps
         is_hang[0] = False
         self._uses["first_step"] += int(delay_ns[0])
@@ -264,13 +270,14 @@ class _AttemptUses:
             return
         use = "repeated" if self._course.is_in_step else "shut_down"
         own_ns = self._add_outside(use, last_ns, lived_ns, _PAUSES[:2])
-        if own_ns >= _min_hang_ns(self._usual_ns):
+        if own_ns >= min_hang_ns(self._usual_ns):
             hung_ns = own_ns - self._usual_ns
             self._uses[use] -= hung_ns
             self._uses["hanging"] += hung_ns
 
 
-def _min_hang_ns(usual_ns: float) -> float:
+def min_hang_ns(usual_ns: float) -> float:
+    """Return for how long nothing must happen to be a hang, ns; a step takes `usual_ns` usually."""
     return max(MIN_HANG_NS, MIN_STEPS_IN_HANG * usual_ns)
 
 
@@ -299,11 +306,11 @@ class _Course:
         if thread is not None:
             is_span &= columns.number("thread") == thread
         kind, name = columns.word_column("kind"), columns.word_column("name")
-        evaluations = [word for word in name.known if word.lower().startswith(_EVALUATION)]
+        is_of_user = kind.is_in(["user"])
         is_pause = {
-            "checkpoint": kind.is_in(["checkpoint"]),
-            "evaluation": name.is_in(evaluations),
-            "data_preparation": kind.is_in(["data"]),
+            use: kind.is_in([kind_of_use])
+            | (is_of_user & name.is_in([word for word in name.known if pause_by_name(word) == use]))
+            for use, kind_of_use in _KINDS_OF_PAUSES.items()
         }
         rows, pauses = np.zeros(len(start_ns), np.bool_), {}
         for use in _PAUSES:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tracelens.accounting.life.attempts import wall_to_common_ns
+from tracelens.accounting.life.ledger import min_hang_ns
 from tracelens.accounting.restarts import find_left_behind
 from tracelens.analyses.integrity.wording import (
     describe_blocked,
+    describe_last_step,
     describe_location,
     identify,
     list_some,
@@ -26,13 +28,6 @@ if TYPE_CHECKING:
     from tracelens.accounting.standstill import Root, Standstill
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
-
-# ns: a shorter silence of a rank is no hang
-# [policy; one decision in _find_ended_hang, _find_running_hang, _find_silence]
-MIN_SILENCE_OF_HANG_NS: Final = 5_000_000_000
-# usual steps: a shorter silence is no hang
-# [policy; one decision in _find_running_hang, _find_silence]
-MIN_STEPS_OF_SILENCE: Final = 10
 
 
 def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> list[Finding]:
@@ -62,7 +57,7 @@ def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     rank = root.ranks[0]
     failure = echoes[rank]
     silent_ns = failure.at_ns - _find_last_event(facts.trace, rank)
-    if silent_ns < MIN_SILENCE_OF_HANG_NS:
+    if not _is_hang(facts.trace, silent_ns):
         return None
     stall = _find_stall(facts.trace, rank)
     frames = list(failure.frames) or _list_frames(stall, rank)
@@ -82,9 +77,7 @@ def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     last_ns = trace.workers["last_ns"].max()
     assert isinstance(last_ns, int)
     silent_ns = trace.read_at_ns + offset_ns - last_ns
-    usual_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median() or 0
-    assert isinstance(usual_ns, (int, float))
-    if silent_ns < max(MIN_SILENCE_OF_HANG_NS, MIN_STEPS_OF_SILENCE * usual_ns):
+    if not _is_hang(trace, silent_ns):
         return None
     rank = root.ranks[0]
     stall = _find_stall(trace, rank)
@@ -92,6 +85,13 @@ def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     was = _describe_silence(trace, stall, rank, next(iter(frames), ""))
     fields = {"silence": fmt.duration(silent_ns), "frame": was}
     return _report_silent_root(trace, root, "running", fields, frames)
+
+
+def _is_hang(trace: Trace, silent_ns: int) -> bool:
+    """Return True if a silence is too long for the steps of a run."""
+    usual_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median() or 0
+    assert isinstance(usual_ns, (int, float))
+    return silent_ns >= min_hang_ns(usual_ns)
 
 
 def _find_stall(trace: Trace, rank: int) -> Stalled | None:
@@ -170,7 +170,7 @@ def _find_rank_that_left(facts: Facts) -> Finding | None:
         "crash",
         {
             "who": f"Rank {first.rank}",
-            "where": describe_location(None, step).replace(" in step", " after step"),
+            "where": describe_last_step(step),
             "others": fmt.listing("rank", [failure.rank for failure in failures]),
             "causes": fmt.series(list(dict.fromkeys(failure.cause for failure in failures))),
         },
@@ -188,9 +188,7 @@ def _find_silence(facts: Facts) -> Finding | None:
         return None
     last_ns = max(_find_last_event(trace, failure.rank) for failure in failures)
     silent_ns = min(failure.at_ns for failure in failures) - last_ns
-    usual_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median() or 0
-    assert isinstance(usual_ns, (int, float))
-    if silent_ns < max(MIN_SILENCE_OF_HANG_NS, MIN_STEPS_OF_SILENCE * usual_ns):
+    if not _is_hang(trace, silent_ns):
         return None
     first = min(failures, key=lambda failure: failure.rank)
     ranks = tuple(sorted(failure.rank for failure in failures))
@@ -218,7 +216,7 @@ def _find_outer_end(facts: Facts) -> Finding | None:
         return None
     step = _find_last_step(facts.trace, failures[0].process, None)
     causes = fmt.series(list(dict.fromkeys(failure.cause for failure in failures)))
-    where = describe_location(None, step).replace(" in step", " after step")
+    where = describe_last_step(step)
     return Finding.of(
         "ended_from_outside",
         {"cause": causes, "where": where},

@@ -42,6 +42,11 @@ def describe_location(span: dict[str, Any] | None, step: int | None) -> str:
     return f"{in_step}, inside {span['kind']}{name}"
 
 
+def describe_last_step(step: int | None) -> str:
+    """Describe after which step a process ended, as the end of a sentence."""
+    return "" if step is None else f" after step {step}"
+
+
 def list_some(names: list[str]) -> str:
     """List names, the first few of many."""
     more = " and more" if len(names) > MAX_NAMES_LISTED else ""

@@ -49,9 +49,9 @@ def started_ns() -> int:
     return time.time_ns() - round((time.clock_gettime(time.CLOCK_BOOTTIME) - after_boot_s) * 1e9)
 
 
-def fail(how: str) -> None:
+def fail(failure_kind: str) -> None:
     """Fail."""
-    if how == "kill":
+    if failure_kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     raise RuntimeError("the loss is not a number")
 
@@ -94,11 +94,13 @@ def main() -> None:
         with tl.step(step):
             time.sleep(FIRST_STEP_S if step == first_step else STEP_S)
             time.sleep(SLOW_STEP_S if step in SLOW_STEPS and step != first_step else 0)
-            failing_step, failing_rank, how = failures.get(attempt, "-1:-1:none").split(":")
+            failing_step, failing_rank, failure_kind = failures.get(attempt, "-1:-1:none").split(
+                ":"
+            )
             if step == int(failing_step):
                 diary.note("failure")
             if (step, rank) == (int(failing_step), int(failing_rank)):
-                fail(how)
+                fail(failure_kind)
             replica(torch.randn(16, 64)).pow(2).mean().backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -131,7 +131,7 @@ def _read_alarms(watched: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except ValueError:  # it is being written
             continue
-        if row["kind"] in {"stalled", "stacks", "exited", "gone"}:
+        if row["kind"] in {"stalled", "stacks", "exited"}:
             alarms.append(row)
     return alarms
 
@@ -159,7 +159,7 @@ def _judge(
 
 def _names(alarm: dict[str, Any], rank: int) -> bool:
     """Return True if an alarm names the rank as the one that failed or is awaited."""
-    if alarm["kind"] in {"exited", "gone"}:
+    if alarm["kind"] == "exited":
         return bool(alarm["rank"] == rank and alarm.get("code") != 0)
     return bool(alarm.get("culprits") == [rank])
 

@@ -99,10 +99,9 @@ def _parse(name: str, text: str, at_ns: int) -> Ending:
         if frame is None:
             break
         file = frame[1]
-        place = f"{frame[3]} ({_short(file)}:{frame[2]})"
-        frames.append(place)
+        frames.append(f"{frame[3]} ({_short(file)}:{frame[2]})")
         if user_frame is None and not is_library_file(file):
-            user_frame = place
+            user_frame = frames[-1]
     return Ending(max(at_ns, 0), cause, "", None, user_frame, frames[:MAX_FRAMES])
 
 

@@ -55,9 +55,9 @@ class StragglerTest:
         self._capital *= np.where(is_straggler[:, None], self._gains, self._losses)
         return np.flatnonzero(self.evidence >= 1.0 / MAX_FALSE_ALARMS_OF_RUN).tolist()
 
-    def forget(self, rank: int) -> None:
+    def forget(self, rank_index: int) -> None:
         """Begin anew with a rank that is not late any more; its bets are over."""
-        self._capital[rank] = 0.0
+        self._capital[rank_index] = 0.0
 
     @property
     def evidence(self) -> Floats:

@@ -114,7 +114,7 @@ DARK: Final = Theme(
 )
 
 
-def of(scheme: str | None) -> Theme:
+def for_scheme(scheme: str | None) -> Theme:
     """Return the theme of a colour scheme as the browser names it."""
     return DARK if scheme == "dark" else LIGHT
 
@@ -127,7 +127,7 @@ def name_of(label: str | None) -> str:
 @cache
 def template(scheme: str) -> go.layout.Template:
     """Return the template that all figures of a scheme share; plots show their card through."""
-    theme = of(scheme)
+    theme = for_scheme(scheme)
     axis_style = {
         "gridcolor": theme.grid,
         "linecolor": theme.grid,
@@ -173,7 +173,7 @@ def palette(scheme: str, reach: float = 1.0) -> tuple[Colour, ...]:
     The largest residual gets the colour at `reach`, 0 to 1, of the ramp: 1 unless a scale goes
     further.
     """
-    theme = of(scheme)
+    theme = for_scheme(scheme)
     colours = shades(theme.categories, theme.surface)
     stops = np.array([rgb(colour) for colour in theme.ramp], float)
     positions = reach * np.linspace(0, len(stops) - 1, LEVELS)

@@ -184,12 +184,12 @@ def ask(trace: Path, looks: int) -> dict[str, str]:
     store = open_store(trace)
     closed = asker(store)
     results = {"opening the index, libraries included": f"{time.perf_counter() - started:.1f} s"}
-    zooms = zoomed(closed, store.whole.width_ns, looks)
+    zooms = zoomed(closed, store.run_window.width_ns, looks)
     started = time.perf_counter()
     for key in OPENED:
         store.opened(store.groups[key])
     took = (time.perf_counter() - started) / len(OPENED)
-    opened_zooms = zoomed(asker(store, *OPENED), store.whole.width_ns, looks)
+    opened_zooms = zoomed(asker(store, *OPENED), store.run_window.width_ns, looks)
     max_bytes = max(look.sent for look in [*zooms, *opened_zooms])
     return results | {
         f"the server's part of a zoom or drag ({len(zooms)} of all widths)": describe_looks(zooms),

@@ -128,7 +128,7 @@ def _register_table(app: Dash) -> None:
         typed, sort, group, chosen_tags, is_switched_on, _, _, chosen_ids, digest_before = values
         runs = current.runs()
         is_surveying = bool(is_switched_on) if ctx.triggered_id == SURVEY else runs.surveying
-        runs.survey(on=is_surveying)
+        runs.survey(enabled=is_surveying)
         rows = _list_rows(runs)
         search = typed.strip()[:LONGEST_SEARCH].casefold() if isinstance(typed, str) else ""
         tags_and_ids = _read_texts(chosen_tags), _read_texts(chosen_ids)

@@ -110,7 +110,7 @@ class ChartCard:
         scheme = Input(ids.SCHEME, "computedColorScheme")
 
         def draw(scheme: str | None, run: Any, *values: Any) -> Drawing:
-            scheme_theme = theme.of(current.require(scheme))
+            scheme_theme = theme.for_scheme(current.require(scheme))
             return self.draw(current.store(run), scheme_theme, *values)
 
         @app.callback(

@@ -65,7 +65,9 @@ def grid(identity: Any, rows: Rows, hidden: Collection[str] = ()) -> dag.AgGrid:
 def columns(rows: Rows) -> list[dict[str, Any]]:
     """Describe a table's columns by the first value of each, as the grid wants it."""
     units = _units(rows)
-    return [_column(name, _first(rows, name), units.get(name)) for name in (rows or [{}])[0]]
+    return [
+        _column(name, _first_known_value(rows, name), units.get(name)) for name in (rows or [{}])[0]
+    ]
 
 
 def _column(name: str, value: Any, unit: tuple[float, str] | None) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def _column(name: str, value: Any, unit: tuple[float, str] | None) -> dict[str, 
     return column
 
 
-def _first(rows: Rows, name: str) -> Any:
+def _first_known_value(rows: Rows, name: str) -> Any:
     return next((row[name] for row in rows if row.get(name) is not None), None)
 
 

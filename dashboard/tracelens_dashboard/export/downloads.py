@@ -81,7 +81,7 @@ def _file(content: str | Iterable[str], mimetype: str, name: str) -> Response:
 
 def selection_of(store: Store, view: ViewState) -> Selection:
     """Return the spans to export: of a view's pinned ranks, or all processes, in its window."""
-    window = viewport.window_of(store, view).shift(store.whole.start_ns)
+    window = viewport.window_of(store, view).shift(store.run_window.start_ns)
     owners = pl.concat([_owners(store.run.workers, "worker"), _owners(store.run.shards, "ps")])
     pinned_ranks = set(view.pins) & set(store.ranks)
     if pinned_ranks:
@@ -91,7 +91,7 @@ def selection_of(store: Store, view: ViewState) -> Selection:
         owners=tuple(Owner(*row) for row in owners.iter_rows()),
         start_ns=window.start_ns,
         end_ns=window.end_ns,
-        origin_ns=store.whole.start_ns,
+        origin_ns=store.run_window.start_ns,
         threads=store.run.threads,
         events_of=store.spans_of,
     )
@@ -102,7 +102,7 @@ def selection_sentence(store: Store, selection: Selection) -> str:
     ranks = [owner.rank for owner in selection.owners if owner.role == "worker"]
     has_all = len(ranks) == len(store.ranks)  # and shards with them
     subject_text = text.count(len(ranks), "rank") if has_all else text.listing("rank", ranks)
-    end_ns = min(selection.end_ns, store.whole.end_ns)
+    end_ns = min(selection.end_ns, store.run_window.end_ns)
     return f"{capital(subject_text)}, {text.duration(end_ns - selection.start_ns)}"
 
 

@@ -74,14 +74,14 @@ def _draw_times(store: Store, theme: Theme, *values: Any) -> Drawing:
         for rank in ranks
         if frame_name
     }
-    return sampled_stacks.over_time(shares, frame_name, window, store.whole.start_ns, theme)
+    return sampled_stacks.over_time(shares, frame_name, window, store.run_window.start_ns, theme)
 
 
 def _link_to_moment(store: Store, point: dict[str, Any]) -> str | None:
     rank, start_ns, end_ns = point.get("customdata") or (None, None, None)
     if rank not in store.ranks or not (isinstance(start_ns, int) and isinstance(end_ns, int)):
         return None
-    window = Window(start_ns, end_ns).shift(store.whole.start_ns)
+    window = Window(start_ns, end_ns).shift(store.run_window.start_ns)
     return links.to_moment(store, window, (int(rank),))
 
 
@@ -200,14 +200,14 @@ def _find_window(store: Store, view: ViewState) -> Window:
     window_of_steps = store.window_of(*view.steps) if view.steps and view.start_ns is None else None
     if window_of_steps:
         return window_of_steps
-    return viewport.window_of(store, view).shift(store.whole.start_ns)
+    return viewport.window_of(store, view).shift(store.run_window.start_ns)
 
 
 def _describe_scope(store: Store, view: ViewState, window: Window) -> list[Any]:
     """Name the part of the run that is shown, with a link to all of it."""
-    if window == store.whole:
+    if window == store.run_window:
         return [f"{QUESTION} The whole run; a finding's link “Sampled code” narrows it."]
-    begin_text = text.duration(window.start_ns - store.whole.start_ns)
+    begin_text = text.duration(window.start_ns - store.run_window.start_ns)
     length_text = text.duration(window.width_ns)
     extent_text = text.steps(*view.steps) if view.steps else f"{length_text} from {begin_text} on"
     link = dcc.Link("show the whole run", href=links.to_stacks(store), className="way")

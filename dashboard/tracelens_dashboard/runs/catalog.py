@@ -253,18 +253,18 @@ class Runs:
         entry.settled.wait(patience_s)
         return self._open_store(entry)
 
-    def survey(self, *, on: bool) -> None:
+    def survey(self, *, enabled: bool) -> None:
         """Analyze all runs that were not yet, one at a time, the newest first; or stop that.
 
         A run that is still recorded is left until it is complete, one that cannot be read until its
         folder changes.
         """
         with self._survey_lock:
-            self.surveying = on
+            self.surveying = enabled
             for entry in self._worker.backlog:
                 if entry.stage == QUEUED and not entry.awaited:
                     entry.stage = NEW
-            unread = [entry for entry in self.look() if self._is_unread(entry)] if on else []
+            unread = [entry for entry in self.look() if self._is_unread(entry)] if enabled else []
             unread.sort(key=lambda entry: -entry.changed_ns)
             for entry in unread:
                 entry.stage = QUEUED
@@ -286,7 +286,7 @@ class Runs:
         Before Python 3.14 a process can abort if it ends while a daemon thread is in C++.
         """
         deadline_s = monotonic() + PATIENCE_S
-        self.survey(on=False)
+        self.survey(enabled=False)
         self._worker.close()
         with self._lock:
             stores = [self.alone, *(open_run.store for open_run in self._open.values())]

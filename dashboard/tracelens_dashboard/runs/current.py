@@ -89,6 +89,6 @@ def facts(store: Store) -> str:
         text.count(len(store.ranks), "rank"),
         text.count(shard_count, "shard") if shard_count else "",
         text.count(store.windows.height, "step"),
-        text.duration(store.whole.width_ns),
+        text.duration(store.run_window.width_ns),
     ]
     return " · ".join(filter(None, sizes))

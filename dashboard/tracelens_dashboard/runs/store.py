@@ -158,7 +158,7 @@ class Store:
         return self.run.windows
 
     @property
-    def whole(self) -> Window:
+    def run_window(self) -> Window:
         """From the first step's begin to the last one's end."""
         return self.run.scene.whole
 
@@ -169,7 +169,7 @@ class Store:
 
     def since_start(self, window: Window) -> Window:
         """Return a window of absolute times in ns since the run's start."""
-        return window.shift(-self.whole.start_ns)
+        return window.shift(-self.run_window.start_ns)
 
     def residuals_in(self, category: str) -> Residuals:
         """Return every rank's residual in every step, of one category of its compute time."""
@@ -252,11 +252,13 @@ class Store:
         thread_names = dict(thread_rows.select("thread", "name").iter_rows())
         events = self._recorded.events_of(lane.process)
         if lane.role == "ps":
-            return group_of(events, lane, thread_names, None, run_window=self.whole)
+            return group_of(events, lane, thread_names, None, run_window=self.run_window)
         samples = self.samples(lane.rank) if lane.rank in self.sampled else None
         worker = self.run.workers.row(by_predicate=pl.col("process") == lane.process, named=True)
         thread = worker["training_thread"]
-        return group_of(events, lane, thread_names, thread, run_window=self.whole, samples=samples)
+        return group_of(
+            events, lane, thread_names, thread, run_window=self.run_window, samples=samples
+        )
 
     @cached_property
     def groups(self) -> dict[str, int]:

@@ -120,7 +120,7 @@ def to_moment(store: Store, window: Window, ranks: tuple[int, ...] = ()) -> str:
 def to_found(store: Store, window: Window, row: int, search: str) -> str:
     """Link to a span that was found, selected, its process (at `row`) opened."""
     key = next(key for key, process_row in store.groups.items() if process_row == row)
-    selected = (row, window.start_ns - store.whole.start_ns)
+    selected = (row, window.start_ns - store.run_window.start_ns)
     view = ViewState(opened=(key,), selected=selected, find=search)
     return _link(store, TIMELINE, view, _widen(window))
 
@@ -134,7 +134,7 @@ def to_call(store: Store, window: Window) -> str:
     last_rank, row = call.last_rank, store.row_of_rank(call.last_rank)
     # A row can be in several calls at once: this one is selected just before its end.
     selected_ns = max(call.left.get(last_rank, call.last_ns) - 1, call.last_ns)
-    selected = None if row is None else (row, selected_ns - store.whole.start_ns)
+    selected = None if row is None else (row, selected_ns - store.run_window.start_ns)
     view = ViewState(pins=(last_rank,), selected=selected)
     return _link(store, TIMELINE, view, _widen(call_window))
 
@@ -203,7 +203,9 @@ def _select_ranks(store: Store, finding: Finding) -> tuple[int, ...]:
 def _link(store: Store, path: str, view: ViewState, window: Window | None = None) -> str:
     """Return the address of a page for a view of the run, and a window with a margin around it."""
     if window is not None:
-        wider = store.since_start(window.widen(int(window.width_ns * MARGIN)).clamp(store.whole))
+        wider = store.since_start(
+            window.widen(int(window.width_ns * MARGIN)).clamp(store.run_window)
+        )
         view = replace(view, start_ns=wider.start_ns, end_ns=wider.end_ns)
     return replace(view, run=store.run_id).link(path)
 

@@ -59,10 +59,10 @@ def read(store: Store, rank: Any, phase: Any, ends_ns: Any) -> Comparison:
     sampled_rank = int(rank) if is_sampled else next(iter(store.sampled), -1)
     peer_ranks = store.peers_of(sampled_rank, store.sampled)
     peer_ranks.sort(key=lambda peer: (peer in store.flagged, peer))
-    window = store.whole
+    window = store.run_window
     match ends_ns:
         case [int(start_ns), int(end_ns)]:
-            window = Window(start_ns, end_ns).clamp(store.whole)
+            window = Window(start_ns, end_ns).clamp(store.run_window)
     return Comparison(
         rank=sampled_rank,
         peers=tuple(sorted(peer_ranks[:MOST_PEERS])),

@@ -70,11 +70,11 @@ class ViewState:
     @property
     def compared(self) -> tuple[str, ...]:
         """Which parts of the other runs are compared with: the same as of this one."""
-        part = selection.read(self.run)
-        if part is None:
+        run_part = selection.read(self.run)
+        if run_part is None:
             return self.compare
-        most = MOST_BASELINES if part.choice.is_all else MOST_PARTS
-        return tuple(part.in_run(run_id) or NO_RUN for run_id in self.compare[:most])
+        most = MOST_BASELINES if run_part.choice.is_all else MOST_PARTS
+        return tuple(run_part.in_run(run_id) or NO_RUN for run_id in self.compare[:most])
 
     @property
     def query(self) -> str:

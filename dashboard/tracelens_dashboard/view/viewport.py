@@ -67,7 +67,7 @@ class Position(NamedTuple):
 
 def window_of(store: Store, view: ViewState) -> Window:
     """Return the window of a link, in ns since the run's start; all of the run without one."""
-    run_window = Window(0, store.whole.width_ns)
+    run_window = Window(0, store.run_window.width_ns)
     if view.start_ns is None or view.end_ns is None:
         return run_window
     return Window(view.start_ns, view.end_ns).clamp(run_window)
@@ -83,7 +83,7 @@ def frame(store: Store, controls: Controls) -> Frame:
     unselected = Frame(
         scene=store.scene,
         plan=plan,
-        visible=window.shift(store.whole.start_ns),
+        visible=window.shift(store.run_window.start_ns),
         windows=store.windows,
         flagged=store.flagged,
         marked=store.window_of(*marked_steps) if marked_steps else None,
@@ -210,7 +210,7 @@ def read_position(store: Store, selected: Any) -> Position | None:
     row, offset_ns = _read_natural(values.get("lane")), _read_natural(values.get("at"))
     if row is None or offset_ns is None or row >= len(store.scene.lanes.lanes):
         return None
-    return Position(row, store.whole.start_ns + offset_ns, _read_natural(values.get("track")))
+    return Position(row, store.run_window.start_ns + offset_ns, _read_natural(values.get("track")))
 
 
 def picture(frame: Frame) -> Picture:

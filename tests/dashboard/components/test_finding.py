@@ -82,7 +82,7 @@ def test_a_found_span_has_a_link_that_selects_it() -> None:
     assert (view.opened, view.find) == (("2",), "backprop")
     chosen = finding.resolve_selection(store, view)
     assert chosen
-    event = store.event_at(2, chosen["track"] or 0, store.whole.start_ns + (chosen["at"] or 0))
+    event = store.event_at(2, chosen["track"] or 0, store.run_window.start_ns + (chosen["at"] or 0))
     assert event
     assert event["kind"] == "backprop"
     assert event["end_ns"] - event["start_ns"] == max(

@@ -36,7 +36,7 @@ def test_a_note_is_put_at_the_mouse_the_selected_span_or_the_middle() -> None:
     assert notes.choose_time(store, None, chosen, view) == 77
     assert notes.choose_time(store, None, None, view) == 2000
     beyond = notes.choose_time(store, {"xvals": [1e8], "yvals": [3]}, None, view)
-    assert beyond == store.whole.width_ns - 1
+    assert beyond == store.run_window.width_ns - 1
     assert notes.choose_time(store, {"xvals": [float("nan")], "yvals": [3]}, None, view) == 2000
 
 
@@ -168,7 +168,7 @@ def test_what_is_beside_the_view_has_no_text() -> None:
 def test_notes_of_another_run_are_left_out_in_a_sentence() -> None:
     """Those beyond its end, and those that could not be read."""
     store = slow_rank()
-    view = parse({"note": f"5:one;x;{store.whole.width_ns}:end"})
+    view = parse({"note": f"5:one;x;{store.run_window.width_ns}:end"})
     page = json.dumps(notes.layout(store, view), cls=PlotlyJSONEncoder)
     assert "2 notes of this address are none of this run; left out." in page
     assert '"5:one"' in page

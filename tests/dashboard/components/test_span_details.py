@@ -92,7 +92,7 @@ def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
     page = details_as_sent(store, 0, moment_ns, track)
     assert "on rank 0, reductions in step 5" in page
     assert "allreduce" in page
-    beside = details_as_sent(store, 0, int(store.whole.start_ns), track)
+    beside = details_as_sent(store, 0, int(store.run_window.start_ns), track)
     assert "Nothing recorded on rank 0, reductions" in beside
     assert "Nothing recorded" in details_as_sent(store, 0, moment_ns, 99)
 
@@ -202,7 +202,7 @@ def test_the_critical_path_before_and_after_a_span() -> None:
     assert "100 % of this span" in text_of(slow)
     assert "This span is not on it" in text_of(section_of_other)
     link_before, link_after = spans_led_to(slow)
-    origin = store.whole.start_ns
+    origin = store.run_window.start_ns
     assert link_before["until"] + origin == ends[2][0]
     assert link_after["at"] + origin == ends[2][1]
     assert link_before["row"] == 2

@@ -23,13 +23,13 @@ def step_view(store: Store, step: int) -> Window:
     """Return a view a step and a half wide whose middle is a step's."""
     found = store.window_of(step, step)
     assert found
-    middle = (found.start_ns + found.end_ns) // 2 - store.whole.start_ns
+    middle = (found.start_ns + found.end_ns) // 2 - store.run_window.start_ns
     half = 3 * store.scene.step_ns // 4
     return Window(middle - half, middle + half)
 
 
 def step_in_the_middle(store: Store, window: Window) -> int:
-    middle = store.whole.start_ns + (window.start_ns + window.end_ns) // 2
+    middle = store.run_window.start_ns + (window.start_ns + window.end_ns) // 2
     steps_inside = store.windows.filter(
         (store.windows["start_ns"] <= middle) & (store.windows["end_ns"] > middle)
     )
@@ -50,7 +50,7 @@ def test_brackets_lead_from_step_to_step(key: str, step: int) -> None:
 def test_the_first_and_last_steps_are_the_end_of_the_way() -> None:
     """At either end the view stays within the run."""
     store = slow_rank()
-    run_window = Window(0, store.whole.width_ns)
+    run_window = Window(0, store.run_window.width_ns)
     for key, step in (("[", 0), ("]", 59)):
         view_after = keys.find_destination(
             store, key, view_of(step_view(store, step).clamp(run_window)), None
@@ -62,7 +62,7 @@ def test_the_first_and_last_steps_are_the_end_of_the_way() -> None:
 def test_brackets_lead_from_finding_to_finding_in_a_wide_view() -> None:
     """From the whole run: the first finding, the second one, and back, in the order of time."""
     store = open_run(SLOW_RANK, LATE, EARLY)
-    whole = {"t0": 0, "t1": store.whole.width_ns}
+    whole = {"t0": 0, "t1": store.run_window.width_ns}
     first_view = keys.find_destination(store, "]", whole, None)
     assert first_view is not None
     assert covered(store, first_view) == (3, 9)
@@ -74,7 +74,7 @@ def test_brackets_lead_from_finding_to_finding_in_a_wide_view() -> None:
 
 def covered(store: Store, window: Window) -> tuple[int, int]:
     """Return the first and the last step that lie wholly in a window."""
-    origin = store.whole.start_ns
+    origin = store.run_window.start_ns
     steps_inside = store.windows.filter(
         (store.windows["start_ns"] >= origin + window.start_ns)
         & (store.windows["end_ns"] <= origin + window.end_ns)
@@ -90,7 +90,7 @@ def test_fit_shows_the_clicked_span() -> None:
     selected = {"lane": lane, "at": moment_ns}
     position = viewport.read_position(store, selected)
     assert position is not None
-    assert tuple(position) == (lane, moment_ns + store.whole.start_ns, None)
+    assert tuple(position) == (lane, moment_ns + store.run_window.start_ns, None)
     view = keys.find_destination(store, "f", {}, selected)
     assert view is not None
     assert view.start_ns < moment_ns < view.end_ns

@@ -50,7 +50,7 @@ def test_a_selection_is_what_the_view_shows(browser: FlaskClient) -> None:
     """Pinned ranks only, in the window only; without pins all ranks."""
     selected_spans = spans(browser.get(f"{PERFETTO}?{WINDOW}&pin=2,999").text)
     assert {event["pid"] for event in selected_spans} == {3}
-    origin = slow_rank().whole.start_ns
+    origin = slow_rank().run_window.start_ns
     assert origin >= 0
     for event in selected_spans:
         assert event["ts"] <= 200_000

@@ -16,7 +16,7 @@ STEP = 25
 def selected() -> dict[str, int]:
     """Select rank 0's first reduction of a step in which rank 2 is late."""
     found = traced(SLOW_RANK).arrivals.filter(rank=0, step=STEP).sort("seq")
-    return {"lane": 0, "at": found["start_ns"][-1] + 1 - slow_rank().whole.start_ns}
+    return {"lane": 0, "at": found["start_ns"][-1] + 1 - slow_rank().run_window.start_ns}
 
 
 def test_the_last_to_enter_is_pointed_at() -> None:

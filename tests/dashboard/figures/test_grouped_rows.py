@@ -87,8 +87,8 @@ def test_spans_of_an_opened_group_can_be_pointed_at() -> None:
     window = store.window_of(25, 25)
     assert window
     view = {
-        "t0": window.start_ns - store.whole.start_ns,
-        "t1": window.end_ns - store.whole.start_ns,
+        "t0": window.start_ns - store.run_window.start_ns,
+        "t1": window.end_ns - store.run_window.start_ns,
     }
     frame = viewport.frame(store, Controls(view, [], "host", opened=["g2"], tall_px=900))
     picture = viewport.picture(frame)
@@ -101,7 +101,7 @@ def test_spans_of_an_opened_group_can_be_pointed_at() -> None:
 def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
     """The last rank of a closed group counts; an opened one's ranks count each."""
     store = two_hosts()
-    for at in range(0, store.whole.width_ns, store.scene.step_ns // 40):
+    for at in range(0, store.run_window.width_ns, store.scene.step_ns // 40):
         frame = grouped_frame("g2", selected={"lane": 2, "at": at, "track": None})
         if frame.call:
             assert [len(one["x"]) for one in overlays.arrival_marks(frame, LIGHT)] == [3]
@@ -113,7 +113,7 @@ def test_an_area_over_a_closed_group_holds_its_ranks() -> None:
     """The table of the marked area has the ranks of the group."""
     frame = grouped_frame()
     second = frame.plan.section("workers")[1]
-    whole = two_hosts().whole.width_ns / 1e9
+    whole = two_hosts().run_window.width_ns / 1e9
     marked = {"range": {"x": [0, whole], "y": [second.top, second.top + 3]}}
     found = area.area_of(two_hosts(), frame, marked)
     assert found

@@ -40,7 +40,7 @@ def test_it_has_the_colour_of_the_latest(
     frame = viewport.frame(
         Store(with_peaks(run) if kept else run, Path()), Controls(None, [], "rank")
     )
-    theme = themes.of(scheme)
+    theme = themes.for_scheme(scheme)
     figure = plot.draw(frame, viewport.picture(frame), theme)
     image = figure.layout.images[0]
     data = base64.b64decode(image.source.removeprefix("data:image/png;base64,"))

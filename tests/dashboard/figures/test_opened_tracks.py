@@ -15,7 +15,7 @@ from tracelens_dashboard.view.viewport import Controls, Position
 def step_view(store: Store, step: int) -> dict[str, int]:
     window = store.window_of(step, step)
     assert window
-    origin = store.whole.start_ns
+    origin = store.run_window.start_ns
     return {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
 
 
@@ -80,7 +80,7 @@ def test_a_click_on_a_track_finds_its_span() -> None:
     lanes = opened.group.scene.lanes
     row = next(i for i, lane in enumerate(lanes.lanes) if "reductions" in lane.part)
     moment = (bucket["start_ns"] + bucket["end_ns"]) // 2
-    seconds = (moment - store.whole.start_ns) / 1e9
+    seconds = (moment - store.run_window.start_ns) / 1e9
     position = viewport.find_position(
         store, frame, {"xvals": [seconds], "yvals": [opened.plan.bands[row].middle]}
     )

@@ -31,7 +31,7 @@ def frame_of(store: Store, first: int, last: int, *pins: str) -> Frame:
     """Look at some steps, with the path."""
     window = store.window_of(first, last)
     assert window
-    origin = store.whole.start_ns
+    origin = store.run_window.start_ns
     view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
     return viewport.frame(store, Controls(view, list(pins), "rank", path=True))
 
@@ -107,7 +107,7 @@ def with_changes(ranks: int, changes: int) -> Store:
     """Open a run whose path changes ranks often."""
     trace = traced(Scenario(ranks=ranks, steps=20))
     store = Store.from_trace(trace, report_of(trace))
-    run_window, processes = store.whole, store.run.workers["process"].to_list()
+    run_window, processes = store.run_window, store.run.workers["process"].to_list()
     length_ns = run_window.width_ns // changes
     rows = [
         (

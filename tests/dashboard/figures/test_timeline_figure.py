@@ -58,7 +58,7 @@ def test_real_spans_lie_where_they_ran() -> None:
     store = slow_rank()
     window = store.window_of(25, 25)
     assert window is not None
-    origin = store.whole.start_ns
+    origin = store.run_window.start_ns
     view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
     frame = viewport.frame(store, Controls(view, ["2"], "rank"))
     bars = plot.draw_changing(frame, viewport.picture(frame), LIGHT)["data"][1:]
@@ -94,7 +94,7 @@ def test_what_ran_on_a_stream_is_drawn_when_it_ran() -> None:
     store = devices()
     window = store.window_of(5, 5)
     assert window is not None
-    origin = store.whole.start_ns
+    origin = store.run_window.start_ns
     view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
     frame = viewport.frame(store, Controls(view, [], "rank"))
     bars = plot.draw_changing(frame, viewport.picture(frame), LIGHT)["data"][1:]
@@ -122,7 +122,7 @@ def test_a_click_finds_rank_and_moment() -> None:
     third = frame.plan.section("workers")[2].middle
     assert viewport.find_position(store, frame, {"xvals": [0.25], "yvals": [third]}) == (
         2,
-        store.whole.start_ns + 250 * MS,
+        store.run_window.start_ns + 250 * MS,
         None,
     )
     gap = frame.plan.bands[0].top + frame.plan.bands[0].height + 3
@@ -147,6 +147,6 @@ def test_a_senseless_view_shows_the_whole_run(view: object) -> None:
     """The browser's view is taken for what it may be: anything."""
     store = slow_rank()
     frame = viewport.frame(store, Controls(view, ["9", "x", None, "-1"], 7))
-    assert frame.visible == store.whole
+    assert frame.visible == store.run_window
     assert not frame.plan.section("pinned")
     assert replace(frame, marked=None) == frame

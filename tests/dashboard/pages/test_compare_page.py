@@ -244,7 +244,7 @@ def test_a_clicked_cell_aligns_both_timelines(runs: Runs) -> None:
     drawn = call(app, "together-here.figure", values | {"together-view.data": sync}).get_json()
     for store, graph in zip(stores, ("together-here", "together-there"), strict=True):
         low, high = drawn["response"][graph]["figure"]["layout"]["xaxis"]["range"]
-        begin = (store.windows["start_ns"][12] - store.whole.start_ns) / 1e9
+        begin = (store.windows["start_ns"][12] - store.run_window.start_ns) / 1e9
         assert begin - low == pytest.approx(-sync["t0"] / 1e9)
         assert high - low == pytest.approx((sync["t1"] - sync["t0"]) / 1e9)
 
@@ -271,7 +271,7 @@ def test_the_whole_of_both_runs_is_shown_first(runs: Runs) -> None:
     ):
         shown = side_by_side.view_whole(*pair(runs))
         assert begin_ns + shown["t0"] <= 0
-        assert begin_ns + shown["t1"] >= store.whole.width_ns
+        assert begin_ns + shown["t1"] >= store.run_window.width_ns
 
 
 def test_two_timelines_share_one_scale(runs: Runs) -> None:

@@ -101,7 +101,7 @@ def test_a_segment_leads_to_its_span() -> None:
         assert view.pins == (row["rank"],)
         assert view.start_ns is not None
         assert view.end_ns is not None
-        origin = store.whole.start_ns
+        origin = store.run_window.start_ns
         assert view.start_ns <= row["start_ns"] - origin
         assert row["end_ns"] - origin <= view.end_ns
     assert page._link_to_segment(store, 10**9) is None

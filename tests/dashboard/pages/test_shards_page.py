@@ -115,7 +115,7 @@ def test_a_tensor_leads_to_its_longest_request() -> None:
     assert view.pins == (row["rank"],)
     assert view.start_ns is not None
     assert view.end_ns is not None
-    origin = run_with_variables().whole.start_ns
+    origin = run_with_variables().run_window.start_ns
     assert view.start_ns <= row["longest_start_ns"] - origin
     assert row["longest_end_ns"] - origin <= view.end_ns
 

@@ -22,7 +22,7 @@ from tracelens_dashboard.view.state import ViewState
 
 def run_window() -> list[int]:
     """Return the window of the whole run, as the page keeps it."""
-    return [sampled().whole.start_ns, sampled().whole.end_ns]
+    return [sampled().run_window.start_ns, sampled().run_window.end_ns]
 
 
 def calls(rank: int, window: Any = None) -> Drawing:
@@ -121,7 +121,7 @@ def test_without_samples_it_says_how_to_get_them() -> None:
 @pytest.mark.parametrize("values", [(None, None, None), ("77", "x", [1]), ([], {}, ["a", "b"])])
 def test_what_makes_no_sense_is_the_first_rank_at_any_time(values: tuple[Any, ...]) -> None:
     asked = peer_stacks.read(sampled(), *values)
-    assert (asked.rank, asked.phase, asked.window) == (0, None, sampled().whole)
+    assert (asked.rank, asked.phase, asked.window) == (0, None, sampled().run_window)
 
 
 @pytest.mark.parametrize("frame", [None, "", 3, "x" * 10_000, ["a"]])

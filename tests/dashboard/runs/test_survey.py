@@ -63,18 +63,18 @@ def test_all_runs_get_a_verdict_one_at_a_time(folder: Path) -> None:
     read = Watched()
     runs = Runs([folder], read)
     entries = {entry.name: entry for entry in runs.look()}
-    runs.survey(on=True)
+    runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
     assert sorted(read.read) == sorted([*NAMES, "damaged"])
     assert read.most_at_once == 1
     assert all(runs.glance(entries[name]) for name in NAMES)
     assert "worker-00000-1.arrow" in entries["damaged"].stage.what
-    runs.survey(on=True)
+    runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
     assert len(read.read) == 4
     recorded(folder / "damaged", Scenario(ranks=2, steps=8))
     (folder / "damaged" / "worker-00000-1.arrow").unlink()
-    runs.survey(on=True)
+    runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
     assert runs.glance(entries["damaged"])
 
@@ -83,7 +83,7 @@ def test_all_runs_get_a_verdict_one_at_a_time(folder: Path) -> None:
 def test_it_keeps_no_run_open(folder: Path) -> None:
     """The verdicts stay; what pages hold open is not pushed out by runs that no page shows."""
     runs = Runs([folder], Watched(), indexed=False)  # without an index a verdict is in memory only
-    runs.survey(on=True)
+    runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
     assert not runs._open
     assert sum(runs.glance(entry) is not None for entry in runs.look()) == 3
@@ -94,7 +94,7 @@ def test_what_a_page_waits_for_is_read_first(folder: Path) -> None:
     read = Watched()
     read.go_on.clear()
     runs = Runs([folder], read)
-    runs.survey(on=True)
+    runs.survey(enabled=True)
     wait_until(lambda: len(read.read) == 1)
     last_entry = runs.look()[-1]
     assert runs.open(last_entry) is None
@@ -111,14 +111,14 @@ def test_it_can_be_stopped_and_goes_on(folder: Path) -> None:
     read = Watched()
     read.go_on.clear()
     runs = Runs([folder], read)
-    runs.survey(on=True)
+    runs.survey(enabled=True)
     wait_until(lambda: len(read.read) == 1)
-    runs.survey(on=False)
+    runs.survey(enabled=False)
     read.go_on.set()
     wait_until(lambda: is_settled(runs))
     assert len(read.read) == 1
     assert sum(entry.stage == NEW for entry in runs.look()) >= 3
-    runs.survey(on=True)
+    runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
     assert len(read.read) == 4
 
@@ -141,7 +141,7 @@ def test_it_ends_with_the_server(folder: Path) -> None:
     read = Watched()
     read.go_on.clear()
     runs = Runs([folder], read)
-    runs.survey(on=True)
+    runs.survey(enabled=True)
     wait_until(lambda: len(read.read) == 1)
     ending = threading.Thread(target=runs.close)
     ending.start()
@@ -162,10 +162,10 @@ def test_a_run_that_is_still_recorded_is_left(
     monkeypatch.setattr(catalog, "is_recorded", lambda path: path.name in recording)
     read = Watched()
     runs = Runs([folder], read)
-    runs.survey(on=True)
+    runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
     assert "two" not in read.read
     recording.clear()
-    runs.survey(on=True)
+    runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
     assert "two" in read.read

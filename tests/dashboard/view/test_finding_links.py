@@ -24,7 +24,7 @@ def steps_in(store: Store, view: ViewState) -> list[int]:
     """List the steps that lie wholly in a view."""
     assert view.start_ns is not None
     assert view.end_ns is not None
-    origin = store.whole.start_ns
+    origin = store.run_window.start_ns
     steps_inside = store.windows.filter(
         (store.windows["start_ns"] >= origin + view.start_ns)
         & (store.windows["end_ns"] <= origin + view.end_ns)
@@ -93,7 +93,7 @@ def test_of_several_runs_links_name_theirs() -> None:
         links.to_timeline(store, LATE),
         links.to_worst_step(store, LATE) or "",
         links.to_shard(store, HOT),
-        links.to_moment(store, store.whole, (0,)),
+        links.to_moment(store, store.run_window, (0,)),
         links.to_step(store, 3),
     ]
     assert {view_of(way).run for way in ways} == {"0123456789ab"}

@@ -101,7 +101,7 @@ def describe_time(store: Store, selected: Any) -> str:
 
 
 def _since_start(store: Store, window: Window) -> str:
-    return text.duration(window.start_ns - store.whole.start_ns)
+    return text.duration(window.start_ns - store.run_window.start_ns)
 
 
 def marked_window(store: Store, selected: Any) -> Window | None:
@@ -109,7 +109,7 @@ def marked_window(store: Store, selected: Any) -> Window | None:
     ends_s = _read_range(selected, "x")
     if ends_s is None or not all(abs(end_s) < SECOND for end_s in ends_s):
         return None
-    run_window = store.whole
+    run_window = store.run_window
     begin_ns, end_ns = (run_window.start_ns + round(end_s * SECOND) for end_s in ends_s)
     window = Window(max(begin_ns, run_window.start_ns), min(end_ns, run_window.end_ns))
     return window if window.width_ns > 0 else None
@@ -231,7 +231,7 @@ def _sum_row(owner: str, totals: dict[str, Any]) -> dict[str, Any]:
 
 def _span_row(store: Store, scene_row: int, owner: str, span: dict[str, Any]) -> dict[str, Any]:
     """Return a span as a row; times are since the run's start, an open one has no length."""
-    begin_ns = span["start_ns"] - store.whole.start_ns
+    begin_ns = span["start_ns"] - store.run_window.start_ns
     return {
         "span": clean(span["name"]),
         "process": owner,

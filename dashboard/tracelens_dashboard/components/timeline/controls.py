@@ -152,9 +152,9 @@ def register_strip(app: Dash) -> None:
     )
     def draw(scheme: str | None, run: Any) -> tuple[Any, ...]:
         """Return the strip's figure with its label, and the parts of the legend."""
-        store, theme = current.store(run), themes.of(current.require(scheme))
+        store, theme = current.store(run), themes.for_scheme(current.require(scheme))
         drawing = overview.strip(
-            store.times, store.windows, store.whole, theme, of_hosts=store.uses_devices
+            store.times, store.windows, store.run_window, theme, of_hosts=store.uses_devices
         )
         ramp = residual_ramp(store.residuals.ceiling_ns, theme)
         categories = [*store.times.categories, *(SHARD_OPS if store.shard_count else ())]

@@ -69,7 +69,7 @@ def _register_drawing(app: Dash) -> None:
     )
     def draw(scheme: str | None, _edition: Any, *values: Any) -> tuple[Any, ...]:
         """Return the timeline's figure and style, its note twice, and the row buttons."""
-        theme = themes.of(current.require(scheme))
+        theme = themes.for_scheme(current.require(scheme))
         frame = viewport.frame(*names.read_arguments(values))
         picture = viewport.picture(frame)
         figure = plot.draw(frame, picture, theme)
@@ -90,7 +90,7 @@ def _register_drawing(app: Dash) -> None:
 
 def grow_view(store: Store, view: Any) -> Any:
     """Return the view of a run that was read again; if it reached to the end it still does."""
-    run_length_ns = store.whole.width_ns
+    run_length_ns = store.run_window.width_ns
     if not isinstance(view, dict) or view.get("whole") == run_length_ns:
         return no_update
     was_at_end = (view.get("t1") or 0) >= (view.get("whole") or 0)
@@ -114,7 +114,7 @@ def _register_following(app: Dash) -> None:
         frame = viewport.frame(store, controls)
         picture = viewport.picture(frame)
         note = plot.note(frame, picture)
-        return _patch(frame, picture, themes.of(scheme)), note, note
+        return _patch(frame, picture, themes.for_scheme(scheme)), note, note
 
 
 def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:

@@ -265,7 +265,7 @@ def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
     if is_readable and visible.start_ns <= begin_ns and end_ns <= visible.end_ns:
         return None
     margin_ns = (visible_ns - length_ns) // 2 if is_readable else AROUND * length_ns
-    return store.since_start(Window(begin_ns, end_ns).widen(margin_ns).clamp(store.whole))
+    return store.since_start(Window(begin_ns, end_ns).widen(margin_ns).clamp(store.run_window))
 
 
 def list_matches(store: Store, search: str) -> Component:

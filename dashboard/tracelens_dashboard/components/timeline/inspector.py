@@ -41,7 +41,7 @@ Selection = dict[str, int | None]  # what the browser keeps of what is selected
 
 def selection_of(store: Store, position: Position) -> Selection:
     """Pack a selected position for the browser."""
-    at_ns = position.at_ns - store.whole.start_ns
+    at_ns = position.at_ns - store.run_window.start_ns
     return {"lane": position.row, "at": at_ns, "track": position.track}
 
 
@@ -139,7 +139,7 @@ def _describe_event(
     step_text = f" in step {step}" if step >= 0 else ""
     span_name = clean(event["name"]) or event["kind"]
     heading = f"{span_name} on {subject_of(lane)}, {clean(track_name)}{step_text}"
-    extent_ns = begin_ns, store.whole.end_ns if end_ns is None else end_ns
+    extent_ns = begin_ns, store.run_window.end_ns if end_ns is None else end_ns
     parts = [_heading(heading, category), _facts(facts)]
     return _panel(store, position, extent_ns, parts, step=step)
 
@@ -182,7 +182,7 @@ def _close_button() -> Component:
 
 def _times(store: Store, start_ns: int, end_ns: int | None) -> list[Fact]:
     lasted = "still open" if end_ns is None else text.duration(end_ns - start_ns)
-    began = f"{text.duration(start_ns - store.whole.start_ns)} after the start"
+    began = f"{text.duration(start_ns - store.run_window.start_ns)} after the start"
     return [("duration", lasted), ("began", began)]
 
 

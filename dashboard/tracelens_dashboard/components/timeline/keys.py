@@ -152,13 +152,13 @@ def _fit(store: Store, view: Any, selected: Any) -> Window | None:
 
 def _go_to_step(store: Store, window: Window, direction: int) -> Window:
     """Return the window (ns since the start) with the step before or after its middle one."""
-    origin_ns, middle_ns = store.whole.start_ns, (window.start_ns + window.end_ns) // 2
+    origin_ns, middle_ns = store.run_window.start_ns, (window.start_ns + window.end_ns) // 2
     starts_ns = store.windows["start_ns"].to_list()
     middle_index = bisect_right(starts_ns, origin_ns + middle_ns) - 1
     step_index = max(0, min(middle_index + direction, len(starts_ns) - 1))
     step = store.windows.row(step_index, named=True)
     begin_ns = (step["start_ns"] + step["end_ns"]) // 2 - origin_ns - window.width_ns // 2
-    return Window(begin_ns, begin_ns + window.width_ns).clamp(Window(0, store.whole.width_ns))
+    return Window(begin_ns, begin_ns + window.width_ns).clamp(Window(0, store.run_window.width_ns))
 
 
 def _finding_windows(store: Store) -> list[Window]:
@@ -181,4 +181,4 @@ def _go_to_finding(windows: list[Window], visible: Window, direction: int) -> Wi
 
 def _widen(store: Store, span: Window, margin_share: float) -> Window:
     """Add a share of a span's length on either side; the result is in ns since the start."""
-    return store.since_start(span.widen(int(span.width_ns * margin_share)).clamp(store.whole))
+    return store.since_start(span.widen(int(span.width_ns * margin_share)).clamp(store.run_window))

@@ -124,7 +124,7 @@ def _span_button(
     store: Store, name: str, row: int, extent_ns: tuple[int, int | None], **details: int
 ) -> Component:
     """Return the button that selects a span; `finding.hit_of` reads its extent and `details`."""
-    origin_ns = store.whole.start_ns
+    origin_ns = store.run_window.start_ns
     begin_ns, end_ns = extent_ns
     span = {"row": row, "at": begin_ns - origin_ns, "until": (end_ns or begin_ns + 1) - origin_ns}
     data: dict[str, Any] = {"data-span": json.dumps(span | details)}

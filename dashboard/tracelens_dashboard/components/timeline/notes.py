@@ -56,7 +56,7 @@ def button() -> Component:
 
 def layout(store: Store, view: ViewState) -> list[Component]:
     """Return the list of notes, and what the browser keeps of them."""
-    notes_in_run = [note for note in view.notes if note.start_ns < store.whole.width_ns]
+    notes_in_run = [note for note in view.notes if note.start_ns < store.run_window.width_ns]
     left_out_count = view.notes_left_out + len(view.notes) - len(notes_in_run)
     singular = "note of this address is none of this run"
     plural = "notes of this address are none of this run"
@@ -168,8 +168,8 @@ def choose_time(store: Store, hover: Any, selected: Any, view: Any) -> int:
     if mouse and abs(mouse[0]) < SECOND:
         note_ns = round(mouse[0] * SECOND)
     elif position:
-        note_ns = position.at_ns - store.whole.start_ns
-    return max(0, min(note_ns, store.whole.width_ns - 1))
+        note_ns = position.at_ns - store.run_window.start_ns
+    return max(0, min(note_ns, store.run_window.width_ns - 1))
 
 
 def apply_action(notes: tuple[Note, ...], action: dict[str, Any]) -> Notes | None:
@@ -203,7 +203,7 @@ def _window_around(store: Store, view: Any, note: Note) -> Window:
     margin_ns = (width_ns - length_ns) // 2
     if margin_ns < 0:
         margin_ns = int(AROUND * length_ns)
-    run_window = Window(0, store.whole.width_ns)
+    run_window = Window(0, store.run_window.width_ns)
     return Window(note.start_ns, end_ns).widen(margin_ns).clamp(run_window)
 
 

@@ -47,20 +47,25 @@ HINT: Final = (
 )
 
 
-def layout(store: Store, other: Store, view: ViewState) -> Component:
+def layout(store: Store, other_store: Store, view: ViewState) -> Component:
     """Return the card; a link's steps say which one is aligned."""
-    last_index = min(store.windows.height, other.windows.height) - 1
+    last_index = min(store.windows.height, other_store.windows.height) - 1
     if last_index < 0:
         return html.Div()
     step_index = min(index_of_step(store, view.steps[0]) if view.steps else 0, last_index)
-    sync_data = view_step(store, other, step_index) if view.steps else view_whole(store, other)
+    sync_data = (
+        view_step(store, other_store, step_index) if view.steps else view_whole(store, other_store)
+    )
     options = {"value": step_index, "min": 0, "max": last_index, "w": 100}
     step_field = fields.number_input(STEP, "step to align at", **options)
     label = html.Span("aligned at step", className="fact-name")
     choice = dmc.Group([label, step_field], gap="xs")
     title = card_title("Side by side", EXPLANATION)
     heading = dmc.Group([title, choice], justify="space-between")
-    plots = [_lay_out_plot(current.name(store), UPPER), _lay_out_plot(current.name(other), LOWER)]
+    plots = [
+        _lay_out_plot(current.name(store), UPPER),
+        _lay_out_plot(current.name(other_store), LOWER),
+    ]
     hint = html.P(HINT, className="summary")
     colour_scale = html.Div(id=SCALE, className="legend")
     parts = [dcc.Store(id=SYNC, data=sync_data), heading, hint, colour_scale, *plots]
@@ -105,9 +110,9 @@ def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
         prevent_initial_call=True,
     )
     def align(index: Any, run: Any, other_run: Any) -> dict[str, Any]:
-        other = current.require(current.find_store(other_run))
+        other_store = current.require(current.find_store(other_run))
         current.require(isinstance(index, int) and index >= 0)
-        return view_step(current.store(run), other, index)
+        return view_step(current.store(run), other_store, index)
 
 
 def _register_drawing(app: Dash, other_id: str) -> None:
@@ -128,7 +133,7 @@ def _register_drawing(app: Dash, other_id: str) -> None:
     )
     def draw(sync: Any, scheme: str | None, run: Any, other_run: Any) -> tuple[Any, ...]:
         """Return figures, heights and labels of both timelines, and the colour scale."""
-        theme = themes.of(current.require(scheme))
+        theme = themes.for_scheme(current.require(scheme))
         stores = (current.store(run), current.find_store(other_run))
         ceiling_ns = common_ceiling(stores)
         figures = [
@@ -150,17 +155,17 @@ def index_of_step(store: Store, step: int) -> int:
     return int(store.windows["step"].search_sorted(step))
 
 
-def view_whole(store: Store, other: Store) -> dict[str, Any]:
+def view_whole(store: Store, other_store: Store) -> dict[str, Any]:
     """Return the view of both runs from their first step to the end of the longer one."""
-    begins_ns = [_step_begin_ns(run, 0) for run in (store, other)]
-    length_ns = max(run.whole.width_ns for run in (store, other))
+    begins_ns = [_step_begin_ns(run, 0) for run in (store, other_store)]
+    length_ns = max(run.run_window.width_ns for run in (store, other_store))
     return {"begins": begins_ns, "t0": -max(begins_ns), "t1": length_ns}
 
 
-def view_step(store: Store, other: Store, step_index: int) -> dict[str, Any]:
+def view_step(store: Store, other_store: Store, step_index: int) -> dict[str, Any]:
     """Return the view of a step of both runs; `t0` and `t1` (ns) count from the step's begins."""
-    begins_ns = [_step_begin_ns(run, step_index) for run in (store, other)]
-    margin_ns = round(AROUND * max(run.scene.step_ns for run in (store, other)))
+    begins_ns = [_step_begin_ns(run, step_index) for run in (store, other_store)]
+    margin_ns = round(AROUND * max(run.scene.step_ns for run in (store, other_store)))
     step = int(store.windows["step"][step_index]) if step_index < store.windows.height else None
     return {"begins": begins_ns, "t0": -margin_ns, "t1": 2 * margin_ns, "step": step}
 
@@ -168,7 +173,7 @@ def view_step(store: Store, other: Store, step_index: int) -> dict[str, Any]:
 def _step_begin_ns(store: Store, step_index: int) -> int:
     """Return when the step with an index begins, in ns since the run's start."""
     starts_ns = store.windows["start_ns"]
-    return int(starts_ns[min(step_index, len(starts_ns) - 1)]) - store.whole.start_ns
+    return int(starts_ns[min(step_index, len(starts_ns) - 1)]) - store.run_window.start_ns
 
 
 def _lay_out_plot(name: str, identity: str) -> Component:
@@ -192,7 +197,7 @@ def _draw_timeline(
     """Draw a run's timeline over a window, with residual colours that end at `ceiling_ns`."""
     if store is None or window is None:
         return themes.blank()
-    drawn = window.clamp(Window(0, store.whole.width_ns))
+    drawn = window.clamp(Window(0, store.run_window.width_ns))
     frame = viewport.frame(store, Controls({"t0": drawn.start_ns, "t1": drawn.end_ns}))
     picture = viewport.picture(frame)
     figure = plot.draw(frame, picture, theme)

@@ -131,7 +131,11 @@ class BoundedCache:
         key = (*arguments, *map(id, arrays))
         entry = self.get(kind, key)
         if entry is None:
-            entry = make(), arrays  # keeps the arrays alive, so that their ids are not reused
-            self.put(kind, key, entry, max(map(len, arrays), default=0))
+            made = make()
+            entry = made, arrays  # keeps the arrays alive, so that their ids are not reused
+            row_counts = [len(array) for array in arrays]
+            if hasattr(made, "dtype"):  # an array, which may be longer than those it is made from
+                row_counts.append(len(made))  # type: ignore[arg-type]
+            self.put(kind, key, entry, max(row_counts, default=0))
         result: _Made = entry[0]
         return result

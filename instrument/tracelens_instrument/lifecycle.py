@@ -8,7 +8,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from dataclasses import replace
+from functools import partial
 from threading import RLock
 
 from tracelens_instrument.core import environment
@@ -24,6 +26,7 @@ from tracelens_instrument.core.registry import REGISTRY
 from tracelens_instrument.core.state import NO_STEP, STATE, Waiting
 from tracelens_instrument.endings import open_on_failure
 from tracelens_instrument.recording import Recording
+from tracelens_instrument.retention.detail_switch import DetailSwitch
 from tracelens_instrument.retention.policy import (
     DEFAULT_DETAIL,
     described,
@@ -38,9 +41,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, Final
 
+    from tracelens.schema.detail import DetailRequest
     from tracelens.schema.side import Retention
     from tracelens_instrument.core.identity import Identity
     from tracelens_instrument.core.state import OpenSegment
+    from tracelens_instrument.stacks.launch import Sampler
 
 __all__ = [
     "UNRECORDED",
@@ -52,6 +57,7 @@ __all__ = [
     "keep",
     "learn_identity",
     "note_detail",
+    "on_detail",
     "on_start",
     "on_stop",
     "under_way",
@@ -106,6 +112,8 @@ _beginnings: list[Callable[[], object]] = []
 _callbacks: list[Callable[[], object]] = []
 _hook_values: dict[str, int | None] = {}
 _details: list[str] = []  # details asked for before the recording began
+_detail_callbacks: list[Callable[[str | None], bool]] = []
+_samplers: list[Sampler] = []  # the one that was requested while it records, if any
 
 
 def under_way() -> Recording | None:
@@ -209,6 +217,14 @@ def on_stop(callback: Callable[[], object]) -> None:
     _callbacks.append(callback)
 
 
+def on_detail(change_hook_detail: Callable[[str | None], bool]) -> None:
+    """Call this with a level of detail whenever one is requested while it records, with None after it.
+
+    It returns True if there is something that can be recorded at other levels.
+    """
+    _detail_callbacks.append(change_hook_detail)
+
+
 def _open(
     directory: Path | None,
     make_identity: Callable[[], Identity],
@@ -243,8 +259,10 @@ def _prepare(recording: Recording) -> None:
     recording.end_notes.begin()
     if os.environ.get(environment.KEEP_SIGNAL_VARIABLE):
         _install_keep_signal()
-    if os.environ.get(environment.RATE_VARIABLE):
-        _begin_sampling(recording)
+    sampling_hz = os.environ.get(environment.RATE_VARIABLE)
+    if sampling_hz and recording.identity.parent is None:  # else its parent's sampler sees it
+        _begin_sampling(recording, int(sampling_hz))
+    recording.detail_switch = DetailSwitch(recording.directory, partial(_change_detail, recording))
     _end_with_multiprocessing()
     UNRECORDED.warn()
     _run_callbacks(_beginnings, "began")
@@ -262,14 +280,44 @@ def _install_keep_signal() -> None:
     on_stop(uninstall_signal)
 
 
-def _begin_sampling(recording: Recording) -> None:
-    if recording.identity.parent is not None:
-        return  # its stacks are sampled with its parent's
+def _begin_sampling(
+    recording: Recording, sampling_hz: int, duration_s: float | None = None
+) -> Sampler | None:
+    """Sample stacks for some time, or until the recording ends; return None if that failed."""
     from tracelens_instrument.stacks.launch import begin as begin_sampling  # noqa: PLC0415 - few need it
 
-    finish = begin_sampling(recording.process.pid, recording.directory, recording.folder.stem)
-    if finish:
-        on_stop(finish)
+    sampler = begin_sampling(
+        recording.process.pid,
+        recording.directory,
+        recording.folder.stem,
+        sampling_hz=sampling_hz,
+        duration_s=duration_s,
+    )
+    if sampler is not None:
+        on_stop(sampler.finish)
+    return sampler
+
+
+def _change_detail(recording: Recording, request: DetailRequest | None) -> None:
+    """Let hooks look as closely as requested, and have stacks sampled; None ends that."""
+    requested_level = None if request is None else request.level
+    have_models = [change_hook_detail(requested_level) for change_hook_detail in _detail_callbacks]
+    level = requested_level if any(have_models) else None
+    if request is None:
+        if _samplers:
+            _samplers.pop().stop()
+    elif request.sampling_hz is not None and _may_sample(recording):
+        duration_s = (request.end_ns - time.time_ns()) / 1e9
+        sampler = _begin_sampling(recording, request.sampling_hz, duration_s)
+        _samplers.extend([sampler] if sampler is not None else [])
+    sampling_hz = request.sampling_hz if request is not None and _samplers else None
+    recording.note_detail(level, sampling_hz)
+
+
+def _may_sample(recording: Recording) -> bool:
+    """Return True unless stacks are sampled already: by `record --sample`, or with the parent's."""
+    is_sampled = bool(os.environ.get(environment.RATE_VARIABLE))
+    return not is_sampled and recording.identity.parent is None
 
 
 def _warn_of_differences(current: Recording, directory: Path | None, retention: Retention) -> None:
@@ -346,6 +394,7 @@ def _in_forked_child() -> None:
     _GUARD.lock = RLock()
     REGISTRY.after_fork()
     _callbacks.clear()
+    _samplers.clear()
     STATE.set_step(NO_STEP)
     recording = under_way()
     if recording is not None:

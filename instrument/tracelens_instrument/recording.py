@@ -5,7 +5,14 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, to_line
+from tracelens.schema.side import (
+    END_LINE,
+    MAX_NAME,
+    ClockReading,
+    DetailChange,
+    Thread,
+    to_line,
+)
 from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES, UNFINISHED_FILE
 from tracelens_instrument.core.arguments import any_text
 from tracelens_instrument.core.clock import now, read_clocks
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.identity import Identity
     from tracelens_instrument.core.state import OpenSegment, Slot
     from tracelens_instrument.device.times import Devices
+    from tracelens_instrument.retention.detail_switch import DetailSwitch
     from tracelens_instrument.retention.last_steps import KeepRequest
     from tracelens_instrument.storage.conversion import Background
     from tracelens_instrument.storage.segments import Segment
@@ -78,6 +86,7 @@ class Recording:
         self._background: Background | None = None
         self._informing = threading.Lock()
         self._request = self._keep_request()
+        self.detail_switch: DetailSwitch | None = None
         self._boundary = 0  # segment that was in use then
 
     @property
@@ -182,6 +191,11 @@ class Recording:
             self._detail = level
             self._side.append(to_line("retention", replace(self.retention, detail=level)))
 
+    def note_detail(self, level: str | None, sampling_hz: int | None) -> None:
+        """Write down that hooks look closer from now on; with `level` null as before."""
+        level = max(level or self._detail, self._detail, key=DETAILS.index)
+        self._side.append(to_line("details", DetailChange(now(), level, sampling_hz)))
+
     def clock_reading(self, reading: ClockReading) -> None:
         """Write down a reading of clocks."""
         self._side.append(to_line("clocks", reading))
@@ -208,6 +222,9 @@ class Recording:
                 self.end_notes.look()
                 if moment >= self._clock_due:
                     self.read_clocks()
+                if self.detail_switch is not None:
+                    change_due = self.detail_switch.at_step_boundary(moment)
+                    self._look_due = min(self._look_due, change_due)
             if self._devices is None and self._request is None:
                 self.storage.pass_boundaries(self._look_due - moment)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on

@@ -6,7 +6,7 @@ from tracelens.schema.life import Exited, Journal, Launched, Resumed, Stalled, r
 
 
 def test_entries_are_read_by_time(tmp_path: Path) -> None:
-    launched = Launched(at_ns=5, host="node", pid=3, command="torchrun train.py")
+    launched = Launched(at_ns=5, host="node", pid=3)
     stalled = Stalled(
         at_ns=7,
         since_ns=6,

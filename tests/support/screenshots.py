@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from support.launch.recording import run_command
 from support.launch.torchrun import torchrun_command
+from support.live_pictures import take_live_pictures
 from support.runs.indexes import explained
 from support.samples import EXAMPLES, SAMPLES, manifest, record
 from support.web.browser import chromium, open_page, served, wait_until_settled
@@ -24,7 +25,7 @@ from support.web.browser import chromium, open_page, served, wait_until_settled
 from tracelens.lod import raster
 from tracelens.simulator.synthetic import Scenario, write
 from tracelens_dashboard.app import run_list
-from tracelens_dashboard.pages import PAGES, scaling
+from tracelens_dashboard.pages import PAGES, live_job, scaling
 from tracelens_dashboard.runs.catalog import id_of
 
 if TYPE_CHECKING:
@@ -93,9 +94,12 @@ def main() -> None:
             browser,
             samples,
             _copied(samples),
-            [one for one in _list_pages() if one[0] != scaling.PATH],
+            [one for one in _list_pages() if one[0] not in {scaling.PATH, live_job.PATH}],
         )
         _take(browser, sizes, _of_sizes(sizes), [(scaling.PATH, scaling.TITLE, "light")])
+        take_live_pictures(
+            browser, Path(folder, "live"), PICTURES, lambda tab: _reduced(tab, tab.screenshot())
+        )
 
 
 def _take(

@@ -3,51 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import support.watch
 from support.launch.patience import PATIENCE_S
-from support.launch.record import record_command
-from support.launch.recording import clean_environment
-from support.launch.torchrun import torchrun_command
+from support.watch.training import training
 
 from tracelens.schema.life import Stalled, read_journals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 pytest.importorskip("torch")
-
-SCRIPT: Final = Path(support.watch.__file__).with_name("faulty_ddp.py")
-
-
-@contextmanager
-def training(fault: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Record a training in the background; end all its processes afterwards."""
-    command = torchrun_command(SCRIPT, 2, [fault])
-    with subprocess.Popen(
-        record_command("--no-verdict", "--out", folder, "--", *command),
-        env=clean_environment(OMP_NUM_THREADS="1"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as started:
-        try:
-            yield started
-        finally:
-            for name in folder.glob("*-*-*"):
-                with suppress(ValueError, ProcessLookupError):
-                    os.kill(int(name.stem.rpartition("-")[2]), signal.SIGKILL)
-            with suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
 
 
 def watch(folder: Path, until_kind: str | None) -> tuple[list[dict[str, Any]], int]:

@@ -82,6 +82,24 @@ def test_calls_are_entered_and_completed(tmp_path: Path) -> None:
     job.close()
 
 
+def test_a_call_that_was_open_is_closed_after_many_others(tmp_path: Path) -> None:
+    """As when the watch could not look for some seconds, or the program makes many calls a second."""
+    job = LiveJob(tmp_path)
+    with commanded(tmp_path, world=2) as process:
+        process.tell("token = gather.begin(seq=0, nbytes=8)")
+        job.look()
+        process.tell(
+            "token.end(); [reduce.begin(seq=i, nbytes=8).end() for i in range(1, 1000)]; "
+            "token = gather.begin(seq=1000, nbytes=8)"
+        )
+        job.look()
+        recording = job.ranks[0].recording
+        assert recording is not None
+        (log,) = recording.call_logs.values()
+        assert (log.open_seqs, log.count) == ([1000], 1001)
+    job.close()
+
+
 def test_a_late_watch_knows_what_is_open(tmp_path: Path) -> None:
     """It begins after the span, and after more records than a segment holds."""
     with commanded(tmp_path) as process:

@@ -25,6 +25,7 @@ Exit codes: 0 done (findings included), 1 a gate failed, 2 usage, 3 unusable inp
 COMMANDS: Final = (
     "record",
     "watch",
+    "detail",
     "info",
     "analyze",
     "whatif",

@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     files_before = _find_recordings(folder)
     _note_recorder(folder)
     among_ranks = launcher_rank() is not None
-    with CommandJournal(folder, shlex.join(command), among_ranks=among_ranks) as journal:
+    with CommandJournal(folder, among_ranks=among_ranks) as journal:
         looks = None
         if (arguments.watch or arguments.on_alert) and launcher_rank() in {None, 0}:
             looks = _begin_watch(folder, arguments.on_alert)

@@ -101,18 +101,33 @@ class PackedColumns:
         """Return it with the arrays of another process where they are equal, so that one is kept."""
         if other is None:
             return self
-        shared = {
-            name: other.arrays[name]
-            for name, array in self.arrays.items()
-            if name in other.arrays and array.dtype == other.arrays[name].dtype
-            if array is other.arrays[name] or np.array_equal(array, other.arrays[name])
-        }
-        return replace(self, arrays={**self.arrays, **shared})
+        return replace(
+            self,
+            arrays=_share_equal(self.arrays, other.arrays),
+            values=_share_equal(self.values, other.values),
+        )
 
     def bytes_beside(self, other: PackedColumns | None) -> int:
         """Return the bytes of the arrays that it does not share with another."""
-        shared = {id(array) for array in other.arrays.values()} if other else set()
-        return sum(array.nbytes for array in self.arrays.values() if id(array) not in shared)
+        shared = {id(array) for array in other.all_arrays} if other else set()
+        return sum(array.nbytes for array in self.all_arrays if id(array) not in shared)
+
+    @property
+    def all_arrays(self) -> list[Array]:
+        """Everything that takes memory."""
+        return [*self.arrays.values(), *self.values.values()]
+
+
+def _share_equal(arrays: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays, those of the others in place of equal ones."""
+    return {
+        name: others[name] if name in others and _are_equal(array, others[name]) else array
+        for name, array in arrays.items()
+    }
+
+
+def _are_equal(array: Array, other: Array) -> bool:
+    return array is other or (array.dtype == other.dtype and np.array_equal(array, other))
 
 
 def _split_fractions(fractions: Floats) -> tuple[Array, Floats]:

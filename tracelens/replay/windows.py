@@ -35,7 +35,7 @@ MAX_SERVICES_REPLAYED: Final = 100_000
 MAX_WINDOWS_REPLAYED: Final = 4
 # steps: a window has as many, so that its first and last one matter little [chosen; one decision in
 # WindowedReplay.build_around, WindowedReplay._choose_windows]
-MIN_STEPS_OF_WINDOW: Final = 12
+MIN_STEPS_OF_WINDOW: Final = 6
 
 
 @dataclass(frozen=True, eq=False)

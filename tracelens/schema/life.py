@@ -43,7 +43,6 @@ class Launched:
     at_ns: int
     host: str = ""
     pid: int = 0
-    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Stalled:
 
     `culprits` are the ranks that all others wait for, `waiting` those in the call `op` number `seq` of
     `communicator` (null where no call is open). `states` are those of processes by rank (running,
-    sleeping, uninterruptible, stopped, zombie, gone), `stacks` their frames, innermost first, as
+    sleeping, uninterruptible, stopped, traced, zombie, gone), `stacks` their frames, innermost first, as
     ``function (file:line)``; `no_stacks` says why there are none.
     """
 

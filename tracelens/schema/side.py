@@ -20,7 +20,12 @@ from tracelens.schema.vocabulary import SCHEMA_VERSION
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any, Final
+    from typing import Any, Final, TypeAlias
+
+    SideRow: TypeAlias = (
+        "Process | Definition | Thread | Communicator | ClockReading | Retention | Kept | Past"
+        " | Ending | DetailChange"
+    )
 
 METADATA_KEY: Final = b"tracelens"
 CONVERSION_KEY: Final = b"tracelens.conversion"  # of a table that a conversion wrote
@@ -159,6 +164,18 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class DetailChange:
+    """From `at_ns` on (monotonic clock) the process recorded at another detail, as was requested.
+
+    `level` is one of `DETAILS`, `sampling_hz` the rate at which stacks were sampled, null for none.
+    """
+
+    at_ns: int
+    level: str
+    sampling_hz: int | None = None
+
+
+@dataclass(frozen=True)
 class Past:
     """Steps that were left out because only the last were kept: how many, how long, the longest."""
 
@@ -186,7 +203,7 @@ class SideTables:
 
     `dropped` counts lost events by reason, `thinned` by kind those that step sampling left out; `notes`
     are sentences on what a conversion left out as asked; `endings` are what ended the process, or a
-    thread of it, the first one first;
+    thread of it, the first one first; `details` are changes of detail while it recorded;
     `complete` says that the process ended its recording itself (false: killed, or still running), and
     `sorted` that the rows are in order of their begin.
     """
@@ -205,6 +222,7 @@ class SideTables:
     sorted: bool = True
     notes: tuple[str, ...] = ()
     endings: tuple[Ending, ...] = ()
+    details: tuple[DetailChange, ...] = ()
 
     def to_metadata(self, summary: Summary | None = None) -> dict[bytes, bytes]:
         """Pack into Arrow schema metadata (definitions are already in the columns).
@@ -256,6 +274,7 @@ class SideTables:
                 sorted=bool(packed.get("sorted", True)),
                 notes=tuple(packed.get("notes", ())),
                 endings=tuple(_build(Ending, row) for row in packed.get("endings", ())),
+                details=tuple(_build(DetailChange, row) for row in packed.get("details", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotATrace(f"its TraceLens metadata is damaged ({error})") from error
@@ -317,9 +336,7 @@ def _communicators(text: bytes) -> tuple[Communicator, ...]:
     return tuple(_build(Communicator, row) for row in loads(text))
 
 
-_ROWS: Final[
-    dict[str, type[Definition | Thread | Communicator | ClockReading | Kept | Past | Ending]]
-] = {
+_ROWS: Final[dict[str, type[SideRow]]] = {
     "definitions": Definition,
     "threads": Thread,
     "communicators": Communicator,
@@ -327,21 +344,11 @@ _ROWS: Final[
     "kept": Kept,
     "past": Past,
     "endings": Ending,
+    "details": DetailChange,
 }
 
 
-def to_line(
-    table: str,
-    row: Process
-    | Definition
-    | Thread
-    | Communicator
-    | ClockReading
-    | Retention
-    | Kept
-    | Past
-    | Ending,
-) -> bytes:
+def to_line(table: str, row: SideRow) -> bytes:
     """One line of the side file; `table` is a field of `SideTables`."""
     return dumps({"table": table, **asdict(row)}).encode() + b"\n"
 

@@ -87,16 +87,14 @@ class JobExits:
 class CommandJournal:
     """Journals a command that records to a folder; the journal appears with the first recording."""
 
-    def __init__(self, folder: Path, command: str, *, among_ranks: bool) -> None:
+    def __init__(self, folder: Path, *, among_ranks: bool) -> None:
         """Note when the command begins.
 
         Args:
             folder: The trace folder, which need not exist yet.
-            command: As a user writes it.
             among_ranks: The command is one rank; its launcher also starts other commands like it.
         """
         self._folder = folder
-        self._command = command
         self._among_ranks = among_ranks
         self._launched_ns = time.time_ns()
         self._pid = 0
@@ -146,7 +144,7 @@ class CommandJournal:
         with suppress(OSError):
             if self._journal is None and self._jobs.has_found:
                 self._journal = Journal(self._folder)
-                launched = Launched(self._launched_ns, host_name(), self._pid, self._command)
+                launched = Launched(self._launched_ns, host_name(), self._pid)
                 self._journal.append(launched)
             for entry in entries:
                 if self._journal is not None:

@@ -34,7 +34,7 @@ _STATES: Final = {
     "I": "sleeping",
     "D": "uninterruptible",
     "T": "stopped",
-    "t": "stopped",
+    "t": "traced",  # py-spy looks into it
     "Z": "zombie",
     "X": "gone",
 }

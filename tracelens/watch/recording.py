@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Flags, Int8s, Int32s, Ints
     from tracelens.conversion.columns import Records
-    from tracelens.schema.side import Communicator, Process
+    from tracelens.schema.side import Communicator, DetailChange, Process
     from tracelens.watch.segments import NewRecords
 
 __all__ = ["Call", "CallLog", "LiveRecording", "OpenSpan", "Step"]
@@ -96,6 +96,11 @@ class CallLog:
     last_entered: Call | None = None
     last_completed: Call | None = None
 
+    @property
+    def open_seqs(self) -> list[int]:
+        """The numbers of the calls that the rank was in at the last look."""
+        return [seq for seq, call in self.calls.items() if call.is_open]
+
     def put(self, call: Call) -> None:
         """Add a call, or replace it when it has ended."""
         self.count += call.seq not in self.calls
@@ -149,6 +154,11 @@ class LiveRecording:
     def is_complete(self) -> bool:
         """Whether the process ended its recording itself."""
         return self._side.is_complete
+
+    @property
+    def detail_changes(self) -> list[DetailChange]:
+        """The changes of detail that were requested while it records, by time."""
+        return self._side.detail_changes
 
     @property
     def wall_offset_ns(self) -> int:
@@ -281,7 +291,7 @@ class LiveRecording:
                 self.pauses[pause] = seen.with_pauses(len(chosen_ns), int(chosen_ns.max()))
 
     def _put_calls(self, records: Records, rows: Int32s, *, is_open: bool) -> None:
-        """Put the last collectives of each communicator into its log."""
+        """Put the last collectives of each communicator into its log, and those that were open in it."""
         op_codes = self._side.op_codes(rows)
         indexes = self._side.meanings.communicator[rows]
         is_call = (op_codes >= 0) & (indexes != NO_INDEX) & (records["seq"] != NO_SEQ)
@@ -293,9 +303,11 @@ class LiveRecording:
                 continue
             where = np.flatnonzero(is_call & (indexes == index))
             log = self.call_logs.setdefault(group.uid, CallLog(group, {}))
-            log.count += max(len(where) - MAX_CALLS_KEPT, 0)
-            last_where = where[-MAX_CALLS_KEPT:]
-            for call in _to_calls(records[last_where], op_codes[last_where], is_open=is_open):
+            is_put = np.isin(records["seq"][where], log.open_seqs)
+            is_put[-MAX_CALLS_KEPT:] = True
+            log.count += int(np.count_nonzero(~is_put))
+            put_rows = where[is_put]
+            for call in _to_calls(records[put_rows], op_codes[put_rows], is_open=is_open):
                 log.put(call)
 
     def _spans_of(self, records: Records) -> Iterator[OpenSpan | None]:

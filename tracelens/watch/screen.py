@@ -12,21 +12,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tracelens.model import fmt
-from tracelens.model.inert import clean
+from tracelens.watch.rank_rows import COLUMNS, NUMERIC_COLUMNS, choose_ranks, describe_rank
 from tracelens.watch.sentences import describe_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TextIO
 
-    from tracelens.watch.status import JobStatus, RankStatus
+    from tracelens.watch.status import JobStatus
     from tracelens.watch.watcher import News, Watcher
 
 __all__ = ["draw", "drawing"]
 
 MAX_NEWS_SHOWN: Final = 12  # lines of news: no more are shown under the table [policy]
-MAX_RANKS_SHOWN: Final = 32  # ranks: of more the late ones are shown [policy]
 
 
 @contextmanager
@@ -58,57 +56,10 @@ def draw(watcher: Watcher, news_lines: list[Text]) -> Group:
 
 def _draw_ranks(watcher: Watcher, status: JobStatus) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("rank", "state", "step", "steps/s", "late", "is in", "since"):
-        table.add_column(name, justify="right" if name in {"steps/s", "late", "since"} else "left")
-    for name in ("communicator", "last completed", "open"):
-        table.add_column(name)
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if name in NUMERIC_COLUMNS else "left")
     culprits = () if watcher.stall is None else watcher.stall.culprits
-    for rank_status in _choose_ranks(status, culprits):
+    for rank_status in choose_ranks(status, culprits):
         style = "red" if rank_status.rank in culprits else "dim" if rank_status.is_over else ""
-        table.add_row(
-            *_describe_rank(rank_status, status.at_ns), *_describe_calls(rank_status), style=style
-        )
+        table.add_row(*describe_rank(rank_status, status.at_ns), style=style)
     return table
-
-
-def _choose_ranks(status: JobStatus, culprits: tuple[int, ...]) -> list[RankStatus]:
-    """Return the ranks of the table: all, or of many the culprits, those that ended and the latest."""
-    ranks = sorted(
-        status.ranks,
-        key=lambda rank_status: (
-            rank_status.rank not in culprits,
-            not rank_status.is_over,
-            -(rank_status.delay_ns or 0.0),
-        ),
-    )
-    return sorted(ranks[:MAX_RANKS_SHOWN], key=lambda rank_status: rank_status.rank)
-
-
-def _describe_rank(rank_status: RankStatus, now_ns: int) -> list[str]:
-    since_text = (
-        ""
-        if rank_status.span_since_ns is None
-        else fmt.duration(max(now_ns - rank_status.span_since_ns, 0))
-    )
-    return [
-        str(rank_status.rank),
-        "ended" if rank_status.is_over else rank_status.state or f"on {clean(rank_status.host)}",
-        "" if rank_status.step is None else str(rank_status.step),
-        "" if rank_status.steps_per_s is None else f"{rank_status.steps_per_s:.3g}",
-        ""
-        if rank_status.delay_ns is None or rank_status.delay_ns <= 0
-        else fmt.duration(rank_status.delay_ns),
-        "" if rank_status.span is None else clean(rank_status.span[1]),
-        since_text,
-    ]
-
-
-def _describe_calls(rank_status: RankStatus) -> list[str]:
-    """Return name, last completed and open call of each communicator, a line each in three cells."""
-    names, completed, entered = [], [], []
-    for group in rank_status.communicators:
-        names.append(clean(group.name))
-        completed.append("" if group.completed is None else "{} {}".format(*group.completed))
-        is_open = group.entered is not None and group.entered != group.completed
-        entered.append("{} {}".format(*group.entered) if is_open and group.entered else "")
-    return ["\n".join(names), "\n".join(completed), "\n".join(entered)]

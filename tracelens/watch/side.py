@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Flags, Int8s, Int32s, UInt32s
     from tracelens.conversion.definitions import DefinitionTable
-    from tracelens.schema.side import ClockReading, Communicator, Definition, Process
+    from tracelens.schema.side import ClockReading, Communicator, Definition, DetailChange, Process
 
 __all__ = ["LiveSide"]
 
@@ -29,7 +29,7 @@ class LiveSide:
     """What a process has said of itself so far.
 
     `clock` is its last reading of both clocks, null before the first; `is_complete` says that it ended
-    its recording itself. `communicators` are by the process' own numbers.
+    its recording itself. `communicators` are by the process' own numbers, `detail_changes` by time.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,6 +49,7 @@ class LiveSide:
         self.in_flight_threads: set[int] = set()
         self.communicators: dict[int, Communicator] = {}
         self.clock: ClockReading | None = None
+        self.detail_changes: list[DetailChange] = []
         self.is_complete = False
         self.process: Process
         self.read_on()
@@ -75,6 +76,7 @@ class LiveSide:
         self.in_flight_threads |= {
             row.index for row in tables.threads if row.in_flight and isinstance(row.index, int)
         }
+        self.detail_changes += [row for row in tables.details if isinstance(row.at_ns, int)]
         readings = [reading for reading in tables.clocks if reading.method == "local"]
         self.clock = readings[-1] if readings else self.clock
         if tables.definitions:

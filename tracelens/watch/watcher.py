@@ -48,7 +48,7 @@ MAX_WAIT_FOR_QUICK_STACKS_S: Final = 0.5
 MAX_WAIT_AT_END_S: Final = 3.0
 # processes: the stacks of no more children of a rank are taken [policy]
 MAX_LOADER_WORKERS: Final = 4
-_ORDINARY_STATES: Final = ("running", "sleeping")
+_ORDINARY_STATES: Final = ("running", "sleeping", "traced")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tracelens_dashboard.pages import (
     critical_path,
     interleaving,
     life,
+    live_job,
     overview,
     scaling,
     shards,
@@ -56,6 +57,7 @@ PAGES: Final[tuple[Page, ...]] = (
     critical_path,
     stacks,
     life,
+    live_job,
     what_if,
     compare,
     scaling,
@@ -67,5 +69,5 @@ def register(app: Dash) -> None:
     for page in PAGES:
         for card in page.CARDS:
             card.register(app)
-    for page_with_callbacks in (compare, scaling, stacks, timeline, what_if):
+    for page_with_callbacks in (compare, live_job, scaling, stacks, timeline, what_if):
         page_with_callbacks.register(app)

@@ -30,6 +30,7 @@ from tracelens_dashboard.runs import selection
 from tracelens_dashboard.runs.live import Followed, Standing, follow, is_recorded
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.runs.tags import Tags
+from tracelens_dashboard.runs.watched import WatchedJobs
 from tracelens_dashboard.runs.worker import PATIENCE_S, Interrupted, Worker
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ class Runs:
         self._followed: dict[str, Followed] = {}
         self.alone: Store | None = None
         self.tags = Tags()
+        self.watched_jobs = WatchedJobs()
         self.surveying = False
         self._survey_lock = Lock()
         _require(self._folders)
@@ -288,6 +290,7 @@ class Runs:
         deadline_s = monotonic() + PATIENCE_S
         self.survey(enabled=False)
         self._worker.close()
+        self.watched_jobs.close()
         with self._lock:
             stores = [self.alone, *(open_run.store for open_run in self._open.values())]
         threads = [store.refinement for store in stores if store]
@@ -304,6 +307,14 @@ class Runs:
         index_glance = opening.glanced(entry.path) if self._indexed else None
         state, glance = self._glances.get(entry.id, (None, None))
         return index_glance or (glance if glance and state == entry.state else None)
+
+    def folder_of(self, run: str) -> Path | None:
+        """Return the folder of a run that is served; None where it was not read from a path."""
+        if self.alone and not run:
+            source = self.alone.source
+            return source if isinstance(source, Path) else source.path
+        entry = self.entry(run)
+        return entry.path if entry else None
 
     def standing(self, run: str, *, paused: bool) -> Standing:
         """Compare what is shown of a run with its folder; one that is recorded is read again."""

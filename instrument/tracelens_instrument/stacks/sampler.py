@@ -1,6 +1,7 @@
-"""The process that has a rank's stacks sampled: ``python -m ... PID RATE FILE``.
+"""The process that has a rank's stacks sampled: ``python -m ... PID RATE FILE [SECONDS]``.
 
-It ends when its standard input does, which is when the rank ends, however that comes.
+It ends when its standard input does, which is when the rank ends, however that comes, or after SECONDS.
+Samples that FILE holds already stay in it.
 """
 
 from __future__ import annotations
@@ -39,16 +40,21 @@ SAMPLING: Final = b"Sampling process"  # what py-spy says as soon as it does
 class _Rank:
     """The process that is sampled."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, duration_s: float | None) -> None:
         self.pid = pid
         self._parent = os.getppid()
+        self._end_ns = None if duration_s is None else now() + int(duration_s * NS)
         self._over = False
 
     def is_over(self, wait_s: float = 0.0) -> bool:
-        """Return True if it ended, or said that it will; its forked children may hold our input open."""
+        """Return True if it ended, said that it will, or the time is over.
+
+        Its forked children may hold our input open.
+        """
         if not self._over:
             readable, _, _ = select.select([sys.stdin], [], [], wait_s)
-            self._over = bool(readable) or os.getppid() != self._parent
+            is_late = self._end_ns is not None and now() >= self._end_ns
+            self._over = bool(readable) or is_late or os.getppid() != self._parent
         return self._over
 
 
@@ -98,22 +104,43 @@ class _Spy:
 
 def main() -> None:
     """Sample the rank in pieces until it ends, and write them to a file, a batch each."""
-    rank, rate_hz, samples_path = _Rank(int(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
+    pid, rate_hz, samples_path = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    rank = _Rank(pid, duration_s=float(sys.argv[4]) if len(sys.argv) > 4 else None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank gets it, too, and ends us
     work_folder = samples_path.with_suffix(UNFINISHED_SAMPLES)
     work_folder.mkdir(parents=True, exist_ok=True)
     schema = SAMPLE_SCHEMA.with_metadata({SAMPLE_RATE_KEY: str(rate_hz)})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
+    earlier_batches = _read_samples(samples_path)
+    new_path = work_folder / samples_path.name
     try:
-        with pa.ipc.new_stream(str(samples_path), schema, options=options) as stream:
+        with (
+            pa.OSFile(str(new_path), "wb") as file,
+            pa.ipc.new_stream(file, schema, options=options) as stream,
+        ):
+            for batch in earlier_batches:
+                stream.write_batch(batch.replace_schema_metadata(schema.metadata))
+            new_path.replace(samples_path)
             while not rank.is_over():
                 stream.write_batch(_sample_piece(rank, rate_hz, work_folder))
                 _report(f"stacks at {rate_hz} Hz")
     except (OSError, ValueError, KeyError) as error:
-        samples_path.unlink(missing_ok=True)
+        if not earlier_batches:
+            samples_path.unlink(missing_ok=True)
         _report(f"no stacks: {error}")
     finally:
         shutil.rmtree(work_folder, ignore_errors=True)
+
+
+def _read_samples(samples_path: Path) -> list[pa.RecordBatch]:
+    """Return the whole batches of a file of samples; empty if there is none, or none of ours."""
+    batches: list[pa.RecordBatch] = []
+    with (
+        contextlib.suppress(OSError, pa.ArrowInvalid),
+        pa.ipc.open_stream(samples_path.read_bytes()) as stream,
+    ):
+        batches.extend(batch for batch in stream if batch.schema.equals(SAMPLE_SCHEMA))
+    return batches
 
 
 def _sample_piece(rank: _Rank, rate_hz: int, work_folder: Path) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""A training by DistributedDataParallel on gloo; rank 1 fails in step 20 as the argument says."""
+"""A training by DistributedDataParallel on gloo; rank 1 fails as the first argument says, in a step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import tracelens as tl
-
-FAULT_STEP = 20
 
 
 def load_features() -> None:
@@ -38,10 +36,11 @@ def main() -> None:
     """Train."""
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Linear(8, 4))
-    for step in range(FAULT_STEP + 5):
+    fault_step = int(sys.argv[2])
+    for step in range(fault_step + 5):
         with tl.step(step):
             time.sleep(0.02)
-            if step == FAULT_STEP and dist.get_rank() == 1:
+            if step == fault_step and dist.get_rank() == 1:
                 fail(sys.argv[1])
             model(torch.ones(4, 8)).sum().backward()
 

@@ -7,6 +7,7 @@ comes back. All times are on the common clock.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,39 +79,61 @@ def find_attempts(trace: Trace) -> list[Attempt]:
     if trace.recognition is not None or trace.clocks.is_empty():
         return []
     outlines = outlined(trace)
-    lives_of_attempts: list[list[Life]] = []
+    groups: list[_Contemporaries] = []
     for life in sorted(_list_lives(trace), key=lambda life: (life.begin_ns, life.rank)):
-        if not lives_of_attempts or _begins_attempt(life, lives_of_attempts[-1]):
-            lives_of_attempts.append([life])
-        else:
-            lives_of_attempts[-1].append(life)
+        if not groups or groups[-1].ended_before(life):
+            groups.append(_Contemporaries())
+        groups[-1].add(life)
     attempts = []
-    for lives in lives_of_attempts:
-        outlined_processes = [life.process for life in lives if life.process in outlines]
+    for group in groups:
+        outlined_processes = [life.process for life in group.lives if life.process in outlines]
         if outlined_processes:
             most_steps = max(outlined_processes, key=lambda process: outlines[process].of_steps)
-            attempts.append(Attempt(tuple(sorted(lives, key=lambda life: life.rank)), most_steps))
+            lives = tuple(sorted(group.lives, key=lambda life: life.rank))
+            attempts.append(Attempt(lives, most_steps))
     return attempts
 
 
-def _begins_attempt(life: Life, lives: Sequence[Life]) -> bool:
-    """Return True if a process does not belong to the attempt of those that began before it."""
-    others = [other for other in lives if other.rank != life.rank]
-    lived_on = [other for other in others if other.end_ns >= life.begin_ns]
-    if len(others) < len(lives):  # its rank had a process in the attempt
-        return 2 * len(lived_on) <= len(others)
-    return not lived_on
+class _Contemporaries:
+    """The lives of an attempt, added in the order of their begin."""
+
+    def __init__(self) -> None:
+        self.lives: list[Life] = []
+        self._sorted_ends_ns: list[int] = []
+        self._ends_ns_by_rank: dict[int, list[int]] = {}
+
+    def add(self, life: Life) -> None:
+        """Add a process that began after all others."""
+        self.lives.append(life)
+        insort(self._sorted_ends_ns, life.end_ns)
+        self._ends_ns_by_rank.setdefault(life.rank, []).append(life.end_ns)
+
+    def ended_before(self, life: Life) -> bool:
+        """Return True if a process of a new attempt begins: the others, or most of them, had ended."""
+        ends_of_rank_ns = self._ends_ns_by_rank.get(life.rank, [])
+        other_count = len(self.lives) - len(ends_of_rank_ns)
+        lived_on = len(self.lives) - bisect_left(self._sorted_ends_ns, life.begin_ns)
+        others_lived_on = lived_on - sum(end_ns >= life.begin_ns for end_ns in ends_of_rank_ns)
+        if ends_of_rank_ns:  # its rank had a process in the attempt
+            return 2 * others_lived_on <= other_count
+        return not others_lived_on
 
 
 def wall_to_common_ns(trace: Trace, process: int) -> int | None:
     """Return the offset from a wall time of a process's host to common time; None if unknown."""
-    rows = trace.clocks.filter(
-        (pl.col("process") == process) & pl.col("wall_ns").is_not_null()
-    ).select("monotonic_ns", "wall_ns")
-    if rows.is_empty():
-        return None
-    monotonic_ns, wall_ns = rows.row(-1)
-    return _to_common(trace, process, np.array([monotonic_ns])).item() - int(wall_ns)
+    return _find_wall_offsets_ns(trace, [process]).get(process)
+
+
+def _find_wall_offsets_ns(trace: Trace, processes: Sequence[int]) -> dict[int, int]:
+    """Return the offsets from wall time to common time by process, where they are known."""
+    readings = trace.clocks.filter(
+        pl.col("wall_ns").is_not_null() & pl.col("process").is_in(processes)
+    )
+    last_readings = readings.group_by("process").last().select("process", "monotonic_ns", "wall_ns")
+    return {
+        process: _to_common(trace, process, np.array([monotonic_ns])).item() - int(wall_ns)
+        for process, monotonic_ns, wall_ns in last_readings.iter_rows()
+    }
 
 
 def _list_lives(trace: Trace) -> list[Life]:
@@ -124,41 +147,62 @@ def _list_lives(trace: Trace) -> list[Life]:
     workers = trace.processes.filter(
         (pl.col("role") == "worker") & ~pl.col("child").fill_null(value=False)
     )
-    lives = (_describe_life(trace, row, exits, running) for row in workers.iter_rows(named=True))
-    return [life for life in lives if life is not None]
+    offsets_ns = _find_wall_offsets_ns(trace, workers["process"].to_list())
+    last_readings_ns = _find_last_readings_ns(trace)
+    deaths = trace.endings.filter(pl.col("thread").is_null())
+    fatal_ns: dict[int, list[int]] = {}
+    for process, at_ns in deaths.select("process", "at_ns").iter_rows():
+        fatal_ns.setdefault(process, []).append(at_ns)
+    lives = []
+    for row in workers.iter_rows(named=True):
+        process = row["process"]
+        entry = exits.get((row["host"], row["pid"], row["incarnation"]))
+        known_ns = [row["first_ns"], row["last_ns"], *fatal_ns.get(process, [])]
+        if process in offsets_ns:
+            wall_times_ns = [row["started_ns"], row["incarnation"], entry.at_ns if entry else None]
+            known_ns += [wall_ns + offsets_ns[process] for wall_ns in wall_times_ns if wall_ns]
+        if row["complete"]:
+            known_ns.append(last_readings_ns.get(process))
+        times_ns = [ns for ns in known_ns if ns is not None]
+        if times_ns:
+            is_ended = row["file"] not in running
+            lives.append(
+                _describe_life(row, times_ns, fatal_ns.get(process, []), entry, is_ended=is_ended)
+            )
+    return lives
+
+
+def _find_last_readings_ns(trace: Trace) -> dict[int, int]:
+    """Return when each process read the wall clock last, common time."""
+    readings = trace.clocks.filter(pl.col("wall_ns").is_not_null())
+    last_readings = readings.group_by("process").last().select("process", "monotonic_ns")
+    return {
+        process: _to_common(trace, process, np.array([monotonic_ns])).item()
+        for process, monotonic_ns in last_readings.iter_rows()
+    }
 
 
 def _describe_life(
-    trace: Trace,
     row: dict[str, Any],
-    exits: dict[tuple[str, int, int], Exited],
-    running: set[str],
-) -> Life | None:
-    """Return when a worker lived, by the best that is known of its begin and end; None if nothing is.
+    times_ns: Sequence[int],
+    fatal_ns: Sequence[int],
+    entry: Exited | None,
+    *,
+    is_ended: bool,
+) -> Life:
+    """Return the life of a worker.
 
-    `row` is its row in `Trace.processes`, `exits` are by host, process id and incarnation, and `running`
-    are the files of processes that may still run.
+    Args:
+        row: Its row in `Trace.processes`.
+        times_ns: When it is known to have lived, common time.
+        fatal_ns: When exceptions or signals ended it, common time.
+        entry: How it ended, if somebody saw it.
+        is_ended: False if it may still run.
     """
-    process, offset_ns = row["process"], wall_to_common_ns(trace, row["process"])
-    is_main_thread = (pl.col("process") == process) & pl.col("thread").is_null()
-    fatal_ns = trace.endings.filter(is_main_thread)["at_ns"].to_list()
-    known_ns = [row["first_ns"], row["last_ns"], *fatal_ns]
-    entry = exits.get((row["host"], row["pid"], row["incarnation"]))
-    if offset_ns is not None:
-        wall_times_ns = [row["started_ns"], row["incarnation"], entry.at_ns if entry else None]
-        known_ns += [wall_ns + offset_ns for wall_ns in wall_times_ns if wall_ns]
-    if row["complete"]:
-        is_reading = (pl.col("process") == process) & pl.col("wall_ns").is_not_null()
-        readings_ns = trace.clocks.filter(is_reading)["monotonic_ns"].to_numpy()
-        known_ns += _to_common(trace, process, readings_ns[-1:]).tolist()
-    times_ns = [ns for ns in known_ns if ns is not None]
-    if not times_ns:
-        return None
-    is_ended = row["file"] not in running
     exit_code = entry.code if entry else None
     has_failed = fatal_ns or exit_code or (is_ended and not row["complete"])
     return Life(
-        process,
+        row["process"],
         row["rank"],
         min(times_ns),
         max(times_ns),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from tracelens.model import fmt
 from tracelens.model.fmt import duration
 from tracelens.model.notes import Note
 from tracelens.schema.vocabulary import OUTDATED
@@ -114,9 +115,34 @@ def retention_notes(sides: Sequence[SideTables]) -> list[Note]:
             for kept_steps, count in outdated_counts.items()
             if count
         ),
+        *_detail_sentences(sides),
         *dict.fromkeys(sentence for side in sides for sentence in side.notes),
     ]
     return [Note("", sentence, "chosen") for sentence in sentences]
+
+
+def describe_detail(level: str | None, sampling_hz: int | None) -> str:
+    """Describe what was requested: ``layers and stacks (100 Hz)``; empty for nothing."""
+    what = {"layer": ["layers"], "op": ["layers", "operators"]}.get(level or "", [])
+    parts = [*what, *([f"stacks ({sampling_hz} Hz)"] if sampling_hz else [])]
+    return fmt.series(parts) if parts else ""
+
+
+def _detail_sentences(sides: Sequence[SideTables]) -> list[str]:
+    """Return a sentence for each detail that processes recorded for some time, on request."""
+    process_counts: Counter[str] = Counter()
+    for side in sides:
+        own_level = side.retention.detail
+        descriptions = {
+            describe_detail(change.level if change.level != own_level else None, change.sampling_hz)
+            for change in side.details
+        }
+        process_counts.update(descriptions - {""})
+    return [
+        f"As asked while the job ran, {fmt.count(process_count, 'process', 'processes')} recorded "
+        f"{description} for some time. Steps take a little longer meanwhile."
+        for description, process_count in process_counts.items()
+    ]
 
 
 def _thinned_sentence(every: int, burst: int, count: int) -> str:

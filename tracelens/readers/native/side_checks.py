@@ -5,18 +5,27 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, Union, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Union, get_args, get_type_hints
 
 import msgspec
 
 from tracelens.errors import NotATrace
 from tracelens.schema.endings import Ending
 from tracelens.schema.rules import LATEST_NS
-from tracelens.schema.side import ClockReading, Communicator, Kept, Past, Process, Retention, Thread
+from tracelens.schema.side import (
+    ClockReading,
+    Communicator,
+    DetailChange,
+    Kept,
+    Past,
+    Process,
+    Retention,
+    Thread,
+)
 from tracelens.schema.vocabulary import MOST_RANKS, ROLES
 
 if TYPE_CHECKING:
-    from tracelens.schema.side import SideTables
+    from tracelens.schema.side import SideRow, SideTables
 
 MAX_CHARACTERS_OF_TEXT: Final = 10_000  # characters: a longer text is no name or sentence [policy]
 MAX_TABLES_CACHED: Final = 32  # tables of communicators that were found sound [policy]
@@ -34,14 +43,12 @@ _LIMITS: Final[dict[str, int]] = {  # exclusive
     "ClockReading.peer": _LIMIT_32,
     "ClockReading.device": _LIMIT_32,
     "Ending.at_ns": LATEST_NS,
+    "DetailChange.at_ns": LATEST_NS,
     "Process.started_ns": LATEST_NS,
     **{f"ClockReading.{name}_ns": LATEST_NS for name in ("monotonic", "offset", "wall", "window")},
 }
 _MAY_BE_NEGATIVE: Final = ("ClockReading.offset_ns", "ClockReading.wall_ns")
 _FIELD: Final = re.compile(r"\$\.(\w+)")  # in the path of an error of msgspec
-_Row: TypeAlias = (
-    "Process | Thread | Communicator | ClockReading | Retention | Kept | Past | Ending"
-)
 
 
 def check_side(side: SideTables) -> None:
@@ -50,8 +57,8 @@ def check_side(side: SideTables) -> None:
     Raises:
         NotATrace: naming the first such value.
     """
-    rows: list[_Row] = [side.process, side.retention, *side.threads, *side.kept, *side.past]
-    for row in [*rows, *side.clocks, *side.endings]:
+    rows: list[SideRow] = [side.process, side.retention, *side.threads, *side.kept, *side.past]
+    for row in [*rows, *side.clocks, *side.endings, *side.details]:
         _check_row(row)
     _check_communicators(_Identity(side.communicators))
     if side.process.role not in ROLES:
@@ -83,7 +90,7 @@ def _check_communicators(table: _Identity) -> None:
         _check_row(row)
 
 
-def _check_row(row: _Row) -> None:
+def _check_row(row: SideRow) -> None:
     """Refuse a row with a value out of range, or with a text that cannot be written."""
     try:
         msgspec.convert(row, _BOUNDED[type(row)], from_attributes=True)
@@ -132,5 +139,8 @@ _BOUNDED: Final[dict[type, type]] = {
         row.__name__,
         [(n, _bounded(f"{row.__name__}.{n}", hint)) for n, hint in get_type_hints(row).items()],
     )
-    for row in (Process, Retention, Thread, Kept, Past, Communicator, ClockReading, Ending)
+    for row in (
+        *(Process, Retention, Thread, Kept, Past, Communicator, ClockReading, Ending),
+        DetailChange,
+    )
 }

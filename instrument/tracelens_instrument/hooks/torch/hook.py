@@ -7,7 +7,6 @@ takes over from those inside it. Collectives are seen in the dispatcher (`operat
 
 from __future__ import annotations
 
-import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -24,18 +23,17 @@ from tracelens_instrument.hooks.torch import (
     backward,
     buckets,
     data_loaders,
-    modules,
     operations,
     process_groups,
     steps,
 )
+from tracelens_instrument.hooks.torch.modules import RecordedModel
 from tracelens_instrument.hooks.torch.steps import DETAIL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch.nn import Module
-    from torch.utils.hooks import RemovableHandle
 
 __all__ = ["attach", "install", "install_fsdp", "matches"]
 
@@ -53,9 +51,11 @@ _NEVER_COMPILED: Final = (
         for module in (backward, buckets, data_loaders, operations, process_groups, steps)
     ),
 )
-_sharded: Final[WeakKeyDictionary[Module, list[RemovableHandle]]] = WeakKeyDictionary()
+_sharded: Final[WeakKeyDictionary[Module, RecordedModel]] = WeakKeyDictionary()
+_models: Final[WeakKeyDictionary[Module, RecordedModel]] = WeakKeyDictionary()
+_requested_levels: Final[list[str]] = []  # the one that is requested while it records, if any
 _NOTED: Final = Switch()
-_MODELS: Final[weakref.WeakSet[Module]] = weakref.WeakSet()
+_LISTENING: Final = Switch()
 
 
 def install_fsdp() -> None:
@@ -85,9 +85,10 @@ def _record_sharded(sharded: Any) -> None:
     roots = sharded if isinstance(sharded, (list, tuple)) else [sharded]
     for root in roots:
         for inner_module in root.modules():
-            for hook_handle in _sharded.pop(inner_module, []):
-                hook_handle.remove()
-        _sharded[root] = modules.record_modules(root, recorder.detail())
+            inner_model = _sharded.pop(inner_module, None)
+            if inner_model is not None:
+                inner_model.remove()
+        _sharded[root] = _record_passes(root, recorder.detail())
     recorder.identify(dist.get_rank(), dist.get_world_size())
     if _NOTED.turn_on():
         note_attached("FSDP")
@@ -154,14 +155,32 @@ def _keep_out_of_graphs(rules: Any) -> None:
 
 def _record_model(model: Module, level: str) -> None:
     """Record the passes of a model by a level of detail, once, and its rank if it is a DDP."""
-    if model in _MODELS:
+    if model in _models:
         return
-    _MODELS.add(model)
+    _models[model] = _record_passes(model, level)
     for parallel in _parallel_parts(model):
         recorder.identify(dist.get_rank(), dist.get_world_size())
         buckets.warn_of_earlier_hook(parallel)
-    modules.record_modules(model, level)
     note_attached(f"{type(model).__name__} with {sum(1 for _ in model.parameters())} parameters")
+
+
+def _record_passes(model: Module, level: str) -> RecordedModel:
+    """Record the passes of a model at `level`, and closer while that is requested."""
+    if _LISTENING.turn_on():
+        recorder.on_detail(_change_detail)
+    recorded_model = RecordedModel(model, level)
+    for requested_level in _requested_levels:
+        recorded_model.look_closer(requested_level)
+    return recorded_model
+
+
+def _change_detail(requested_level: str | None) -> bool:
+    """Record all models at a requested level, or with None each at its own; False without models."""
+    _requested_levels[:] = [requested_level] if requested_level is not None else []
+    recorded_models = [*_sharded.values(), *_models.values()]
+    for recorded_model in recorded_models:
+        attempt(recorded_model.look_closer, requested_level)
+    return bool(recorded_models)
 
 
 def _parallel_parts(model: Module) -> list[DistributedDataParallel]:

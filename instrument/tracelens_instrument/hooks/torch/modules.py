@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
+from tracelens.schema.vocabulary import DETAILS
 from tracelens_instrument import recorder
 from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import attempt, warn_failed
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.spans import Span
     from tracelens_instrument.device.spans import DeviceSpan
 
-__all__ = ["ModuleHook", "Operators", "layers", "record_modules", "tensors_of"]
+__all__ = ["ModuleHook", "Operators", "RecordedModel", "layers", "tensors_of"]
 
 _NOT_OPERATORS: Final = frozenset({"__get__", "__set__", "__delete__", "size", "dim", "numel"})
 _NO_ERROR: Final = (None, None, None)
@@ -116,9 +118,9 @@ class _BeginLayer(ModuleHook):
 class _RootSpan:
     """The span of the whole model: on a device if its weights are on one at first use."""
 
-    def __init__(self, placed: Placed, *, records_operators: bool) -> None:
+    def __init__(self, placed: Placed) -> None:
         self._placed = placed
-        self.records_operators = records_operators
+        self.records_operators = False
         self._operators: list[Any] = []  # `Operators`, whose base has no types
         self.span: Span | DeviceSpan = placed.on_host
 
@@ -131,6 +133,7 @@ class _RootSpan:
         self._operators.append(operators)
 
     def leave(self) -> None:
+        """End the recording of operators; it may have been switched off since it began, or on."""
         if self._operators:
             operators = self._operators.pop()
             operators.__exit__(None, None, None)
@@ -169,8 +172,7 @@ class _EndRoot(ModuleHook):
 
     def __call__(self, _module: Module, _inputs: Any, output: Any) -> None:
         if not is_compiling():
-            if self._root_span.records_operators:
-                self._root_span.leave()
+            self._root_span.leave()
             self._root_span.span.__exit__(*(_NO_ERROR if output is not None else _error()))
 
 
@@ -212,24 +214,52 @@ def _error() -> tuple[Any, Any, Any]:
     return _NO_ERROR if found[0] is _STOP_RECOMPUTATION else found
 
 
-def record_modules(root: Module, detail: str) -> list[RemovableHandle]:
-    """Record the passes of `root` and, by `detail`, of its layers and operators; at ``step`` none.
+class RecordedModel:
+    """Records the passes of a model and, by level of detail, of its layers and operators.
 
-    Returns:
-        What removes the hooks again.
+    At level ``step`` it only counts forward passes. The hooks of the model itself stay while the level
+    changes, because that may happen when its forward pass begins.
     """
-    if detail == "step":
-        count_step: Any = _CountStep()
-        return [root.register_forward_pre_hook(count_step)]
-    root_span = _RootSpan(
-        Placed(recorder.span("forward", kind="forward")), records_operators=detail == "op"
-    )
-    handles = _register(root, _BeginRoot(root_span), _EndRoot(root_span))
-    for name, module in layers(root) if detail != "phase" else ():
-        forward = recorder.span(name, kind="forward")
-        backward = recorder.span(name, kind="backprop")
-        handles += _register(module, _BeginLayer(forward), _EndLayer(forward, backward))
-    return handles
+
+    def __init__(self, root: Module, detail: str) -> None:
+        self._root = weakref.ref(root)
+        self._detail = detail
+        self._root_span = _RootSpan(Placed(recorder.span("forward", kind="forward")))
+        self._layer_handles: list[RemovableHandle] = []
+        if detail == "step":
+            count_step: Any = _CountStep()
+            self._root_handles = [root.register_forward_pre_hook(count_step)]
+        else:
+            self._root_handles = _register(
+                root, _BeginRoot(self._root_span), _EndRoot(self._root_span)
+            )
+        self.look_closer(None)
+
+    def look_closer(self, requested_level: str | None) -> None:
+        """Record at this level, where it is closer than the model's own one; None: at its own one."""
+        level = max(requested_level or self._detail, self._detail, key=DETAILS.index)
+        self._root_span.records_operators = level == "op"
+        root = self._root()
+        if level in {"step", "phase"}:
+            _remove(self._layer_handles)
+        elif root is not None and not self._layer_handles:
+            for name, module in layers(root):
+                forward = recorder.span(name, kind="forward")
+                backward = recorder.span(name, kind="backprop")
+                self._layer_handles += _register(
+                    module, _BeginLayer(forward), _EndLayer(forward, backward)
+                )
+
+    def remove(self) -> None:
+        """Record nothing of it any more."""
+        _remove(self._layer_handles)
+        _remove(self._root_handles)
+
+
+def _remove(handles: list[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
+    handles.clear()
 
 
 def layers(root: Module) -> Iterator[tuple[str, Module]]:

@@ -1,0 +1,101 @@
+"""Is the job running, at what pace, and if it stands still: who holds it up?"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, dcc, html
+
+from tracelens.model import fmt
+from tracelens.watch.rank_rows import COLUMNS, choose_ranks, describe_rank
+from tracelens.watch.sentences import describe_status
+from tracelens_dashboard.components import heading
+from tracelens_dashboard.runs import current
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.components.chart import ChartCard
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.runs.watched import JobView
+    from tracelens_dashboard.view.state import ViewState
+
+PATH: Final = "/live"
+TITLE: Final = "Live"
+EXPLANATION: Final = (
+    "The job as it runs now: its pace, its ranks, and stalls with the stacks of all ranks. "
+    "“tracelens watch” shows the same on a terminal."
+)
+NOT_LIVE: Final = "No process records into the folder of this run now."
+NOT_A_FOLDER: Final = "Only a trace folder on this machine can be watched."
+POLL: Final = "live-job-poll"
+POLL_MS: Final = 1000
+JOB: Final = "live-job"
+CARDS: Final[tuple[ChartCard, ...]] = ()
+
+
+def layout(_store: Store, _view: ViewState) -> Component:
+    """Return the page; what it shows is asked for at once, and made anew every second."""
+    return html.Div(
+        [
+            heading.page_title(TITLE, EXPLANATION),
+            dcc.Interval(id=POLL, interval=POLL_MS),
+            html.Div(id=JOB, className="live-job"),
+        ],
+        className="page",
+    )
+
+
+def register(app: Dash) -> None:
+    """Look at the job every second while the page is open."""
+
+    @app.callback(Output(JOB, "children"), Input(POLL, "n_intervals"), current.RUN)
+    def look(_times: Any, run: Any) -> list[Component]:
+        return _draw_run(current.run_id_of(run))
+
+
+def _draw_run(run_id: str) -> list[Component]:
+    """Look at the job of a run, and draw what is seen."""
+    folder = current.runs().folder_of(run_id)
+    if folder is None or not folder.is_dir():
+        return [dmc.Card(html.P(NOT_A_FOLDER), className="card prose")]
+    return draw(current.runs().watched_jobs.look(folder))
+
+
+def draw(view: JobView) -> list[Component]:
+    """Draw where a job stands, its ranks, and the messages so far."""
+    status = view.status
+    if status is None or not status.ranks:
+        return [dmc.Card(html.P(NOT_LIVE), className="card prose")]
+    is_recording = any(not rank_status.is_over for rank_status in status.ranks)
+    headline = describe_status(status) if is_recording else NOT_LIVE
+    if view.stall is not None and is_recording:
+        stalled_text = fmt.duration(status.at_ns - view.stall.since_ns)
+        verb = "makes" if len(view.stall.culprits) == 1 else "make"
+        culprits_text = fmt.listing("rank", view.stall.culprits)
+        headline = f"Stalled for {stalled_text}: {culprits_text} {verb} others wait. {headline}"
+    culprits = () if view.stall is None else view.stall.culprits
+    rows = [
+        html.Tr(
+            [html.Td(cell) for cell in describe_rank(rank_status, status.at_ns)],
+            className="culprit" if rank_status.rank in culprits else "",
+        )
+        for rank_status in choose_ranks(status, culprits)
+    ]
+    head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
+    messages = [
+        html.Li(
+            [html.Time(time.strftime("%H:%M:%S", time.localtime(told_s))), html.Pre(news.sentence)],
+            className="alarm" if news.kind == "stalled" or news.is_alarm else "",
+        )
+        for told_s, news in view.news
+    ]
+    return [
+        html.P(headline, className="summary prose alarm" if view.stall else "summary prose"),
+        dmc.Card(html.Table([head, html.Tbody(rows)], className="live-ranks"), className="card"),
+        dmc.Card([html.Ul(messages, className="live-news")], className="card")
+        if messages
+        else html.Div(),
+    ]

@@ -1,0 +1,82 @@
+"""Jobs that the page Live watches, as `tracelens watch` does."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from tracelens.watch.watcher import News, Watcher
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.watch.stalls import Stall
+    from tracelens.watch.status import JobStatus
+
+__all__ = ["JobView", "WatchedJobs"]
+
+LOOK_EVERY_S: Final = 1.0  # seconds between two looks, however many pages ask [policy]
+FORGET_AFTER_S: Final = (
+    60.0  # seconds: a job for which no page has asked is watched no more [policy]
+)
+MAX_NEWS_SHOWN: Final = 50  # messages: older ones are forgotten [policy]
+
+
+@dataclass(frozen=True)
+class JobView:
+    """What the last look at a job found; `status` is null before its first process.
+
+    `news` are (wall time in seconds, message), the newest first.
+    """
+
+    status: JobStatus | None
+    stall: Stall | None
+    is_over: bool
+    news: tuple[tuple[float, News], ...]
+
+
+@dataclass(eq=False)
+class _WatchedJob:
+    watcher: Watcher
+    news: deque[tuple[float, News]] = field(default_factory=lambda: deque(maxlen=MAX_NEWS_SHOWN))
+    looked_s: float = float("-inf")  # monotonic time
+    asked_s: float = 0.0  # monotonic time
+    lock: Lock = field(default_factory=Lock)
+
+    def look(self) -> JobView:
+        with self.lock:
+            self.asked_s = time.monotonic()
+            if self.asked_s - self.looked_s >= LOOK_EVERY_S:
+                self.looked_s = self.asked_s
+                self.news.extendleft((time.time(), item) for item in self.watcher.look())
+            watcher = self.watcher
+            return JobView(watcher.status, watcher.stall, watcher.is_over, tuple(self.news))
+
+
+class WatchedJobs:
+    """The jobs that pages watch now, by trace folder."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[Path, _WatchedJob] = {}
+        self._lock = Lock()
+
+    def look(self, folder: Path) -> JobView:
+        """Look at the job that records into a folder, and forget those that no page asks for."""
+        now_s = time.monotonic()
+        with self._lock:
+            job = self._jobs.setdefault(folder, _WatchedJob(Watcher(folder)))
+            job.asked_s = now_s
+            for other_folder, other_job in list(self._jobs.items()):
+                if now_s - other_job.asked_s > FORGET_AFTER_S:
+                    self._jobs.pop(other_folder).watcher.close()
+        return job.look()
+
+    def close(self) -> None:
+        """End all watches."""
+        with self._lock:
+            while self._jobs:
+                _, job = self._jobs.popitem()
+                job.watcher.close()

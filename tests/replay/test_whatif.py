@@ -19,7 +19,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.errors import InvalidArgument
 from tracelens.load import prepare
 from tracelens.model.trace import Trace
-from tracelens.simulator.algorithms import transfer
+from tracelens.simulator.algorithms import count_messages_and_payloads
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.whatif import whatif
 
@@ -47,7 +47,7 @@ def faulty(scenario: Scenario, phase: str, **how: object) -> Scenario:
 
 def scenario_by(algorithm: str, ranks: int, *, overlap: bool = True) -> Scenario:
     """Return a run whose allreduces send the messages of an algorithm."""
-    messages, payloads = transfer(algorithm, ranks)
+    messages, payloads = count_messages_and_payloads(algorithm, ranks)
     sent = {"transfer_ms": payloads * 1.0, "message_ms": messages * 0.05}
     return replace(BASE, ranks=ranks, overlap=overlap, **sent)  # type: ignore[arg-type]
 
@@ -149,7 +149,7 @@ def test_saving_is_the_true_one(case: str) -> None:
     truth = 1 - duration_ns(after) / duration_ns(before)
     result = whatif(recorded, *edits)
     (answer,) = result.answers
-    assert result.identity.reliable
+    assert result.identity.is_reliable
     assert answer.saving == pytest.approx(truth, rel=CLOSE, abs=NOISE)
     assert answer.interval[0] <= answer.saving <= answer.interval[1]
 

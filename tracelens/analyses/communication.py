@@ -227,11 +227,11 @@ def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCa
     return Finding.of(
         "small_messages",
         {
-            "calls": fmt.count(joined.calls, op),
+            "calls": fmt.count(joined.calls_per_step, op),
             "size": fmt.size(mean_bytes),
             "latency": fmt.duration(line.latency_ns),
             "share": fmt.percent(latency_share),
-            "messages": fmt.count(joined.messages, "message"),
+            "messages": fmt.count(joined.messages_per_step, "message"),
         },
         phase="reduction",
         pattern="persistent",
@@ -241,9 +241,9 @@ def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCa
         more=[pickled_calls.sentence] if pickled_calls else [],
         evidence={
             "op": op,
-            "calls_per_step": joined.calls,
-            "messages_per_step": joined.messages,
-            "bucket_bytes": joined.fix.nbytes,
+            "calls_per_step": joined.calls_per_step,
+            "messages_per_step": joined.messages_per_step,
+            "bucket_bytes": joined.fix.max_bytes,
             "mean_bytes": mean_bytes,
             "latency_ns": line.latency_ns,
             "latency_share": latency_share,

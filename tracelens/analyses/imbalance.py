@@ -114,15 +114,15 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> li
     less_ns[rows] = total_ns - balance_work(times, rows)
     fix = WorkFix(times.steps, ((_find_varying_phases(times), less_ns),))
     price = price_less_work(facts.replay, fix, job_ns(facts.trace), times.total)
-    if price.saving < MIN_SAVING_OF_BALANCE:
+    if price.saving_share < MIN_SAVING_OF_BALANCE:
         return []
     workload_reason = explain_by_workload(measure_workload(facts.phases, times), times)
     return [
         Finding.of(
             "load_imbalance",
             {"excess": f"{100 * residual:.0f} %", "why": _describe_reason(workload_reason)},
-            saving=price.saving,
-            interval=price.interval,
+            saving=price.saving_share,
+            interval=price.saving_interval,
             fix=price.fix,
             pattern="migrating",
             evidence={

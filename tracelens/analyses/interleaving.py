@@ -149,7 +149,7 @@ def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -
     if exposed_share < MIN_SAVING_TO_REPORT_OVERLAP:
         return []
     price = price_edits(facts.replay, "overlap=on")
-    if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_OVERLAP:
+    if price.saving_share is None or price.saving_share < MIN_SAVING_TO_REPORT_OVERLAP:
         return _report_too_slow(facts, exposed_share, run_ns)
     pickled_calls = find_pickled_calls(facts.calls)
     mean_overlap = overlap_of_ranks["overlap"].mean()
@@ -158,8 +158,8 @@ def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -
         Finding.of(
             "exposed_communication",
             {"exposed": fmt.percent(exposed_share), "overlap": fmt.percent(hidden_share)},
-            saving=price.saving,
-            interval=price.interval,
+            saving=price.saving_share,
+            interval=price.saving_interval,
             fix=price.fix,
             phase="reduction",
             more=[pickled_calls.sentence] if pickled_calls else [],
@@ -237,15 +237,15 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
     price = price_less_work(facts.replay, fix, run_ns)
     median_gap_ns = gaps["gap_ns"].median()
     long_gap_ns = gaps["gap_ns"].quantile(QUANTILE_OF_LONG_GAPS)
-    is_small = price.saving < MIN_SAVING_TO_REPORT_UPDATE_GAPS
+    is_small = price.saving_share < MIN_SAVING_TO_REPORT_UPDATE_GAPS
     if is_small or not isinstance(median_gap_ns, float) or not isinstance(long_gap_ns, float):
         return []
     return [
         Finding.of(
             "update_gap",
             {"median": fmt.duration(median_gap_ns), "long": fmt.duration(long_gap_ns)},
-            saving=price.saving,
-            interval=price.interval,
+            saving=price.saving_share,
+            interval=price.saving_interval,
             fix=price.fix,
             phase="update",
             evidence={

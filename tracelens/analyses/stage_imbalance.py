@@ -97,7 +97,10 @@ def _exclude_implicit_waits(times: ComputeTime, replay: EventGraph) -> ComputeTi
     """Return compute times without the waits in collectives that no span shows."""
     rows = np.searchsorted(replay.steps, times.steps)
     worked = np.stack(
-        [replay.sum_by_step(replay.measure_work_ns((name,)))[rows] for name in times.phases]
+        [
+            replay.sum_by_step_and_worker(replay.measure_work_ns((name,)))[rows]
+            for name in times.phases
+        ]
     )
     return replace(times, own=np.where(np.isnan(times.own), np.nan, worked))
 
@@ -126,7 +129,7 @@ def _report(
     lost_ns = np.maximum(variant_replay.saved_ns[np.searchsorted(replay.steps, fix.steps)], 0.0)
     run_ns = max(job_ns(facts.trace), 1)
     saving = float(lost_ns.sum()) / run_ns
-    if saving < MIN_SAVING_OF_EVEN_STAGES or not variant_replay.identity.reliable:
+    if saving < MIN_SAVING_OF_EVEN_STAGES or not variant_replay.identity.is_reliable:
         return None
     ranks = tuple(times.ranks[rank] for rank in stages.members[slowest])
     return Finding.of(

@@ -36,13 +36,13 @@ PATH_COLUMNS: Final[dict[str, pl.DataType]] = {
 class Lane:
     """The begin and end of one rank's time, and its waits for other ranks.
 
-    `wait_end_ns` is ascending; `cause` is the process whose arrival ended each wait.
+    `wait_end_ns` is ascending; `cause_process` is that whose arrival ended each wait.
     """
 
     begin_ns: int
     end_ns: int
     wait_end_ns: Ints
-    cause: Ints
+    cause_process: Ints
 
 
 class Lanes:
@@ -73,14 +73,19 @@ class Lanes:
         return self._lanes[process]
 
     def _make_lane(self, process: int) -> Lane:
-        """Return a process's time, and the waits that the arrival of another process ended."""
+        """Return a process's time, and the waits that the arrival of another process ended.
+
+        Waits without a known cause (-1), and those for itself, are left out.
+        """
         pieces = self._pieces.of_worker(self._row[process])
         arrival_ns, arriving_rank = self._list_arrivals(process)
         # Neighbouring pieces of waiting are one wait.
         is_wait = pieces.category == WAIT
         bounds_ns = pieces.bounds[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
         wait_begin_ns, wait_end_ns = bounds_ns[::2], bounds_ns[1::2]
-        latest = np.searchsorted(arrival_ns, wait_end_ns, side="right") - 1
+        latest = (
+            np.searchsorted(arrival_ns, wait_end_ns, side="right") - 1
+        )  # arrival before each end
         arriving_process = self._find_processes(arriving_rank[latest])
         cause = np.where(arrival_ns[latest] > wait_begin_ns, arriving_process, -1)
         has_cause = (cause >= 0) & (cause != process)
@@ -121,9 +126,9 @@ def walk_path(lanes: Lanes) -> pl.DataFrame:
     while True:
         lane = lanes.find_lane(process)
         wait = int(np.searchsorted(lane.wait_end_ns, end_ns)) - 1  # the last one before `end_ns`
-        if wait < 0 or int(lane.cause[wait]) not in lanes:
+        if wait < 0 or int(lane.cause_process[wait]) not in lanes:
             intervals.append((process, min(lane.begin_ns, end_ns), end_ns))
             return pl.DataFrame(intervals, schema=PATH_COLUMNS, orient="row")
         wait_end_ns = int(lane.wait_end_ns[wait])  # earlier than `end_ns`, so the walk ends
         intervals.append((process, wait_end_ns, end_ns))
-        process, end_ns = int(lane.cause[wait]), wait_end_ns
+        process, end_ns = int(lane.cause_process[wait]), wait_end_ns

@@ -16,7 +16,7 @@ from tracelens.model.fmt import shown_name
 from tracelens.placement import STRATEGIES
 from tracelens.schema.gate import limit
 from tracelens.schema.rules import LONGEST_NS
-from tracelens.simulator.algorithms import ALGORITHMS, transfer
+from tracelens.simulator.algorithms import ALGORITHMS, count_messages_and_payloads
 from tracelens.simulator.scenario import Fault, FaultPhase, Scenario
 
 if TYPE_CHECKING:
@@ -213,7 +213,9 @@ def _derive_transfers(entries: Mapping[str, Any], values: Mapping[str, Any]) -> 
     defaults = Scenario()
     latency_us = values.get("latency_us", defaults.latency_us) + 1e3 * values.get("message_ms", 0.0)
     gbytes_per_s = values.get("link_gbytes_per_s", defaults.link_gbytes_per_s)
-    message_count, crossings = transfer(name, values.get("ranks", defaults.ranks))
+    message_count, crossings = count_messages_and_payloads(
+        name, values.get("ranks", defaults.ranks)
+    )
     mean_bytes = sum(bucket_bytes) / len(bucket_bytes)
     return {
         "buckets": len(bucket_bytes),

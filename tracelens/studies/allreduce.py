@@ -15,7 +15,7 @@ import polars as pl
 from tracelens.errors import UnusableInput
 from tracelens.facts import Facts
 from tracelens.model import fmt
-from tracelens.simulator.algorithms import ALGORITHMS, transfer
+from tracelens.simulator.algorithms import ALGORITHMS, count_messages_and_payloads
 from tracelens.studies.figures import Figure, Section, Study
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def study() -> Study:
 
 def _duration_us(algorithm: str, nbytes: float) -> float:
     """Return the duration of an allreduce on `_RANKS` ranks, us."""
-    message_count, crossings = transfer(algorithm, _RANKS)
+    message_count, crossings = count_messages_and_payloads(algorithm, _RANKS)
     return message_count * _LATENCY_US + crossings * nbytes / _GBYTES_PER_S / 1e3
 
 
@@ -106,8 +106,8 @@ def _compare_algorithms() -> Section:
 
 def _find_crossover_bytes(algorithm: str, other_algorithm: str) -> float | None:
     """Return the size from which on the other algorithm is faster, bytes; None if it never is."""
-    messages, crossings = transfer(algorithm, _RANKS)
-    other_messages, other_crossings = transfer(other_algorithm, _RANKS)
+    messages, crossings = count_messages_and_payloads(algorithm, _RANKS)
+    other_messages, other_crossings = count_messages_and_payloads(other_algorithm, _RANKS)
     if other_crossings >= crossings:
         return None
     added_us = (other_messages - messages) * _LATENCY_US

@@ -342,7 +342,7 @@ def _find_step(replay: Replay, edits: Sequence[str], asked_step: Any) -> int:
     if asked_step in steps:
         return steps.index(asked_step)
     saving_ns = replay.measure_savings_ns(*edits)
-    least_ns = LEAST_CHANGE * replay.graph.measure_steps_ns(replay.graph.baseline_ns)
+    least_ns = LEAST_CHANGE * replay.graph.measure_steps_ns(replay.graph.baseline_times_ns)
     changed_indexes = np.flatnonzero(np.abs(saving_ns) > least_ns)
     step_indexes = changed_indexes if len(changed_indexes) else np.arange(len(saving_ns))
     indexes_by_saving = step_indexes[np.argsort(saving_ns[step_indexes], kind="stable")]

@@ -55,7 +55,7 @@ def test_it_is_told_where_others_disturbances_hide_it() -> None:
     own = own_time(matrices)
     ((late, cost),) = episodes.price_episodes(own, float(own.total.max(axis=1).sum()))
     assert (late.pattern, set(late.ranks) <= visited) == ("migrating", True)
-    assert cost.saving < 0.01
+    assert cost.saving_share < 0.01
 
 
 def test_noise_that_lasts_for_some_steps_does_not_wander() -> None:

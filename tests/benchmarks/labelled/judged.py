@@ -50,8 +50,8 @@ def verdicts(phases: Mapping[str, Floats], per_host: int) -> list[Verdict]:
             late.ranks,
             late.phase,
             (int(late.rows[0]), int(late.rows[-1])),
-            cost.saving,
-            cost.interval,
+            cost.saving_share,
+            cost.saving_interval,
         )
         for late, cost in episodes.price_episodes(table, float(total.max(axis=1).sum()))
     ]

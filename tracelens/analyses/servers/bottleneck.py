@@ -155,7 +155,9 @@ def _find_by_gain(exchange: Exchange, explained: frozenset[int]) -> list[Finding
         for kind in _DEVICES
         if _measure_busy_share(exchange, all_columns, kind) >= MIN_BUSY_SHARE_IF_BOUND_AT_TIMES
     }
-    savings = {kind: price.saving for kind, price in prices.items() if price.saving is not None}
+    savings = {
+        kind: price.saving_share for kind, price in prices.items() if price.saving_share is not None
+    }
     best_saving = max(savings.values(), default=0.0)
     if best_saving < MIN_SAVING_IF_NOTHING_BINDS:
         return []
@@ -178,7 +180,7 @@ def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPr
         return price_edits(replay, *edits)
     if kind == "network":
         price = price_edits(replay, "bandwidth*2")
-        if price.saving is not None:
+        if price.saving_share is not None:
             return price
     return price_edits(replay, f"{device}*2")
 
@@ -216,17 +218,19 @@ def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
         },
         slowdown=worst_link.collapse,
     )
-    if not findings or price.saving is None:
+    if not findings or price.saving_share is None:
         return findings
     # The best goodput is in doubt, too: links would be so much slower, or faster.
     margin = TWO_SIDED * max(link.relative_error for link in links.values())
     low_saving, high_saving = (
-        price_edits(exchange.replay, "incast=off", f"link*{pace:.6f}", saving_only=True).saving
+        price_edits(
+            exchange.replay, "incast=off", f"link*{pace:.6f}", saving_only=True
+        ).saving_share
         or 0.0
         for pace in (1 / (1 + margin), 1 + margin)
     )
     interval = join_intervals(
-        price.saving, findings[0].interval or (0.0, 0.0), (low_saving, high_saving)
+        price.saving_share, findings[0].interval or (0.0, 0.0), (low_saving, high_saving)
     )
     return [replace(findings[0], interval=interval)]
 
@@ -300,7 +304,7 @@ def _report_alike(
     """Report what twice the processors, or the bandwidth, of some shards (columns) would save."""
     busy_share = _measure_busy_share(exchange, columns, kind)
     fields = _describe_busy(exchange, columns, kind, busy_share)
-    if price.saving is not None:
+    if price.saving_share is not None:
         fields["more"] = f"twice the {'processors' if kind == 'cpu' else 'bandwidth'}"
     busiest_ns = _find_work(exchange, kind)[:, columns].max(axis=1)
     return _report(
@@ -360,9 +364,9 @@ def _report(
     Without a price they are judged by `at_most`, a share of the job that no saving exceeds. `fields` are
     the words of the sentence, `case` says which of its forms it has.
     """
-    is_fault, is_priced = slowdown is not None, price.saving is not None
+    is_fault, is_priced = slowdown is not None, price.saving_share is not None
     min_saving = MIN_SAVING_TO_REPORT_SERVER_FAULT if is_fault else MIN_SAVING_TO_REPORT_UPGRADE
-    if (at_most if price.saving is None else price.saving) < min_saving:
+    if (at_most if price.saving_share is None else price.saving_share) < min_saving:
         return []
     finding = Finding.of(
         _KINDS[kind],
@@ -373,8 +377,8 @@ def _report(
         hosts=exchange.hosts_of(columns),
         phase="ps",
         pattern=pattern,
-        saving=price.saving,
-        interval=price.interval,
+        saving=price.saving_share,
+        interval=price.saving_interval,
         fix=price.fix,
         slowdown=slowdown,
         evidence={**evidence, "edits": price.edits},

@@ -318,9 +318,9 @@ def _find_hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> 
     ratio, price = hottest["bytes"] / mean_bytes, advice.price
     if ratio < 1 + MIN_MORE_BYTES_OF_HOT_SHARD and hottest["bytes_share"] <= 2 / loads.height:
         return []
-    if price.saving is None and not _may_hold_up(hottest, ratio, exchange):
+    if price.saving_share is None and not _may_hold_up(hottest, ratio, exchange):
         return []
-    if price.saving is not None and price.saving < MIN_SAVING_TO_REPORT_HOT_SHARD:
+    if price.saving_share is not None and price.saving_share < MIN_SAVING_TO_REPORT_HOT_SHARD:
         return []
     others_ns = loads.filter(pl.col("shard") != hottest["shard"])["service_ns"].median()
     usual_ns = others_ns if isinstance(others_ns, float) else 0.0
@@ -338,13 +338,13 @@ def _find_hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> 
                 "exposed": f"{100 * exposed:.0f} %",
             },
             more=[advice.sentence],
-            category="fault" if price.saving is not None or serves_longer else "opportunity",
+            category="fault" if price.saving_share is not None or serves_longer else "opportunity",
             shards=(hottest["shard"],),
             hosts=(hottest["host"],),
             phase="ps",
             pattern="persistent",
-            saving=price.saving,
-            interval=price.interval,
+            saving=price.saving_share,
+            interval=price.saving_interval,
             fix=price.fix,
             slowdown=ratio,
             tensor=advice.variable,

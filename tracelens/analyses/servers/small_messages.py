@@ -93,7 +93,7 @@ def find_small_messages(exchange: Exchange, messages: Messages) -> list[Finding]
     if not is_costly or len(exchange.exposed) < MIN_STEPS_TO_JUDGE_MESSAGES:
         return []
     price = price_edits(exchange.replay, f"messages/{1 / messages.fused:g}")
-    if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_MESSAGES:
+    if price.saving_share is None or price.saving_share < MIN_SAVING_TO_REPORT_MESSAGES:
         return []
     fewer_per_step = messages.per_step * messages.fused
     return [
@@ -110,8 +110,8 @@ def find_small_messages(exchange: Exchange, messages: Messages) -> list[Finding]
             hosts=exchange.hosts_of([*range(len(exchange.shards))]),
             phase="ps",
             pattern="persistent",
-            saving=price.saving,
-            interval=price.interval,
+            saving=price.saving_share,
+            interval=price.saving_interval,
             fix=price.fix,
             evidence={
                 "calls_per_step": messages.per_step,

@@ -84,7 +84,9 @@ def advise(replay: WindowedReplay, requests: pl.DataFrame, shards: pl.DataFrame)
         most_bytes = max(loads(pieces, shard_count))
         effective_shards = total_bytes / most_bytes if most_bytes else 1.0
         least_bytes = mean_bytes if name == "chunked" else whole_bytes
-        rows.append((name, most_bytes, mean_bytes, effective_shards, least_bytes, price.saving))
+        rows.append(
+            (name, most_bytes, mean_bytes, effective_shards, least_bytes, price.saving_share)
+        )
     placements = pl.DataFrame(rows, schema=PLACEMENT_COLUMNS, orient="row")
     variable = max(variable_bytes, key=variable_bytes.__getitem__, default=None)
     sentence, placement = _choose_placement(placements, prices, variable, largest_bytes)
@@ -96,7 +98,9 @@ def _choose_placement(
 ) -> tuple[str, str]:
     """Return a sentence of advice, and the placement that it names last; `variable` is the largest."""
     most_bytes = dict(placements.select("placement", "most_bytes").iter_rows())
-    savings = {name: price.saving for name, price in prices.items() if price.saving is not None}
+    savings = {
+        name: price.saving_share for name, price in prices.items() if price.saving_share is not None
+    }
     if "chunked" not in savings:
         refusal = prices["chunked"].refusal
         return f"What another placement would save is not known: {refusal}.", "chunked"

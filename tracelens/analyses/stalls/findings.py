@@ -191,7 +191,7 @@ def find_slow_steps(
     less_ns[slow_steps.rows] = np.maximum(known_ns[slow_steps.rows] - usual_ns, 0.0)
     fix = WorkFix(times.steps, (((phase,), less_ns),))
     price = price_less_work(replay, fix, job_ns, times.total)
-    if price.saving < MIN_SAVING_OF_STALL:
+    if price.saving_share < MIN_SAVING_OF_STALL:
         return []
     extra_ns = float(slow_steps.residual.mean()) * times.step_ns
     return [_Stall(_report_slow_steps(times, phase, slow_steps, price), slow_steps.rows, extra_ns)]
@@ -241,8 +241,8 @@ def _report_slow_steps(
         },
         case="phase",
         category="opportunity" if is_usual else "fault",
-        saving=price.saving,
-        interval=price.interval,
+        saving=price.saving_share,
+        interval=price.saving_interval,
         fix=price.fix,
         cost=0.0,
         ranks=times.ranks,
@@ -277,15 +277,15 @@ def _report_loading(
         return []
     fix = WorkFix(times.steps, ((("data",), np.nan_to_num(spent_ns, nan=0.0)),))
     price = price_less_work(replay, fix, job_ns, times.total)
-    if price.saving < MIN_SHARE_OF_JOB_LOADING:
+    if price.saving_share < MIN_SHARE_OF_JOB_LOADING:
         return []
     share = usual_ns / times.step_ns
     finding = Finding.of(
         "data_stall",
         {"share": fmt.percent(share)},
         category="opportunity",
-        saving=price.saving,
-        interval=price.interval,
+        saving=price.saving_share,
+        interval=price.saving_interval,
         fix=price.fix,
         ranks=times.ranks,
         phase="data",

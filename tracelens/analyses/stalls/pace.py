@@ -199,10 +199,12 @@ def price_slowdown(
         _price_speed(times, slowdown, slowdown.share * factor, job_ns, replay)
         for factor in (1 - margin, 1.0, 1 + margin)
     )
-    if price.saving < (MIN_SAVING_OF_DRIFT if slowdown.drifts else MIN_SAVING_OF_SLOWDOWN):
+    if price.saving_share < (MIN_SAVING_OF_DRIFT if slowdown.drifts else MIN_SAVING_OF_SLOWDOWN):
         return None
     return _report(
-        times, slowdown, replace(price, interval=(least_price.saving, greatest_price.saving))
+        times,
+        slowdown,
+        replace(price, saving_interval=(least_price.saving_share, greatest_price.saving_share)),
     ), slowdown
 
 
@@ -271,8 +273,8 @@ def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding
             "cause": cause,
         },
         category="opportunity" if is_warm_up else "fault",
-        saving=price.saving,
-        interval=price.interval,
+        saving=price.saving_share,
+        interval=price.saving_interval,
         fix=price.fix,
         cost=0.0,
         ranks=times.ranks,

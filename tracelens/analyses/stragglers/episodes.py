@@ -220,7 +220,7 @@ def price_episodes(
     return [
         (episode, price)
         for episode, price in prices
-        if price.saving >= _find_min_saving(times, episode)
+        if price.saving_share >= _find_min_saving(times, episode)
     ]
 
 
@@ -261,7 +261,7 @@ def _price_pace(times: ComputeTime, episode: Episode) -> Price:
     all_steps = float(step_counts[[*peers, *episode.ranks]].sum())
     saving = fewer_steps / (all_steps + fewer_steps)
     low, high = (saving * (1 + sign * TWO_SIDED * episode.relative_error) for sign in (-1, 1))
-    return Price(saving, (max(low, 0.0), min(high, 1.0)), cost=0.0, waiting=0)
+    return Price(saving, (max(low, 0.0), min(high, 1.0)), cost_share=0.0, waiting_rank_count=0)
 
 
 def build_fix(times: ComputeTime, episode: Episode) -> WorkFix:

@@ -100,7 +100,7 @@ def run(facts: Facts) -> Stragglers:
     findings = [
         _report(trace, _examine(facts, episode, price, workload, is_majority=is_majority))
         for episode, price in priced
-        if _delays_others(facts, episode, lost_ns=price.interval[0] * run_ns)
+        if _delays_others(facts, episode, lost_ns=price.saving_interval[0] * run_ns)
     ]
     if times.server is not None:  # a slow rank makes fewer of the server's tasks
         return Stragglers(tuple(findings))
@@ -316,10 +316,12 @@ def _report(trace: Trace, straggler: _Straggler) -> Finding:
         _fill_sentence(straggler),
         category="opportunity" if is_opportunity else "fault",
         more=_add_sentences(straggler),
-        saving=price.saving,
-        interval=price.interval,
+        saving=price.saving_share,
+        interval=price.saving_interval,
         fix=build_fix(times, episode) if price.is_replayed else None,
-        cost=None if times.parted or price.communicating or price.inferred else price.cost,
+        cost=None
+        if times.parted or price.communicating_rank_count or price.is_wait_inferred
+        else price.cost_share,
         slowdown=slowdown,
         confidence=1.0 - episode.p_value,
         ranks=straggler.ranks,
@@ -345,9 +347,9 @@ def _list_evidence(trace: Trace, straggler: _Straggler) -> dict[str, Any]:
         "share_of_step": straggler.share_of_step,
         "steps_late": len(episode.rows),
         "last_share": measure_last_share(calls, straggler.ranks),
-        "ranks_waiting": None if straggler.times.parted else price.waiting,
-        "absorbed": price.absorbed,
-        "absorbed_in_flight": price.in_flight,
+        "ranks_waiting": None if straggler.times.parted else price.waiting_rank_count,
+        "absorbed": price.absorbed_share,
+        "absorbed_in_flight": price.absorbed_in_flight_share,
         "p_value": episode.p_value,
         "period": episode.period,
         "also_late_in": list(episode.more_phases),
@@ -394,7 +396,7 @@ def _fill_sentence(straggler: _Straggler) -> dict[str, str]:
     if times.parted:  # ranks were left out as asked
         object_pronoun = "it" if len(straggler.ranks) == 1 else "them"
         fields["waiting"] = f"who waits for {object_pronoun} is not known"
-        fields["saving"] = f"at most {fmt.percent(straggler.price.interval[1], 1)}"
+        fields["saving"] = f"at most {fmt.percent(straggler.price.saving_interval[1], 1)}"
     return fields
 
 
@@ -411,9 +413,11 @@ def _describe_layers(phase: str, sections: Sections | None) -> list[str]:
 
 
 def _describe_absorbed(price: Price) -> str:
-    if price.in_flight < MIN_SHARE_ABSORBED_TO_REPORT:
+    if price.absorbed_in_flight_share < MIN_SHARE_ABSORBED_TO_REPORT:
         return ""
-    return f"; reductions in flight absorb {fmt.percent(price.in_flight)} of the delay"
+    return (
+        f"; reductions in flight absorb {fmt.percent(price.absorbed_in_flight_share)} of the delay"
+    )
 
 
 def _describe_course(straggler: _Straggler) -> str:
@@ -443,14 +447,14 @@ def _describe_waiting(straggler: _Straggler) -> str:
     if straggler.times.work_left_to_others(straggler.episode.ranks):
         do = "do" if is_plural else "does"
         return f"no rank waits, but the others make the steps that {they} {do} not"
-    if price.waiting:
-        wait = "waits" if price.waiting == 1 else "wait"
-        return f"{fmt.count(price.waiting, 'rank')} {wait} for {them}"
-    if price.communicating:
-        ranks = fmt.count(price.communicating, "rank")
-        communicate = "communicates" if price.communicating == 1 else "communicate"
+    if price.waiting_rank_count:
+        wait = "waits" if price.waiting_rank_count == 1 else "wait"
+        return f"{fmt.count(price.waiting_rank_count, 'rank')} {wait} for {them}"
+    if price.communicating_rank_count:
+        ranks = fmt.count(price.communicating_rank_count, "rank")
+        communicate = "communicates" if price.communicating_rank_count == 1 else "communicate"
         return f"{ranks} {communicate} longer meanwhile (waits not recorded)"
-    if price.inferred:
+    if price.is_wait_inferred:
         return f"the others wait for {them} in a collective that no span shows (inferred)"
-    ends = f", but {they} {'end' if is_plural else 'ends'} last" if price.saving > 0 else ""
+    ends = f", but {they} {'end' if is_plural else 'ends'} last" if price.saving_share > 0 else ""
     return f"no rank was seen waiting for {them}{ends}"

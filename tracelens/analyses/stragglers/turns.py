@@ -166,8 +166,8 @@ def _report(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding
     times, phase, steps = delays.times, delays.phase, delays.steps
     fix = WorkFix(times.steps, (((phase,), delays.ns),))
     price = price_delay(times, fix, job_ns, facts.replay if facts else None)
-    is_awaited = price.waiting or price.communicating or times.parted
-    if not is_awaited or price.saving < delays.least_saving:
+    is_awaited = price.waiting_rank_count or price.communicating_rank_count or times.parted
+    if not is_awaited or price.saving_share < delays.least_saving:
         return []
     clue_sentences, clue_evidence = _find_clues(facts, delays)
     return [
@@ -176,10 +176,10 @@ def _report(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding
             _fill_sentence(delays),
             case="at once" if delays.is_at_once else "in turn",
             more=clue_sentences,
-            category=_categorize(delays, price.saving, facts),
-            saving=price.saving,
-            interval=price.interval,
-            cost=price.cost,
+            category=_categorize(delays, price.saving_share, facts),
+            saving=price.saving_share,
+            interval=price.saving_interval,
+            cost=price.cost_share,
             fix=fix if price.is_replayed else None,
             ranks=delays.ranks,
             phase=phase,

@@ -56,7 +56,7 @@ def place_variables(variant: Variant, strategy: str, chunk: str | None) -> None:
     names = (*STRATEGIES, f"chunked:{CHUNK_BYTES // 1024}KiB")
     if strategy not in STRATEGIES or (chunk is not None and strategy != "chunked"):
         raise InvalidArgument(f"the placement is none of {', '.join(names)}.")
-    shard_bytes, variable_bytes = _measure_loads(variant.graph), variant.graph.variable_bytes
+    shard_bytes, variable_bytes = _measure_loads(variant.graph), variant.graph.bytes_by_variable
     total_bytes, sizes_bytes = sum(shard_bytes.values()), list(variable_bytes.values())
     if strategy == "chunked":
         chunk_bytes = CHUNK_BYTES if chunk is None else parse_size(chunk)
@@ -79,7 +79,7 @@ def place_variables(variant: Variant, strategy: str, chunk: str | None) -> None:
 
 def spread_bytes(variant: Variant, count: str) -> None:
     """Deal all bytes out evenly to `count` shards, a number as a text."""
-    shard_bytes, variable_bytes = _measure_loads(variant.graph), variant.graph.variable_bytes
+    shard_bytes, variable_bytes = _measure_loads(variant.graph), variant.graph.bytes_by_variable
     shard_count = int(count)
     if not shard_count:
         raise InvalidArgument("expected at least one shard.")
@@ -125,11 +125,11 @@ def _measure_loads(graph: EventGraph) -> dict[int, float]:
             "this needs parameter servers, and bytes of their services; none are here."
         )
     # Every kind of service has the same: that with the most bytes knows it of all requests.
-    bytes_of_line = np.bincount(edges.cost_line[rows], edges.nbytes[rows])
-    rows = rows[edges.cost_line[rows] == bytes_of_line.argmax()]
+    bytes_of_line = np.bincount(edges.cost_line_index[rows], edges.nbytes[rows])
+    rows = rows[edges.cost_line_index[rows] == bytes_of_line.argmax()]
     step_bytes = np.bincount(edges.shard[rows], edges.nbytes[rows]) / len(graph.steps)
     busy_shards = np.unique(edges.shard[rows]).tolist()
-    idle_bytes = dict.fromkeys(graph.requests.servers.tolist(), 0.0)
+    idle_bytes = dict.fromkeys(graph.requests.server_numbers.tolist(), 0.0)
     return idle_bytes | {shard: float(step_bytes[shard]) for shard in busy_shards}
 
 
@@ -141,8 +141,8 @@ class _Layout:
     """
 
     keys: Ints
-    shares: Floats
-    pieces: Floats
+    byte_shares: Floats
+    piece_counts: Floats
 
     @classmethod
     def from_pieces(cls, pieces: Sequence[Piece], keys: Sequence[int], shard_count: int) -> Self:
@@ -158,16 +158,16 @@ class _Layout:
     def measure_loads(self, variables: dict[int, int]) -> Floats:
         """Return the share of all bytes on each shard."""
         sizes = np.array([variables[key] for key in self.keys.tolist()] or [1], np.float64)
-        return np.asarray(sizes @ self.shares / max(float(sizes.sum()), 1.0))
+        return np.asarray(sizes @ self.byte_shares / max(float(sizes.sum()), 1.0))
 
 
 def _apply_layout(variant: Variant, layout: _Layout, held_bytes: dict[int, float]) -> None:
     """Let servers hold variables by another layout than the recorded one (`held_bytes`, by shard)."""
     graph, edges, costs = variant.graph, variant.graph.edges, Costs(variant.graph.edges)
     loads, shards, variables = (
-        layout.measure_loads(graph.requests.variables),
+        layout.measure_loads(graph.requests.pushed_bytes_by_key),
         len(held_bytes),
-        graph.variable_bytes,
+        graph.bytes_by_variable,
     )
     total_bytes = sum(held_bytes.values())
     can_move = shards != len(loads) or (shards > 1 and bool(variables))
@@ -175,15 +175,19 @@ def _apply_layout(variant: Variant, layout: _Layout, held_bytes: dict[int, float
         difference = np.abs(loads - np.array([*held_bytes.values()]) / total_bytes)
         if difference.max() <= MAX_DIFFERENCE_OF_EQUAL_LOADS:
             return
-    unknown_needs = graph.requests.unknown_needs
+    unknown_needs = graph.requests.unknown_needs_share
     if unknown_needs > MAX_SHARE_OF_NEEDS_UNKNOWN:
         raise InvalidArgument(
             f"not recorded: the variables (key) of requests, so that of {fmt.percent(unknown_needs)} of "
             "the pulls it is not known when workers need them."
         )
-    lines = [line for line in costs.models if (edges.shard[edges.cost_line == line] >= 0).all()]
+    lines = [
+        line
+        for line in costs.model_by_line
+        if (edges.shard[edges.cost_line_index == line] >= 0).all()
+    ]
     if not lines:
-        raise InvalidArgument(costs.explain_lack(network=False))
+        raise InvalidArgument(costs.explain_lack(is_network=False))
     if not variables and len(loads) != shards:
         loads = np.full(shards, 1 / len(loads))
     ratio_of_shard = np.ones(max(held_bytes) + 2)
@@ -192,7 +196,7 @@ def _apply_layout(variant: Variant, layout: _Layout, held_bytes: dict[int, float
     is_of_shard = (edges.shard >= 0) & (edges.shard <= max(held_bytes))
     ratio = ratio_of_shard[np.where(is_of_shard, edges.shard, -1)]
     # What has no resource takes as long as its server's bytes say; so do updates of all variables.
-    lag_ns = costs.load(variant.lag_ns, lines, edges.nbytes * ratio)
+    lag_ns = costs.compute_lags_ns(variant.lag_ns, lines, edges.nbytes * ratio)
     tasks = graph.tasks
     service = (edges.source[tasks.edge] - graph.first_service_event) // 2
     is_moved = (graph.requests.worker_of_services[service] >= 0) & (edges.nbytes[tasks.edge] > 0)
@@ -220,12 +224,14 @@ def _cut_tasks(graph: EventGraph, layout: _Layout, tasks: Tasks) -> tuple[Indice
     Return the row of each new one in `tasks`, the new tasks, and their bytes.
     """
     service = (graph.edges.source[tasks.edge] - graph.first_service_event) // 2
-    variable = np.searchsorted(layout.keys, graph.requests.variable_keys[service])  # [task]
-    row, server = np.nonzero(layout.shares[variable] > 0)
+    variable = np.searchsorted(layout.keys, graph.requests.key_of_services[service])  # [task]
+    row, server = np.nonzero(layout.byte_shares[variable] > 0)
     new_tasks, cell = tasks.take(row), (variable[row], server)
-    nbytes = graph.edges.nbytes[new_tasks.edge] * layout.shares[cell]
-    piece_count = np.where(new_tasks.stream < 0, layout.pieces[cell], 1.0)
-    new_tasks = replace(new_tasks, server=server, messages=new_tasks.messages * piece_count)
+    nbytes = graph.edges.nbytes[new_tasks.edge] * layout.byte_shares[cell]
+    piece_count = np.where(new_tasks.stream < 0, layout.piece_counts[cell], 1.0)
+    new_tasks = replace(
+        new_tasks, server_index=server, message_counts=new_tasks.message_counts * piece_count
+    )
     return row, new_tasks, nbytes
 
 
@@ -238,16 +244,19 @@ def _move_tasks(
     what is usual for its bytes is a stall, by which its service comes later instead.
     """
     graph, edges = variant.graph, variant.graph.edges
-    line, lag_ns = edges.cost_line[tasks.edge], variant.lag_ns[tasks.edge]
-    task_ns = costs.predict(line, edges.nbytes[tasks.edge])  # by its bytes
-    new_task_ns = costs.predict(line[row], nbytes)
+    line, lag_ns = edges.cost_line_index[tasks.edge], variant.lag_ns[tasks.edge]
+    task_ns = costs.predict_lags_ns(line, edges.nbytes[tasks.edge])  # by its bytes
+    new_task_ns = costs.predict_lags_ns(line[row], nbytes)
     step = np.searchsorted(graph.steps, edges.step[tasks.edge])
-    cells = tasks.kind, step, tasks.server
-    new_cells = new_tasks.kind, step[row], new_tasks.server
+    cells = tasks.kind, step, tasks.server_index
+    new_cells = new_tasks.kind, step[row], new_tasks.server_index
     indices = zip(cells, new_cells, strict=True)
     shape = [1 + int(np.append(*old_and_new).max(initial=0)) for old_and_new in indices]
     predicted_ns = _sum_cells(shape, cells, task_ns)  # [kind, step, server], as all sums and paces
-    is_shared, usual_ns = ~np.isnan(tasks.crowding)[tasks.kind], np.full(len(lag_ns), np.inf)
+    is_shared, usual_ns = (
+        ~np.isnan(tasks.crowding_of_kind)[tasks.kind],
+        np.full(len(lag_ns), np.inf),
+    )
     for _ in range(ROUNDS_OF_STALLS):
         is_stalled = is_shared & (lag_ns > MIN_RATIO_OF_STALLED_MESSAGE * usual_ns)
         stall_ns = np.where(is_stalled, lag_ns - usual_ns, 0.0)
@@ -263,10 +272,10 @@ def _move_tasks(
     new_work_ns = usual_pace * new_predicted_ns + queued_ns * np.minimum(growth, 1.0)
     has_new = new_predicted_ns > 0
     new_pace = np.divide(new_work_ns, new_predicted_ns, out=usual_pace, where=has_new)
-    share = new_tasks.share * new_task_ns / task_ns[row]
+    share = new_tasks.work_share * new_task_ns / task_ns[row]
     share = share * new_pace[new_cells] / pace[cells][row]
     share = share * (1 - stall_ns / np.maximum(lag_ns, 1.0))[row]
-    return replace(new_tasks, share=share)
+    return replace(new_tasks, work_share=share)
 
 
 def _sum_cells(shape: Sequence[int], cells: tuple[Ints, ...], values: Floats) -> Floats:
@@ -279,7 +288,7 @@ def _sum_cells(shape: Sequence[int], cells: tuple[Ints, ...], values: Floats) ->
 def _delay_services(variant: Variant, begins: Ints, stall_ns: Floats) -> None:
     """Let services (begin events) come to their link later by what each stalled: it was idle then."""
     edges = variant.graph.edges
-    delay_ns = np.zeros(len(variant.graph.recorded_ns))
+    delay_ns = np.zeros(len(variant.graph.recorded_times_ns))
     np.maximum.at(delay_ns, begins, stall_ns)
     variant.lag_ns += np.where(edges.reason == EdgeReason.QUEUE, 0.0, delay_ns[edges.target])
 
@@ -309,7 +318,7 @@ def _update_after_all(variant: Variant) -> None:
     graph = variant.graph
     services = graph.requests.services.select("op", "step", "key").with_row_index("update")
     gradients = services.filter(pl.col("op") == "aggregate").select("step", gradient="update")
-    updates_of_all = services[graph.requests.joint_updates].filter(pl.col("key").is_null())
+    updates_of_all = services[graph.requests.joint_update_rows].filter(pl.col("key").is_null())
     pairs = updates_of_all.join(gradients, on="step", nulls_equal=True)
     rows = pairs.select("update", "gradient").to_numpy().astype(np.int64).T
     update_begin, gradient_begin = graph.first_service_event + 2 * rows

@@ -43,7 +43,7 @@ def speed_up(variant: Variant, shard: str | None, resource: str, target: str) ->
     is_of_resource = _uses_resource(graph, resource)  # [service]
     if not is_of_resource.any():
         raise InvalidArgument(f"this needs services of a {resource} of servers; none are here.")
-    shards = graph.requests.servers
+    shards = graph.requests.server_numbers
     if shard is not None and int(shard) not in shards:
         raise InvalidArgument(f"shard {shard} is none of {fmt.listing('shard', shards.tolist())}.")
     if shard is not None:
@@ -58,14 +58,14 @@ def speed_up(variant: Variant, shard: str | None, resource: str, target: str) ->
         server = int(np.searchsorted(shards, int(shard)))
         paces = _measure_paces(graph, _uses_resource(graph, resource))
         step_ratios = _find_ratios_to_others(paces, server)
-        variant.lag_ns[edges] *= step_ratios[graph.requests.step_of_services[rows]]
+        variant.lag_ns[edges] *= step_ratios[graph.requests.step_index_of_services[rows]]
 
 
 def _uses_resource(graph: EventGraph, resource: str) -> Flags:
     """Return True for services that occupy links, or processors; those of links have bytes."""
     edges, rows = graph.edges, graph.service_edges
-    lines: Flags = np.array([*(line.network for line in edges.cost_lines), False])
-    is_on_network = lines[edges.cost_line[rows]]
+    lines: Flags = np.array([*(line.is_network for line in edges.cost_lines), False])
+    is_on_network = lines[edges.cost_line_index[rows]]
     is_of_link = is_on_network & (edges.nbytes[rows] > 0)
     return np.asarray((rows >= 0) & (is_of_link if resource == LINK else ~is_on_network))
 
@@ -73,9 +73,9 @@ def _uses_resource(graph: EventGraph, resource: str) -> Flags:
 def _measure_paces(graph: EventGraph, is_of_resource: Flags) -> Floats:
     """Return the pace of services of a resource (flags), ns per byte, [step, server]; else nan."""
     requests, edges, edge = graph.requests, graph.edges, graph.service_edges  # -1 = no edge
-    server = np.searchsorted(requests.servers, requests.services["server"].to_numpy())
-    cells = requests.step_of_services, server
-    shape = int(requests.step_of_services.max()) + 1, len(requests.servers)
+    server = np.searchsorted(requests.server_numbers, requests.services["server"].to_numpy())
+    cells = requests.step_index_of_services, server
+    shape = int(requests.step_index_of_services.max()) + 1, len(requests.server_numbers)
     work_ns, moved_bytes, paces = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
     np.add.at(work_ns, cells, np.where(is_of_resource, edges.lag_ns[edge], 0.0))
     np.add.at(moved_bytes, cells, np.where(edge >= 0, np.maximum(edges.nbytes[edge], 0.0), 0.0))
@@ -99,12 +99,12 @@ def remove_incast(variant: Variant) -> None:
     """Let links of servers have the same capacity for many messages as for few."""
     check_received(variant.graph)
     tasks = variant.graph.tasks if variant.tasks is None else variant.tasks
-    if not (tasks.crowding > 0).any():
+    if not (tasks.crowding_of_kind > 0).any():
         raise InvalidArgument(
             "this needs links that get less through the more messages share them; where as many do at "
             "all times, or none does, nothing tells that."
         )
-    variant.tasks = replace(tasks, crowding=np.minimum(tasks.crowding, 0.0))
+    variant.tasks = replace(tasks, crowding_of_kind=np.minimum(tasks.crowding_of_kind, 0.0))
 
 
 def send_fewer(variant: Variant, sign: str, number: str) -> None:
@@ -117,11 +117,11 @@ def send_fewer(variant: Variant, sign: str, number: str) -> None:
     costs = Costs(graph.edges)
     link_edges = graph.service_edges[_uses_resource(graph, LINK)]
     latency_ns = np.zeros(len(variant.lag_ns))  # [edge]
-    for line_index, cost in costs.models.items():
-        is_of_line = graph.edges.cost_line[link_edges] == line_index
+    for line_index, cost in costs.model_by_line.items():
+        is_of_line = graph.edges.cost_line_index[link_edges] == line_index
         latency_ns[link_edges[is_of_line]] = cost.latency_ns
     if not latency_ns.any():
-        raise InvalidArgument(costs.explain_lack(network=True))
+        raise InvalidArgument(costs.explain_lack(is_network=True))
     saved_share = 1 - parse_factor(sign, number)
     variant.lag_ns -= np.minimum(variant.lag_ns, latency_ns) * saved_share
 
@@ -132,18 +132,18 @@ def apply_at_once(variant: Variant) -> None:
     resumption_events = np.unique(edges.target[edges.reason == EdgeReason.BARRIER])
     rank_steps = len(graph.steps) * len(graph.ranks)
     in_turn = len(resumption_events) > MIN_SHARE_OF_PULLS_IN_TURN * rank_steps
-    if len(graph.ranks) < 2 or not (len(graph.requests.joint_updates) or in_turn):
+    if len(graph.ranks) < 2 or not (len(graph.requests.joint_update_rows) or in_turn):
         raise InvalidArgument(
             "this needs servers that join the gradients of several workers, or take workers in turn; "
             "there are none."
         )
     _apply_each(variant)
     is_data = edges.reason == EdgeReason.DATA
-    has_source = np.bincount(edges.target[is_data], minlength=len(graph.recorded_ns)) > 0
+    has_source = np.bincount(edges.target[is_data], minlength=len(graph.recorded_times_ns)) > 0
     begin_event = graph.first_service_event + 2 * np.arange(graph.requests.services.height)
     worker = graph.requests.worker_of_services
     # Without barriers, workers come to the servers when they waited for an update.
-    resumed_worker = graph.threads.find_owners(resumption_events)
+    resumed_worker = graph.threads.find_workers(resumption_events)
     resumptions = _list_events(graph, resumed_worker, resumption_events)
     if in_turn:
         # What a server began by itself follows when its worker waits.
@@ -165,7 +165,7 @@ def apply_at_once(variant: Variant) -> None:
 def _apply_each(variant: Variant) -> None:
     """Make updates that joined all workers' gradients once after each of these, as long each time."""
     requests, service_edges = variant.graph.requests, variant.graph.service_edges
-    joint_updates = requests.joint_updates
+    joint_updates = requests.joint_update_rows
     services = requests.services.select("server", "step", "op", pl.col("key").fill_null(-1))
     services = services.with_row_index("row").with_columns(
         ns=pl.Series(variant.lag_ns[service_edges]), worker=pl.Series(requests.worker_of_services)
@@ -184,7 +184,7 @@ def _apply_each(variant: Variant) -> None:
 
 def _list_events(graph: EventGraph, worker: Ints, event: Ints) -> pl.DataFrame:
     """Return events with their worker and recorded time (`at`), by time."""
-    rows = {"worker": worker, "at": graph.recorded_ns[event], "event": event}
+    rows = {"worker": worker, "at": graph.recorded_times_ns[event], "event": event}
     return pl.DataFrame(rows).sort("at", "event")
 
 

@@ -10,12 +10,16 @@ from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES
 from tracelens_instrument.core.arguments import any_text
 from tracelens_instrument.core.clock import now, read_clocks
 from tracelens_instrument.core.failures import contain, contained
-from tracelens_instrument.core.identity import process_row
+from tracelens_instrument.core.identity import describe_process
 from tracelens_instrument.core.registry import LAST_THREAD, REGISTRY
 from tracelens_instrument.core.state import STATE, ThreadState
 from tracelens_instrument.endings import EndNotes
 from tracelens_instrument.retention.policy import DEFAULT_DETAIL
-from tracelens_instrument.storage.placement import Place, discard_place, new_folder
+from tracelens_instrument.storage.placement import (
+    SegmentsLocation,
+    discard_location,
+    make_segments_folder,
+)
 from tracelens_instrument.storage.rotation import Storage
 from tracelens_instrument.storage.segments import LEAST_CONVERTED
 from tracelens_instrument.storage.side_file import Losses, SideFile
@@ -57,13 +61,13 @@ class Recording:
         self.directory = directory
         self.retention = retention
         self._detail = retention.detail or DEFAULT_DETAIL
-        self.process = process_row(identity)
-        place = new_folder(directory, identity, self.process.pid)
-        self.folder, self.note = place.folder, place.note
+        self.process = describe_process(identity)
+        location = make_segments_folder(directory, identity, self.process.pid)
+        self.folder, self.note_path = location.folder, location.note_path
         self._side = self._new_side_file()
         self._losses = Losses(self._side.append)
-        self.clipped = self._losses.counter(CLIPPED)
-        self.failed = self._losses.counter(FAILED)
+        self.clipped_events = self._losses.counter(CLIPPED)
+        self.failed_events = self._losses.counter(FAILED)
         self._losses.adopt(TOO_MANY_NAMES, REGISTRY.overflow)
         self._side.append(to_line("process", self.process))
         self._side.append(to_line("retention", retention))
@@ -83,7 +87,7 @@ class Recording:
     @property
     def readable_path(self) -> Path:
         """Where a reader finds it: the segments folder, or the note that leads there."""
-        return self.note or self.folder
+        return self.note_path or self.folder
 
     def _keep_request(self) -> KeepRequest | None:
         """Watch for requests to keep the last steps, where only those are kept."""
@@ -108,7 +112,7 @@ class Recording:
         try:
             return SideFile(self.folder)
         except OSError:
-            discard_place(Place(self.folder, self.note))
+            discard_location(SegmentsLocation(self.folder, self.note_path))
             raise
 
     @property
@@ -116,9 +120,9 @@ class Recording:
         """What is written to now."""
         return self.storage.segment
 
-    def rotate(self, full: OpenSegment) -> tuple[Segment, Slot]:
+    def reserve_in_next_segment(self, full: OpenSegment) -> tuple[Segment, Slot]:
         """Reserve a slot in the segment after `full`."""
-        slot = self.storage.rotate(full)
+        slot = self.storage.reserve_in_next_segment(full)
         if self.segment.number > self._boundary + _NO_STEPS:
             self._inform_converter(self.segment.number)
         return slot
@@ -142,12 +146,13 @@ class Recording:
 
     def count_unusable_time(self) -> None:
         """Count an event that was left out because its times were no integers."""
-        self.clipped.add()
+        self.clipped_events.add()
 
-    def arrive(self) -> ThreadState:
+    def register_thread(self) -> ThreadState:
         """Return the calling thread's state; enter the thread into the thread table if it is new.
 
-        A thread that Python did not start is a new one to Python each time it calls something.
+        A thread that Python did not start is a new one to Python each time it calls something, so it is
+        known by the operating system's number for it. Threads past the last row share that.
         """
         python_thread = threading.current_thread()
         is_foreign = isinstance(python_thread, threading._DummyThread)  # noqa: SLF001 - nothing public tells it
@@ -173,7 +178,7 @@ class Recording:
     def rename(self, identity: Identity) -> None:
         """Change the identity of the process, which was not known before; the last one counts."""
         self.identity = identity
-        self.process = replace(process_row(identity), incarnation=self.process.incarnation)
+        self.process = replace(describe_process(identity), incarnation=self.process.incarnation)
         self._side.append(to_line("process", self.process))
 
     def look(self, level: str) -> None:

@@ -56,7 +56,7 @@ class Losses:
             self._wait_ns = min(2 * self._wait_ns, _LONGEST_PAUSE_NS)
 
     def report(self) -> bool:
-        """Report the counts that have changed since the last time; True if any has."""
+        """Append a line for each reason whose count of lost events has changed; True if any has."""
         earlier_counts = dict(self._reported_counts)
         for reason, counter in list(self._counters.items()):
             count = counter.total()
@@ -143,7 +143,11 @@ class SideFile:
         return not self._is_torn
 
     def _open_descriptor(self) -> int:
-        """Return the file's descriptor, opened again if the program has closed it."""
+        """Return the number of the file's descriptor, opened again if the program has closed it.
+
+        Raises:
+            OSError: another file has its name now, or it cannot be opened.
+        """
         number = self._descriptor.number
         if number is None:
             reopened = Descriptor(os.open(self._path, _APPEND))

@@ -62,7 +62,7 @@ def test_threads_that_name_at_once() -> None:
     numbers_by_thread: list[list[int]] = []
 
     def name_all() -> None:
-        numbers_by_thread.append([registry.definition(f"n{n}", "user") for n in range(500)])
+        numbers_by_thread.append([registry.definition_id(f"n{n}", "user") for n in range(500)])
 
     threads = [threading.Thread(target=name_all) for _ in range(8)]
     for thread in threads:

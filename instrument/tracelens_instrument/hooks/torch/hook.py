@@ -81,7 +81,10 @@ def _around_shard(
 
 
 def _record_sharded(sharded: Any) -> None:
-    """Record forward passes of what was sharded, instead of those of the modules inside."""
+    """Record forward passes of a sharded module, or several, instead of those of the modules inside.
+
+    `_sharded` has the handles by which the hooks of each sharded module are removed.
+    """
     roots = sharded if isinstance(sharded, (list, tuple)) else [sharded]
     for root in roots:
         for inner_module in root.modules():
@@ -89,7 +92,7 @@ def _record_sharded(sharded: Any) -> None:
                 hook_handle.remove()
         _sharded[root] = modules.record_modules(root, recorder.detail())
     recorder.identify(dist.get_rank(), dist.get_world_size())
-    if _NOTED.turn_on():
+    if _NOTED.turn_on_if_off():
         note_attached("FSDP")
 
 
@@ -137,7 +140,7 @@ def install(_framework: Any) -> None:
 def _record_phases(level: str) -> None:
     """Record what belongs to no single model."""
     if level != "step":
-        DETAIL.phases = True
+        DETAIL.records_phases = True
         backward.install()
         buckets.install()
         operations.install()
@@ -153,13 +156,13 @@ def _keep_out_of_graphs(rules: Any) -> None:
 
 
 def _record_model(model: Module, level: str) -> None:
-    """Record the passes of a model by a level of detail, once, and its rank if it is a DDP."""
+    """Record a model's passes by a level of detail, once, and the process's rank if it has a DDP."""
     if model in _MODELS:
         return
     _MODELS.add(model)
-    for parallel in _parallel_parts(model):
+    for parallel_module in _parallel_parts(model):
         recorder.identify(dist.get_rank(), dist.get_world_size())
-        buckets.warn_of_earlier_hook(parallel)
+        buckets.warn_of_earlier_hook(parallel_module)
     modules.record_modules(model, level)
     note_attached(f"{type(model).__name__} with {sum(1 for _ in model.parameters())} parameters")
 

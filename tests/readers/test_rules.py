@@ -104,7 +104,7 @@ def as_it_grows(table: pa.Table, folder: Path) -> Path:
     with GrowingFile(segments_folder / UNFINISHED_FILE, side_of(segments_folder)) as file:
         for batch in table.combine_chunks().to_batches():
             file.append(batch)
-        save_progress(segments_folder, Progress(length=file.length, next=1))
+        save_progress(segments_folder, Progress(length=file.length_bytes, next=1))
     return folder
 
 

@@ -67,8 +67,8 @@ def _repair(arguments: argparse.Namespace) -> int:
     copied = repair(arguments.trace, arguments.repair)
     for sentence in copied.sentences:
         sys.stdout.write(f"{clean(sentence)}\n")
-    name, events = runs.write_name(arguments.repair), count(copied.events, "event")
-    whole, rewritten = count(copied.whole, "file"), count(copied.parts, "file")
+    name, events = runs.write_name(arguments.repair), count(copied.event_count, "event")
+    whole, rewritten = count(copied.whole_files, "file"), count(copied.partial_files, "file")
     sys.stdout.write(f"wrote {name}: {events}, {whole} as recorded, {rewritten} written anew\n")
     return 0
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens.conversion.columns import SLOT, RecordChunk, Records, pick
+from tracelens.conversion.columns import SLOT, RecordChunk, Records, pick_records
 from tracelens.errors import NotATrace
 from tracelens.schema.gate import contents
 from tracelens.schema.json_text import loads
@@ -42,13 +42,15 @@ class Segment(NamedTuple):
     def used_records(self) -> RecordChunk:
         """Return the slots that are in use; their origins locate them."""
         used_slots = np.flatnonzero(self.slots["definition"])
-        return RecordChunk.new(pick(self.slots, used_slots), self.origins(used_slots))
+        return RecordChunk.new(
+            pick_records(self.slots, used_slots), self.compute_origins(used_slots)
+        )
 
-    def free(self) -> Ints:
+    def compute_free_origins(self) -> Ints:
         """Return the origins of the slots that are not in use."""
-        return self.origins(np.flatnonzero(self.slots["definition"] == 0))
+        return self.compute_origins(np.flatnonzero(self.slots["definition"] == 0))
 
-    def origins(self, slots: Indices) -> Ints:
+    def compute_origins(self, slots: Indices) -> Ints:
         """Number slots uniquely in a recording."""
         return slots.astype(np.int64) + (self.number << SLOT_BITS)
 
@@ -104,8 +106,8 @@ class HeldSlot(NamedTuple):
     `depth` is that of its event, -1 without an event; such a slot waits since `since_ns`, monotonic.
     """
 
-    segment: int
-    slot: int
+    segment_number: int
+    slot_index: int
     depth: int
     since_ns: int
 

@@ -65,14 +65,14 @@ class _File:
     clock: str | None
 
 
-def save(content: Content, place: Path) -> Saved:
+def save(content: Content, target: Path) -> Saved:
     """Write the manifest of the files that the chosen processes were read from.
 
     Raises:
-        InvalidArgument: there is something at `place`, it cannot be written, Perfetto opens none of the
+        InvalidArgument: there is something at `target`, it cannot be written, Perfetto opens none of the
             files, or names are to be replaced.
     """
-    if content.names is not None:
+    if content.replacements is not None:
         raise InvalidArgument(
             "A manifest names the run's files, so it cannot be without names: leave out --anonymize."
         )
@@ -94,9 +94,9 @@ def save(content: Content, place: Path) -> Saved:
         for file in sorted(files, key=lambda file: file is not reference_file)
     ]
     manifest = {"version": 1, "attributes": attributes, "files": entries}
-    with new_file(place) as draft:
+    with new_file(target) as draft:
         draft.write_text(json.dumps({"perfetto_manifest": manifest}, indent=2) + "\n", "utf-8")
-    return Saved(len(files), size_of(place), notes=(*_make_notes(content, files),))
+    return Saved(len(files), size_of(target), notes=(*_make_notes(content, files),))
 
 
 def _make_entry(file: _File, reference_file: _File) -> dict[str, Any]:

@@ -38,9 +38,9 @@ _REFUSED: Final = (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicExcept
 class Repaired:
     """Numbers of files copied whole and in part, and of their events; `sentences` describe the rest."""
 
-    whole: int = 0
-    parts: int = 0
-    events: int = 0
+    whole_files: int = 0
+    partial_files: int = 0
+    event_count: int = 0
     sentences: tuple[str, ...] = ()
 
     def report(self, sentence: str) -> None:
@@ -78,7 +78,7 @@ def repair(trace: Path, target: Path) -> Repaired:
                 repaired.report(left_out(file, error))
             else:
                 _copy(file, recording, rows_and_losses, folder, repaired)
-        if not repaired.whole + repaired.parts:
+        if not repaired.whole_files + repaired.partial_files:
             raise refusal(trace, refused_files)
     return repaired
 
@@ -101,18 +101,21 @@ def _copy(
     folder: Path,
     repaired: Repaired,
 ) -> None:
-    """Copy one recording and its samples; the file as it is, if nothing is wrong with it."""
+    """Copy one recording and its samples; the file as it is, if nothing is wrong with it.
+
+    `rows_and_losses` are the table's rows to keep, and the counts of the others by reason.
+    """
     table, (kept_rows, losses_by_reason) = recording.table, rows_and_losses
     lost_count = table.num_rows - len(kept_rows)
     target = folder / file.with_suffix(TRACE_SUFFIX).name
     if _is_live(file) or recording.cut or lost_count or not _is_sorted(table):
         write_events(target, table.take(kept_rows), _count_losses(recording, losses_by_reason))
-        repaired.parts += 1
+        repaired.partial_files += 1
         repaired.report(_describe_copy(file, recording, len(kept_rows), lost_count))
     else:
         target.write_bytes(contents(file))
-        repaired.whole += 1
-    repaired.events += len(kept_rows)
+        repaired.whole_files += 1
+    repaired.event_count += len(kept_rows)
     _copy_samples(file, folder, repaired)
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pyarrow as pa
 
-from tracelens.conversion.layout import Growth
+from tracelens.conversion.layout import GrowthLimit
 from tracelens.errors import NotATrace
 from tracelens.schema.gate import open_regular
 
@@ -118,16 +118,16 @@ class EventStream:
             NotATrace: there is no list of events, it is no regular file, or too large.
         """
         with open_regular(self.path) as file:
-            growth = Growth(os.fstat(file.fileno()).st_size)
+            growth = GrowthLimit(os.fstat(file.fileno()).st_size)
             chunks = read_decompressed(file, PIECE_BYTES)
             yield from self._parse_all(self._count_bytes(chunks, growth))
 
-    def _count_bytes(self, chunks: Iterator[bytes], growth: Growth) -> Iterator[bytes]:
+    def _count_bytes(self, chunks: Iterator[bytes], growth: GrowthLimit) -> Iterator[bytes]:
         """Yield the chunks and count their bytes; compressed data that breaks off means a cut file."""
         try:
             for chunk in chunks:
                 self.read_bytes += len(chunk)
-                growth.add_bytes(len(chunk))
+                growth.count_bytes(len(chunk))
                 yield chunk
         except (zlib.error, EOFError, OSError) as error:
             self._note_damage(f"it cannot be decompressed to its end ({error})")

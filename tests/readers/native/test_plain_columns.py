@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from support.runs.damage import rewritten, write_run
 
-from tracelens.conversion.messages import BATCH, LEAD, fill_in_checksum, messages
+from tracelens.conversion.messages import BATCH, LEAD, fill_in_checksum, iterate_messages
 from tracelens.distil.outline import OUTLINED
 from tracelens.errors import NotATrace
 from tracelens.memory import BoundedCache
@@ -98,8 +98,10 @@ def test_changed_bytes_with_right_checksums_are_read_as_arrow_reads_them(
     """
     victim = write_run(tmp_path)
     sound_bytes = victim.read_bytes()
-    schema_end = next(messages(memoryview(sound_bytes))).end
-    batch = next(message for message in messages(memoryview(sound_bytes)) if message.kind == BATCH)
+    schema_end = next(iterate_messages(memoryview(sound_bytes))).end
+    batch = next(
+        message for message in iterate_messages(memoryview(sound_bytes)) if message.kind == BATCH
+    )
     header = (batch.offset, batch.offset + batch.header_bytes)
     zones = [
         (schema_end, batch.end),

@@ -16,7 +16,7 @@ from tracelens import load
 from tracelens.cli import main
 from tracelens.cli.info import describe
 from tracelens.conversion.arrow_file import write_events
-from tracelens.conversion.messages import LEAD, footer_of
+from tracelens.conversion.messages import LEAD, read_footer
 from tracelens.conversion.segments import convert
 from tracelens.errors import EmptyTrace, NotATrace
 from tracelens.readers.native.arrow_file import read_arrow, read_end
@@ -83,7 +83,7 @@ def test_no_event_is_read(tmp_path: Path) -> None:
     victim = write_run(tmp_path)
     summary_before, _ = summaries(tmp_path)
     content = bytearray(victim.read_bytes())
-    end = footer_of(memoryview(content)).batches[-1].end
+    end = read_footer(memoryview(content)).batches[-1].end
     content[len(LEAD) + 8 : end] = bytes(end - len(LEAD) - 8)
     victim.write_bytes(content)
     assert summaries(tmp_path)[0] == summary_before

@@ -23,17 +23,17 @@ import numpy as np
 import pyarrow as pa
 
 from tracelens.conversion.columns import null_column
-from tracelens.conversion.layout import Growth, absent_columns
+from tracelens.conversion.layout import GrowthLimit, find_absent_columns
 from tracelens.conversion.messages import (
     BATCH,
     END,
     LEAD,
     MAGIC,
     checksum_holds,
-    footer_of,
-    messages,
+    iterate_messages,
+    read_footer,
 )
-from tracelens.conversion.tally import valid_of, values_of
+from tracelens.conversion.tally import flag_valid_rows, read_values
 from tracelens.errors import NotATrace
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA, mapped
 from tracelens.schema.gate import contents
@@ -171,7 +171,7 @@ def checked_footer(content: pa.Buffer) -> Footer | None:
     """
     view = memoryview(content)
     try:
-        footer = footer_of(view)
+        footer = read_footer(view)
         position = len(LEAD)
         for batch in footer.batches:
             if batch.offset < position or not checksum_holds(view, position, batch):
@@ -179,9 +179,9 @@ def checked_footer(content: pa.Buffer) -> Footer | None:
             position = batch.end
         if not footer.batches or bytes(view[position : position + len(END)]) != END:
             return None
-        growth = Growth(len(view))
+        growth = GrowthLimit(len(view))
         for message in (*footer.dictionaries, *footer.batches):
-            growth.add(message, view)
+            growth.count_message(message, view)
     except struct.error:
         return None
     return footer
@@ -198,7 +198,7 @@ def _read_by_footer(
     view = memoryview(content)
     null_indices = set(range(len(schema)))
     for batch in footer.batches:
-        null_indices &= absent_columns(batch.header(view), len(schema))
+        null_indices &= find_absent_columns(batch.header(view), len(schema))
     index_by_name = _find_columns(schema)
     present_names = {name for name in column_names if index_by_name[name] not in null_indices}
     # Where all columns are null there is still a number of rows, which any column tells.
@@ -227,9 +227,11 @@ def _find_batches(
             batch = reader.get_batch(index)
             batch.validate(full=True)
             start_column, duration_column = (batch.column(name) for name in _TIMES)
-            start_ns = values_of(start_column, np.int64)
-            duration_ns = values_of(duration_column, np.int64)
-            reaches_window = ~valid_of(duration_column) | (start_ns + duration_ns >= first_ns)
+            start_ns = read_values(start_column, np.int64)
+            duration_ns = read_values(duration_column, np.int64)
+            reaches_window = ~flag_valid_rows(duration_column) | (
+                start_ns + duration_ns >= first_ns
+            )
             if np.any(reaches_window & (start_ns <= last_ns)):
                 batch_indices.append(index)
     return batch_indices
@@ -261,11 +263,11 @@ def _count_sound_batches(view: memoryview) -> tuple[int, bool]:
 
     Where one batch has a checksum, so must those after it; without one its state is None.
     """
-    growth = Growth(len(view))
+    growth = GrowthLimit(len(view))
     count, batch_start, has_checksums = 0, len(LEAD), False
     try:
-        for message in messages(view):
-            growth.add(message, view)
+        for message in iterate_messages(view):
+            growth.count_message(message, view)
             if message.kind != BATCH:
                 continue
             checksum_state = checksum_holds(view, batch_start, message)

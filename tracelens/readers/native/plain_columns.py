@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracelens.conversion.layout import STORED, ZSTD, dictionary_ids, dictionary_of, layout_of
+from tracelens.conversion.layout import (
+    STORED,
+    ZSTD,
+    read_dictionary_id,
+    read_dictionary_ids,
+    read_layout,
+)
 from tracelens.conversion.messages import header_in
 from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, filled
 from tracelens.readers.native.arrow_file import checked_footer, content_of, last_schema, read_arrow
@@ -154,7 +160,7 @@ def _read_columns(
         struct.error: it is not laid out as recorders do it.
         ValueError: as before, or its content is damaged; `OSError` if that cannot be decompressed.
     """
-    layouts = [layout_of(batch.header(view)) for batch in footer.batches]
+    layouts = [read_layout(batch.header(view)) for batch in footer.batches]
     _check_layouts(layouts)
     null_columns = set.intersection(
         *(
@@ -330,7 +336,7 @@ def _to_word_columns(
         ValueError: a code is not, or there are no words.
         struct.error: a dictionary is damaged.
     """
-    id_of_columns = dictionary_ids(view, [_INDEX_OF[name] for name in columns])
+    id_of_columns = read_dictionary_ids(view, [_INDEX_OF[name] for name in columns])
     words_of_id: dict[int, tuple[str, ...]] = {}
     for message in footer.dictionaries:
         dictionary_id = _dictionary_number(bytes(message.header(view)))
@@ -353,7 +359,7 @@ def _to_word_columns(
 
 @lru_cache(MAX_DICTIONARIES_CACHED)
 def _dictionary_number(header: bytes) -> int | None:
-    return dictionary_of(memoryview(header))
+    return read_dictionary_id(memoryview(header))
 
 
 @lru_cache(MAX_DICTIONARIES_CACHED)
@@ -366,7 +372,7 @@ def _read_words(message: bytes, header_bytes: int) -> tuple[str, ...]:
         OSError: compressed content is damaged.
     """
     view = memoryview(message)
-    layout, body = layout_of(header_in(view, header_bytes)), view[header_bytes:]
+    layout, body = read_layout(header_in(view, header_bytes)), view[header_bytes:]
     if layout.nodes != [(layout.rows, 0)] or len(layout.buffers) != 3 or layout.codec != ZSTD:
         raise ValueError("it does not hold words alone")
     bounds_buffer, (offset, stored_bytes) = layout.buffers[1:]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from tracelens.conversion.layout import Growth
+from tracelens.conversion.layout import GrowthLimit
 from tracelens.errors import MissingExtra, NotATrace
 from tracelens.readers.event_stream import is_compressed, read_decompressed, read_first_bytes
 from tracelens.readers.json_lines import JsonLines
@@ -249,7 +249,7 @@ def _messages(path: Path, span_file: ReadFile) -> Iterator[bytes]:
     Raises:
         NotATrace: the file holds no request.
     """
-    growth = Growth(path.stat().st_size)
+    growth = GrowthLimit(path.stat().st_size)
     with open_regular(path) as file:
         content = _join_chunks(read_decompressed(file, _BEGIN_BYTES), growth, span_file)
     framing = _framing(content[:_BEGIN_BYTES])
@@ -273,7 +273,7 @@ def _messages(path: Path, span_file: ReadFile) -> Iterator[bytes]:
             span_file.cut, span_file.damage = True, span_file.damage or "it ends within a message"
 
 
-def _join_chunks(chunks: Iterator[bytes], growth: Growth, span_file: ReadFile) -> bytes:
+def _join_chunks(chunks: Iterator[bytes], growth: GrowthLimit, span_file: ReadFile) -> bytes:
     """Join decompressed bytes; the compressed stream may break off.
 
     Raises:
@@ -283,7 +283,7 @@ def _join_chunks(chunks: Iterator[bytes], growth: Growth, span_file: ReadFile) -
     try:
         for chunk in chunks:
             content += chunk
-            growth.add_bytes(len(chunk))
+            growth.count_bytes(len(chunk))
             refuse_beyond("document", len(content))
     except (EOFError, zlib.error) as error:
         span_file.cut = True

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.conversion.layout import Growth
+from tracelens.conversion.layout import GrowthLimit
 from tracelens.errors import NotATrace
 from tracelens.readers.protobuf import LENGTH, classes, varint, whole
 from tracelens.schema.gate import beginning, contents
@@ -177,12 +177,14 @@ class Packets:
             NotATrace: it is no regular file, or larger than it may be.
         """
         content = contents(self.path)
-        growth = Growth(len(content))
+        growth = GrowthLimit(len(content))
         if content.startswith(_GZIP):
             content = self._decompress(content, growth, wbits=31)
         yield from self._packets_in(content, growth)
 
-    def _packets_in(self, content: bytes, growth: Growth, *, nested: bool = False) -> Iterator[Any]:
+    def _packets_in(
+        self, content: bytes, growth: GrowthLimit, *, nested: bool = False
+    ) -> Iterator[Any]:
         """Yield the packets in a content; `nested`: a packet held it, compressed."""
         position = 0
         while position < len(content):
@@ -211,14 +213,16 @@ class Packets:
             else:
                 yield packet
 
-    def _decompress(self, compressed: bytes, growth: Growth, wbits: int = zlib.MAX_WBITS) -> bytes:
+    def _decompress(
+        self, compressed: bytes, growth: GrowthLimit, wbits: int = zlib.MAX_WBITS
+    ) -> bytes:
         """Return what zlib compressed, up to where it breaks off."""
         decompressor = zlib.decompressobj(wbits=wbits)
         chunks = []
         try:
             while compressed and not decompressor.eof:
                 chunk = decompressor.decompress(compressed, _BEGIN_BYTES << 8)
-                growth.add_bytes(len(chunk))
+                growth.count_bytes(len(chunk))
                 chunks.append(chunk)
                 compressed = decompressor.unconsumed_tail
         except zlib.error as error:

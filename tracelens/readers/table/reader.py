@@ -18,8 +18,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracelens.conversion.layout import Growth, layout_of
-from tracelens.conversion.messages import BATCH, LEAD, messages
+from tracelens.conversion.layout import GrowthLimit, read_layout
+from tracelens.conversion.messages import BATCH, LEAD, iterate_messages
 from tracelens.errors import InvalidArgument, NotATrace
 from tracelens.model.trace import Note, Trace
 from tracelens.readers import spans
@@ -112,13 +112,15 @@ def _refuse_huge(path: Path, first_bytes: bytes) -> None:
         metadata = _footer(path)
         row_count, column_count = metadata.num_rows, metadata.num_columns
         row_groups = map(metadata.row_group, range(metadata.num_row_groups))
-        Growth(file_bytes).add_bytes(sum(max(0, group.total_byte_size) for group in row_groups))
+        GrowthLimit(file_bytes).count_bytes(
+            sum(max(0, group.total_byte_size) for group in row_groups)
+        )
     elif first_bytes.startswith(_ARROW):
         content = mapped(path)
         view = memoryview(content)
-        Growth(file_bytes).add_all(view)
-        batches = [message for message in messages(view) if message.kind == BATCH]
-        row_count = sum(layout_of(batch.header(view)).rows for batch in batches)
+        GrowthLimit(file_bytes).count_stream(view)
+        batches = [message for message in iterate_messages(view) if message.kind == BATCH]
+        row_count = sum(read_layout(batch.header(view)).rows for batch in batches)
         column_count = len(pa.ipc.read_schema(content.slice(len(LEAD))))
     else:
         row_count = _count_lines(path)

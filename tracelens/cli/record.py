@@ -126,9 +126,9 @@ def default_folder() -> Path:
 
 def launcher_rank() -> int | None:
     """Return the rank that a launcher has given us; None if the launcher is in the command."""
-    from tracelens_instrument.core.identity import launcher_of
+    from tracelens_instrument.core.identity import read_launcher
 
-    rank_and_world = launcher_of(os.environ)
+    rank_and_world = read_launcher(os.environ)
     return None if rank_and_world is None else rank_and_world[0]
 
 

@@ -168,7 +168,7 @@ class GrowingFile:
             raise NotATrace(f"{path.name} is damaged ({error})") from error
 
     def _flush(self, *, with_checksum: bool) -> None:
-        """Append the bytes of the batch in the stream's buffer; without the schema if the file has it."""
+        """Append the batch in the stream's buffer, without the schema if the file has that."""
         has_schema = not self._is_new and self._writer.stats.num_record_batches == 1
         with self._stream_buffer.getbuffer() as written_bytes:
             new_begin = next(iterate_messages(written_bytes, 0)).end if has_schema else 0

@@ -325,7 +325,7 @@ class _GrowingSideFile:
         self.side: SideTables = self.read_on()
 
     def read_on(self) -> SideTables:
-        """Read the whole lines that were added since the last call, with the first, which has the version."""
+        """Read the whole lines added since the last call, and the first again: it has the version."""
         with open_regular(self._path, "side") as file:
             file.seek(self._offset_bytes)
             content = file.read()

@@ -106,6 +106,7 @@ def finish(converting: IncrementalConversion, path: Path) -> Path:
     """Convert the rest of `path`, whose recording is over, as `convert` does; its lock is held.
 
     The file is published under the process's final rank, and its path returned.
+
     Raises:
         UnusableInput, OSError: as `convert` does.
     """

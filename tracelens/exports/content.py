@@ -50,8 +50,8 @@ class Content:
 
     The events and samples of `trace` are those of the choice, its tables those of the run. `processes`
     are as in `Trace.processes`, workers first and by rank, with names replaced. `sources` are the runs'
-    paths, for what only their files know. `sum_counts_by_process` has for each that was read the number of
-    recorded events that sums replace, and the number of these sums.
+    paths, for what only their files know. `sum_counts_by_process` has of each process read so far how
+    many recorded events sums replace, and how many sums.
     """
 
     trace: Trace
@@ -83,7 +83,7 @@ class Content:
         )
 
     def events(self, process: int) -> pl.DataFrame:
-        """Return the chosen events of one process; note in `sum_counts_by_process` the sums among them."""
+        """Return the chosen events of one process; note the sums among them, if any."""
         events = _read_events(self.trace, process)
         if self.flagged is not None:
             events, recorded_count, sum_count = self._sum_up(process, events)
@@ -133,14 +133,12 @@ class Content:
         flight_threads = self.trace.threads.filter(pl.col("in_flight"), of_process)["thread"]
         steps = self.trace.steps.filter(of_process)
         begin_ns, end_ns = steps["start_ns"].min(), steps["end_ns"].max()
-        has_steps = isinstance(begin_ns, int) and isinstance(end_ns, int)
-        steps_ns = (begin_ns, end_ns) if has_steps else None
         return sum_up(
             events,
             flight_threads,
             self.flagged.select_kept(role, int(rank) if isinstance(rank, int) else -1),
             self.flagged.select_touched(),
-            steps_ns,
+            (begin_ns, end_ns) if isinstance(begin_ns, int) and isinstance(end_ns, int) else None,
         )
 
 

@@ -73,7 +73,7 @@ def save(content: Content, target: Path) -> Saved:
 
 
 def unix_offset_ns(trace: Trace) -> int | None:
-    """Return Unix time minus common time, ns, by the median reading of local clocks; None without any."""
+    """Return Unix time minus common time, ns, by the median of readings; None without any."""
     readings = trace.clocks.drop_nulls("wall_ns").filter(pl.col("method") == "local")
     offsets_ns = []
     for process, monotonic_ns, wall_ns in readings.select(

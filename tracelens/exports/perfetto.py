@@ -178,7 +178,7 @@ class _ProcessWriter:
                 yield self._write_span(frame, track)
 
     def _add_track(self, label: str, group: int = 0) -> tuple[int, tuple[str, str]]:
-        """Return a new track's number, and the lines that name it; threads, devices, stacks: `group` 0-2."""
+        """Return a new track's number, and the lines that name it; groups: threads, devices, stacks."""
         self._track_count += 1
         self._count_by_label[label] = count = self._count_by_label.get(label, 0) + 1
         track = self._owner.process * TRACKS_A_PROCESS + self._track_count

@@ -111,7 +111,7 @@ LISTED: dict[str, dict[str, str]] = {
     "tracelens/schema/life.py": {"os.open": WRITES},
     "tracelens/schema/ownership.py": {"os.open": "the marker itself, and it follows no link"},
     "tracelens/simulator/scenario_file.py": {
-        "(_PLACE / f'{name}.toml').read_text": PACKAGE,
+        "(_PRESET_FOLDER / f'{name}.toml').read_text": PACKAGE,
         "path.read_text": "a scenario that the user wrote, no trace",
     },
     "tracelens/supervisor.py": {

@@ -8,7 +8,7 @@ import pytest
 from tracelens.placement import loads
 from tracelens.simulator import scenario_file, synthetic
 from tracelens.simulator.scenario import Scenario
-from tracelens.simulator.scenario_file import PRESETS, SOURCES, load, preset, sources
+from tracelens.simulator.scenario_file import PRESETS, SOURCES, load, load_preset, read_sources
 
 
 def step_s(scenario: Scenario) -> float:
@@ -26,13 +26,13 @@ def test_every_number_has_a_source(name: str) -> None:
     """Each entry that holds a number, and no other, is tagged with one of three words."""
     numbers = {
         f"{table}.{key}"
-        for table, held in preset(name).items()
+        for table, held in load_preset(name).items()
         if isinstance(held, dict) and table != "sources"
         for key, value in held.items()
         if not isinstance(value, bool | str)
     }
-    assert set(sources(name)) == numbers
-    assert set(sources(name).values()) <= set(SOURCES)
+    assert set(read_sources(name)) == numbers
+    assert set(read_sources(name).values()) <= set(SOURCES)
 
 
 @pytest.mark.parametrize(("workers", "shards", "efficiency"), [(128, 32, 0.783), (64, 32, 0.998)])

@@ -96,7 +96,9 @@ def _save(path: Path, finished_cells: Sequence[Cell], axes: Sequence[Axis]) -> N
     import polars as pl
 
     table = io.BytesIO()
-    pl.DataFrame([cell.row(axes) for cell in finished_cells], strict=False).write_parquet(table)
+    pl.DataFrame([cell.make_row(axes) for cell in finished_cells], strict=False).write_parquet(
+        table
+    )
     _write(path, table.getvalue())
 
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["IS_BACKPROP", "IS_BLOCKED", "Timeline"]
 
 # share of a blocked stretch: what another thread noted so soon after its end
-# ended it [chosen; one decision in Timeline.notice, Timeline.has_resumed]
+# ended it [chosen; one decision in Timeline.find_notice_times_ns,
+# Timeline.has_resumed]
 MAX_DELAY_OF_NOTICE: Final = 0.05
 # share of the time since the end: a thread that waited no longer looked only when all
 # was over [chosen]

@@ -57,11 +57,17 @@ def to_markdown(scaling: Scaling, /) -> str:
 
 
 def _tables(curve: Curve, form: str) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return a curve's sizes and its forecasts (empty without any), as rows below headings."""
+    """Return tables of a curve's sizes and of its forecasts (empty without any), headings first.
+
+    `form` is a key of `_HEADINGS`.
+    """
     sizes = [(str(row.size), *messages.cells(row)) for row in curve.rows]
     size_table = [(curve.by, *_HEADINGS[form]), *sizes]
     efficiency_heading = _HEADINGS[form][1]
-    forecasts = [(str(one.ranks), *messages.forecast_cells(curve, one)) for one in curve.forecasts]
+    forecasts = [
+        (str(forecast.ranks), *messages.forecast_cells(curve, forecast))
+        for forecast in curve.forecasts
+    ]
     forecast_table = [(*_FORECAST_HEADINGS, efficiency_heading, ""), *forecasts]
     return size_table, forecast_table if forecasts else []
 
@@ -91,7 +97,7 @@ def to_json(scaling: Scaling, /) -> str:
                     "workers": size,
                     "step_ns": {name: row.point.step_ns for name, row in rows.items()},
                 }
-                for size, rows in scaling.shared_sizes
+                for size, rows in scaling.rows_by_shared_size
             ],
             "notes": messages.cautions(scaling),
         }
@@ -100,14 +106,17 @@ def to_json(scaling: Scaling, /) -> str:
 
 def _curve_object(curve: Curve) -> dict[str, Any]:
     return {
-        **{name: getattr(curve, name) for name in ("system", "by", "kind", "shards", "growth")},
+        **{name: getattr(curve, name) for name in ("system", "by", "kind", "shards")},
+        "growth": curve.work_exponent,
         "sizes": [_size_object(row) for row in curve.rows],
         "forecasts": [
             {
                 "workers": forecast.ranks,
                 "step_ns": forecast.step_ns,
-                "interval_ns": list(forecast.interval),
-                **{name: getattr(forecast, name) for name in ("slowest_ns", "validated", "method")},
+                "interval_ns": list(forecast.interval_ns),
+                "slowest_ns": forecast.slowest_work_ns,
+                "validated": forecast.is_validated,
+                "method": forecast.method,
             }
             for forecast in curve.forecasts
         ],
@@ -118,13 +127,15 @@ def _size_object(row: Row) -> dict[str, Any]:
     point = row.point
     return {
         **{name: getattr(point, name) for name in ("name", "workers", "shards", "steps")},
-        "runs": row.runs,
-        "spread": row.spread,
+        "runs": row.run_count,
+        "spread": row.step_spread_share,
         "step_ns": point.step_ns,
         "useful_ns": point.useful_ns,
         "parallel_efficiency": point.efficiency,
-        "factors": dict(point.factors),
-        **{name: getattr(row, name) for name in ("efficiency", "ratios", "lost_in")},
+        "factors": dict(point.share_by_factor),
+        "efficiency": row.efficiency,
+        "ratios": row.ratio_by_factor,
+        "lost_in": row.main_loss_factor,
         "part": row.loss_share,
     }
 

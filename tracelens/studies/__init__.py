@@ -39,14 +39,11 @@ def study(name: str, runs: Mapping[str, Trace] | None = None) -> Study:
     """
     module = cast("_Module", import_module(f"{__name__}.{name}"))
     paper_study, runs = module.study(), runs or {}
-    sections_of_runs = {run: module.ask(trace) for run, trace in runs.items()}
-    if len(sections_of_runs) > 1:
-        sections_of_runs = {
-            run: _name_run(section, run) for run, section in sections_of_runs.items()
-        }
-    return replace(paper_study, sections=(*paper_study.sections, *sections_of_runs.values()))
-
-
-def _name_run(section: Section, run: str) -> Section:
-    """Name the run that a section is about."""
-    return replace(section, question=f"{section.question} ({run})")
+    run_sections = [(run, module.ask(trace)) for run, trace in runs.items()]
+    if len(runs) > 1:  # each section names its run
+        run_sections = [
+            (run, replace(section, question=f"{section.question} ({run})"))
+            for run, section in run_sections
+        ]
+    sections = (*paper_study.sections, *(section for _, section in run_sections))
+    return replace(paper_study, sections=sections)

@@ -40,7 +40,8 @@ _SOURCES: Final = (
     "A tree's level is taken to cost what serving one worker does: assumed.",
     "The paper's own text was not read beyond its abstract.",
 )
-_PARTS: Final = {
+# What workers do for the exchange, by operation.
+_EXCHANGE_PARTS: Final = {
     "turn_wait": "waiting for the turn",
     "weights_down": "weights down under way",
     "weights_up": "weights up under way",
@@ -61,7 +62,7 @@ def _ask_tree() -> Section:
             workers / (compute_share + log2(workers) * _ORIGINAL_COMMUNICATION),
             "x",
             "assumed",
-            "3.7 x",
+            published="3.7 x",
         )
         for workers in _WORKERS
     ]
@@ -74,7 +75,8 @@ def _ask_tree() -> Section:
 
 def _ask_totals() -> Section:
     """Derive the time of iterations from the published shares and speedups."""
-    total_speedups = list(accumulate(_SPEEDUPS, mul))
+    # Times are in units of an original iteration.
+    total_speedups = list(accumulate(_SPEEDUPS, mul))  # over the original
     sync3_iteration = 1 / total_speedups[-1]
     sync3_compute = sync3_iteration * (1 - _SYNC3_COMMUNICATION)
     names = ("Sync 1", "Sync 2", "Sync 3")
@@ -96,10 +98,18 @@ def _ask_totals() -> Section:
             _ORIGINAL_COMMUNICATION,
             "%",
             "consistency check",
-            "87 %",
+            published="87 %",
         ),
-        Figure("communication of Sync 3", _SYNC3_COMMUNICATION, "%", "consistency check", "14 %"),
-        Figure("speedup of Sync 3", total_speedups[-1], "x", "consistency check", "5.3 x"),
+        Figure(
+            "communication of Sync 3",
+            _SYNC3_COMMUNICATION,
+            "%",
+            "consistency check",
+            published="14 %",
+        ),
+        Figure(
+            "speedup of Sync 3", total_speedups[-1], "x", "consistency check", published="5.3 x"
+        ),
     ]
     return Section(
         "Do 87 %, 14 % and 5.3 x fit together?",
@@ -123,17 +133,17 @@ def ask(trace: Trace) -> Section:
         .collect()
     )
     partition = phases.run(trace)
-    iteration_ns = partition.spent.sum(axis=1)
+    iteration_ns = partition.spent.sum(axis=1)  # of each step of a worker
     total_ns = int(iteration_ns.sum())
     share_by_op = {op: ns / total_ns for op, ns in exchange_times.iter_rows()} if total_ns else {}
-    if not share_by_op.keys() & _PARTS.keys():
+    if not share_by_op.keys() & _EXCHANGE_PARTS.keys():
         raise UnusableInput(
             "This run exchanges no weights with a centre: expected one of the EASGD family, such as of "
             "mpi_easgd.py."
         )
     figures = [
         Figure(f"{name}, of the steps", share_by_op.get(op, 0.0), "%", "measured")
-        for op, name in _PARTS.items()
+        for op, name in _EXCHANGE_PARTS.items()
     ]
     exposed_share = 1 - int(partition.sum_time(*OWN_CATEGORIES).sum()) / total_ns
     figures += [

@@ -31,7 +31,7 @@ def factors(scaling: Scaling, theme: Theme) -> Drawing:
     for curve, dash in zip(scaling.curves, cycle(DASHES), strict=False):
         traces += _factor_lines(curve, dash, theme, several=len(scaling.curves) > 1)
     curves_and_rows = [(curve, row) for curve in scaling.curves for row in curve.rows]
-    row_maxima = [max(row.efficiency, *row.ratios.values()) for _, row in curves_and_rows]
+    row_maxima = [max(row.efficiency, *row.ratio_by_factor.values()) for _, row in curves_and_rows]
     share_axis = {
         "range": [0, max([*row_maxima, 1.0]) * HEADROOM],
         "tickformat": ".0%",
@@ -54,7 +54,7 @@ def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> li
     shares_by_name = {efficiency_name: [row.efficiency for row in curve.rows]}
     if not several:
         shares_by_name |= {
-            name: [row.ratios[factor] for row in curve.rows]
+            name: [row.ratio_by_factor[factor] for row in curve.rows]
             for factor, name in messages.WORDS.items()
         }
     colours = (theme.text, *theme.series)
@@ -81,7 +81,7 @@ def steps(scaling: Scaling, theme: Theme) -> Drawing:
     longest_ns = 0.0
     for curve, colour in zip(scaling.curves, cycle(theme.series), strict=False):
         steps_ns = [row.point.step_ns for row in curve.rows]
-        longest_ns = max(longest_ns, *steps_ns, *(one.interval[1] for one in curve.forecasts))
+        longest_ns = max(longest_ns, *steps_ns, *(one.interval_ns[1] for one in curve.forecasts))
         line = drawing.lines(
             [row.size for row in curve.rows],
             steps_ns,
@@ -107,7 +107,7 @@ def steps(scaling: Scaling, theme: Theme) -> Drawing:
 def _draw_forecasts(curve: Curve, colour: str) -> go.Scatter:
     """Draw the forecasts of a curve as rings with their 95 % intervals."""
     steps_ns = np.array([forecast.step_ns for forecast in curve.forecasts])
-    low_ns, high_ns = np.array([forecast.interval for forecast in curve.forecasts]).T
+    low_ns, high_ns = np.array([forecast.interval_ns for forecast in curve.forecasts]).T
     lengths_ns = {
         "array": (high_ns - steps_ns).tolist(),
         "arrayminus": (steps_ns - low_ns).tolist(),
@@ -120,7 +120,7 @@ def _draw_forecasts(curve: Curve, colour: str) -> go.Scatter:
         name="forecast",
         error_y={"type": "data", "symmetric": False, "color": colour} | lengths_ns,
         customdata=[
-            [text.duration(forecast.step_ns), *map(text.duration, forecast.interval)]
+            [text.duration(forecast.step_ns), *map(text.duration, forecast.interval_ns)]
             for forecast in curve.forecasts
         ],
     )
@@ -151,7 +151,7 @@ def _describe_growth(curve: Curve) -> str:
     if not curve.forecasts:
         return growth_sentence
     forecast = curve.forecasts[-1]
-    step_text, low_text, high_text = map(text.duration, (forecast.step_ns, *forecast.interval))
+    step_text, low_text, high_text = map(text.duration, (forecast.step_ns, *forecast.interval_ns))
     forecast_text = f"{step_text} ({low_text} to {high_text})"
     return f"{growth_sentence} Forecast for {forecast.ranks:,}: {forecast_text}."
 
@@ -160,8 +160,11 @@ def _factor_row(curve: Curve, row: Row) -> dict[str, Any]:
     return (
         {"curve": messages.title(curve), curve.by: row.size, "run": row.point.name}
         | {"step": quantity.time(row.point.step_ns), EFFICIENCY: quantity.share(row.efficiency)}
-        | {name: quantity.share(row.ratios[factor]) for factor, name in messages.WORDS.items()}
-        | {"lost in": messages.WORDS[row.lost_in] if row.lost_in else NO_FACTOR}
+        | {
+            name: quantity.share(row.ratio_by_factor[factor])
+            for factor, name in messages.WORDS.items()
+        }
+        | {"lost in": messages.WORDS[row.main_loss_factor] if row.main_loss_factor else NO_FACTOR}
     )
 
 
@@ -176,12 +179,12 @@ def _step_row(row: Row) -> dict[str, Any]:
 
 def _forecast_row(curve: Curve, forecast: Forecast) -> dict[str, Any]:
     """Return a forecast of a curve as a row of the table."""
-    low_ns, high_ns = forecast.interval
+    low_ns, high_ns = forecast.interval_ns
     return {
         "curve": messages.title(curve),
         "workers": forecast.ranks,
         "step, forecast": quantity.time(forecast.step_ns),
         "at least": quantity.time(low_ns),
         "at most": quantity.time(high_ns),
-        "validated": "yes" if forecast.validated else "no",
+        "validated": "yes" if forecast.is_validated else "no",
     }

@@ -35,7 +35,8 @@ MIN_SHARE_OF_PULLS_IN_TURN: Final = 0.5
 def speed_up(variant: Variant, shard: str | None, resource: str, target: str) -> None:
     """Let the processor or the link of a server, or of all, be faster, or as fast as the others'.
 
-    `shard` is the server's number, None = all; `target` is a factor such as ``*2``, or ``=median``.
+    `shard` is the server's number (a text), None = all; `resource` is processor or link; `target` is a
+    factor such as ``*2``, or ``=median``.
     """
     graph = variant.graph
     if resource == LINK:
@@ -62,16 +63,19 @@ def speed_up(variant: Variant, shard: str | None, resource: str, target: str) ->
 
 
 def _uses_resource(graph: EventGraph, resource: str) -> Flags:
-    """Return True for services that occupy links, or processors; those of links have bytes."""
-    edges, rows = graph.edges, graph.service_edges
-    lines: Flags = np.array([*(line.is_network for line in edges.cost_lines), False])
-    is_on_network = lines[edges.cost_line_index[rows]]
-    is_of_link = is_on_network & (edges.nbytes[rows] > 0)
-    return np.asarray((rows >= 0) & (is_of_link if resource == LINK else ~is_on_network))
+    """Return True for services that occupy a link, or a processor, [service]; a link's have bytes."""
+    edges, service_edges = graph.edges, graph.service_edges
+    is_network_line: Flags = np.array([*(line.is_network for line in edges.cost_lines), False])
+    is_on_network = is_network_line[edges.cost_line_index[service_edges]]
+    is_of_link = is_on_network & (edges.nbytes[service_edges] > 0)
+    return np.asarray((service_edges >= 0) & (is_of_link if resource == LINK else ~is_on_network))
 
 
 def _measure_paces(graph: EventGraph, is_of_resource: Flags) -> Floats:
-    """Return the pace of services of a resource (flags), ns per byte, [step, server]; else nan."""
+    """Return the pace of services of a resource, ns per byte, [step, server]; nan without bytes.
+
+    `is_of_resource` flags these services, [service]; all services' bytes count.
+    """
     requests, edges, edge = graph.requests, graph.edges, graph.service_edges  # -1 = no edge
     server = np.searchsorted(requests.server_numbers, requests.services["server"].to_numpy())
     cells = requests.step_index_of_services, server
@@ -84,7 +88,10 @@ def _measure_paces(graph: EventGraph, is_of_resource: Flags) -> Floats:
 
 
 def _find_ratios_to_others(paces: Floats, server: int) -> Floats:
-    """Return the others' pace over a server's, [step], from ns per byte, [step, server]; else 1."""
+    """Return the other servers' pace over that of one (an index), [step]; 1 where none is known.
+
+    `paces` are ns per byte, [step, server].
+    """
     other_paces = np.delete(paces, server, axis=1)
     other_paces = other_paces[:, ~np.isnan(other_paces).all(axis=0)]
     rows = np.flatnonzero((paces[:, server] > 0) & ~np.isnan(other_paces).any(axis=1))
@@ -117,9 +124,9 @@ def send_fewer(variant: Variant, sign: str, number: str) -> None:
     costs = Costs(graph.edges)
     link_edges = graph.service_edges[_uses_resource(graph, LINK)]
     latency_ns = np.zeros(len(variant.lag_ns))  # [edge]
-    for line_index, cost in costs.model_by_line.items():
+    for line_index, model in costs.model_by_line.items():
         is_of_line = graph.edges.cost_line_index[link_edges] == line_index
-        latency_ns[link_edges[is_of_line]] = cost.latency_ns
+        latency_ns[link_edges[is_of_line]] = model.latency_ns
     if not latency_ns.any():
         raise InvalidArgument(costs.explain_lack(is_network=True))
     saved_share = 1 - parse_factor(sign, number)
@@ -130,8 +137,8 @@ def apply_at_once(variant: Variant) -> None:
     """Let servers apply each gradient when it comes, and answer when they are asked."""
     graph, edges = variant.graph, variant.graph.edges
     resumption_events = np.unique(edges.target[edges.reason == EdgeReason.BARRIER])
-    rank_steps = len(graph.steps) * len(graph.ranks)
-    in_turn = len(resumption_events) > MIN_SHARE_OF_PULLS_IN_TURN * rank_steps
+    pull_count = len(graph.steps) * len(graph.ranks)
+    in_turn = len(resumption_events) > MIN_SHARE_OF_PULLS_IN_TURN * pull_count
     if len(graph.ranks) < 2 or not (len(graph.requests.joint_update_rows) or in_turn):
         raise InvalidArgument(
             "this needs servers that join the gradients of several workers, or take workers in turn; "
@@ -163,7 +170,10 @@ def apply_at_once(variant: Variant) -> None:
 
 
 def _apply_each(variant: Variant) -> None:
-    """Make updates that joined all workers' gradients once after each of these, as long each time."""
+    """Make updates that joined all workers' gradients once after each of these, as long each time.
+
+    An update of one variable joins gradients of its key, one of all variables (-1) those of any key.
+    """
     requests, service_edges = variant.graph.requests, variant.graph.service_edges
     joint_updates = requests.joint_update_rows
     services = requests.services.select("server", "step", "op", pl.col("key").fill_null(-1))
@@ -183,14 +193,17 @@ def _apply_each(variant: Variant) -> None:
 
 
 def _list_events(graph: EventGraph, worker: Ints, event: Ints) -> pl.DataFrame:
-    """Return events with their worker and recorded time (`at`), by time."""
-    rows = {"worker": worker, "at": graph.recorded_times_ns[event], "event": event}
-    return pl.DataFrame(rows).sort("at", "event")
+    """Return a row per event, with its worker and recorded time, by time."""
+    columns = {"worker": worker, "recorded_ns": graph.recorded_times_ns[event], "event": event}
+    return pl.DataFrame(columns).sort("recorded_ns", "event")
 
 
 def _match_latest(events: pl.DataFrame, candidates: pl.DataFrame) -> tuple[Ints, Ints]:
-    """Return the latest candidate of the same worker before each event, and the event."""
+    """Return the latest candidate of the same worker before each event, and the event.
+
+    Both tables are those of `_list_events`; events without such a candidate are left out.
+    """
     pairs = events.join_asof(
-        candidates, on="at", by="worker", suffix="_before", check_sortedness=False
+        candidates, on="recorded_ns", by="worker", suffix="_before", check_sortedness=False
     ).drop_nulls()
     return pairs["event_before"].to_numpy(), pairs["event"].to_numpy()

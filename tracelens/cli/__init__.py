@@ -41,7 +41,7 @@ COMMANDS: Final = (
     "demo",
 )
 OUT_OF_MEMORY_ADVICE: Final = "read a part (--ranks, --steps), or on a machine with more memory."
-_EXTRA_OF: Final = {
+_EXTRA_BY_MODULE: Final = {
     "polars": "analyze",
     "rich": "analyze",
     "jsonschema": "analyze",
@@ -112,7 +112,7 @@ def _run_verb(arguments: argparse.Namespace) -> int:
     except TraceLensError as error:
         return _fail(error)
     except ModuleNotFoundError as error:
-        extra = _EXTRA_OF.get((error.name or "").split(".")[0])
+        extra = _EXTRA_BY_MODULE.get((error.name or "").split(".")[0])
         if extra is None:
             raise
         return _fail(MissingExtra.naming(f"`tracelens {arguments.verb}`", extra))

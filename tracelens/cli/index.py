@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _count_names(run: Run, trace: Path, on_progress: OnProgress) -> None:
-    """Count what spans are called, for the search of the dashboard; it does so itself where not.
+    """Count what spans are called, for the search of the dashboard, which else does so itself.
 
     This alone reads events again after a report.
     """
@@ -86,8 +86,8 @@ def _explain(arguments: argparse.Namespace) -> Run:
 def _describe(folder: Path) -> str:
     from tracelens.lod import index
 
-    sizes = index.size(folder)
+    bytes_by_part = index.size(folder)
     return (
-        f"{folder}: {sum(sizes.values()) / 1e6:.1f} MB, of which levels of detail "
-        f"{sizes['levels'] / 1e6:.1f} MB, spans {sizes['columns'] / 1e6:.1f} MB"
+        f"{folder}: {sum(bytes_by_part.values()) / 1e6:.1f} MB, of which levels of detail "
+        f"{bytes_by_part['levels'] / 1e6:.1f} MB, spans {bytes_by_part['columns'] / 1e6:.1f} MB"
     )

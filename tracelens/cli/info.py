@@ -88,7 +88,7 @@ def _summarize_files(path: Path) -> dict[str, Any]:
 
     with runs.show_progress("reading") as on_progress:
         files, unreadable = summaries(path, on_progress)
-    is_main, restarts = main_flags(files)
+    is_main, restarts = main_flags(files)  # [file]; notes on ranks that had several processes
     return {
         "trace": shown_name(path),
         "ranks_expected": max(sum(is_main), *(facts.side.process.world for facts in files)),
@@ -112,7 +112,7 @@ def _get_order(facts_and_flag: tuple[FileFacts, bool]) -> tuple[str, int, int]:
 
 
 def _describe_process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: FBT001 - one of a pair
-    """Return the facts of a process; only the main process of a worker rank has steps."""
+    """Return the facts of a process; only the `main` process of a worker rank has steps."""
     process, summary = facts.side.process, facts.summary
     return {
         "role": process.role,
@@ -143,7 +143,7 @@ def _describe_clocks(files: list[FileFacts]) -> str:
         "requests to parameter servers": "ps" in kinds,
         "wall clocks": "local" in reading_methods,
     }
-    ties = " or ".join(name for name, is_there in is_possible.items() if is_there)
+    ties = " or ".join(tie for tie, is_given in is_possible.items() if is_given)
     return f"{count} clocks, to be tied by {ties}" if ties else f"{count} clocks, not tied"
 
 
@@ -321,9 +321,10 @@ def _write_details(processes: list[dict[str, Any]]) -> str:
 def _write_devices(clocks: list[dict[str, Any]]) -> str:
     from tracelens.model.fmt import duration
 
-    worst = max(clock["uncertainty_ns"] for clock in clocks)
-    return f"{len(clocks)} devices timed, clock uncertainty {duration(worst)}"
+    uncertainty_ns = max(clock["uncertainty_ns"] for clock in clocks)
+    return f"{len(clocks)} devices timed, clock uncertainty {duration(uncertainty_ns)}"
 
 
 def _write_cell(value: object) -> str:
+    """Write a value for a table: "-" for None, whole numbers in groups of three digits."""
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

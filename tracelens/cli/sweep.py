@@ -59,19 +59,20 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.scaling.sweep import make_scenarios, measure_cells, parse_axis
 
     axes = [parse_axis(text) for text in arguments.over]
-    cells = make_scenarios(arguments.scenario, axes, arguments.set)
+    scenarios = make_scenarios(
+        arguments.scenario, axes, arguments.set
+    )  # each with its axes' values
     _check_outputs(arguments)
-    executor_spec = arguments.executor or f"processes:{min(len(cells), os.cpu_count() or 1)}"
+    executor_spec = arguments.executor or f"processes:{min(len(scenarios), os.cpu_count() or 1)}"
     measured_cells: list[Cell] = []
     with open_executor(executor_spec) as executor, runs.show_progress("simulating") as on_progress:
-        for cell in measure_cells(cells, executor):
+        for cell in measure_cells(scenarios, executor):
             measured_cells.append(cell)
-            on_progress(len(measured_cells), len(cells))
+            on_progress(len(measured_cells), len(scenarios))
     if arguments.html:
         name = shown_name(arguments.scenario)
-        _write(
-            arguments.html, heat_maps.to_html(measured_cells, axes, arguments.show, name).encode()
-        )
+        page = heat_maps.to_html(measured_cells, axes, arguments.show, name)
+        _write(arguments.html, page.encode())
     if arguments.save:
         _save(arguments.save, measured_cells, axes)
     if arguments.format == "json":

@@ -26,7 +26,7 @@ EXAMPLES: Final = """\
 """
 
 _HEADINGS: Final = ("what if", "step before", "after", "95 % interval", "saving")
-_MOST_RANKS: Final = 8
+_MAX_RANKS_SHOWN: Final = 8
 _COLUMNS: Final = 88
 
 
@@ -79,6 +79,7 @@ def to_markdown(whatif: WhatIf) -> str:
 
 
 def _make_cells(answer: Answer) -> tuple[str, ...]:
+    """Return an answer's row of the table, under `_HEADINGS`."""
     from tracelens.model.inert import clean
 
     low_ns, high_ns = answer.after_interval_ns
@@ -100,9 +101,9 @@ def _make_notes(whatif: WhatIf) -> Sequence[str]:
         (answer,) = whatif.answers
         wait_texts = (
             f"rank {rank} {duration(before_ns)} -> {duration(after_ns)}"
-            for rank, (before_ns, after_ns) in list(answer.waits.items())[:_MOST_RANKS]
+            for rank, (before_ns, after_ns) in list(answer.waits.items())[:_MAX_RANKS_SHOWN]
         )
-        more_text = ", ..." if len(answer.waits) > _MOST_RANKS else ""
+        more_text = ", ..." if len(answer.waits) > _MAX_RANKS_SHOWN else ""
         notes += [
             f"Waiting and communicating, per step: {', '.join(wait_texts)}{more_text}",
             *answer.remarks,

@@ -188,10 +188,7 @@ class Calls:
         )
 
     def find_rank_edges(self, edges: EdgeTable, threads: Threads) -> tuple[Indices, Indices]:
-        """Return the edges from ranks to departures, and from completions to ranks, [call, rank].
-
-        They are rows of `edges`; -1 where there is none.
-        """
+        """Return edges from ranks to departures, from completions to ranks, [call, rank]; -1 = none."""
         column_of_worker = np.full(threads.worker_count, -1)
         column_of_worker[self.workers] = np.arange(len(self.workers))
         to_departure, from_completion = (
@@ -231,10 +228,7 @@ def select_complete_calls(trace: Trace, begins_ns: Ints, ends_ns: Ints) -> Itera
 
 
 def _select_calls(grid: CallGrid, rows: Indices, workers: Ints, training_thread: Ints) -> Calls:
-    """Return the calls, all of one operation, in some rows of a grid.
-
-    `workers` take part, [rank]; `training_thread` is that of each process, [process].
-    """
+    """Return calls of one operation in some rows of a grid; `workers` is [rank], threads [process]."""
     begin_ns, end_ns = take_rows(grid.start_ns, rows), take_rows(grid.end_ns, rows)
     is_blocking = np.asarray((grid.thread == training_thread[grid.processes])[rows])
     arrival_ns, first_end_ns = begin_ns.max(axis=1), end_ns.min(axis=1)

@@ -155,10 +155,7 @@ def _measure_limits(
 
 
 def _measure_absorbed_share(lost_ns: Floats, effect_ns: Floats) -> float:
-    """Return the share of the delay that was not lost (Li et al. 2019 call it mitigation).
-
-    `lost_ns` is what each step loses, [step], by delays of `effect_ns`, [step, rank].
-    """
+    """Return the share of delays, [step, rank], that was not lost (mitigation, Li et al. 2019)."""
     delay_ns = float(effect_ns.max(axis=1).sum())
     return min(max(1 - float(lost_ns.sum()) / delay_ns, 0.0), 1.0) if delay_ns > 0 else 0.0
 
@@ -172,19 +169,13 @@ def measure_side_by_side(total_ns: Floats, effect_ns: Floats) -> Floats:
 
 
 def _measure_end_moved(length_ns: Floats, effect_ns: Floats) -> float:
-    """Return by how much earlier the last rank ends, ns, without an effect if no rank waits for another.
-
-    Both arguments are [step, rank].
-    """
-    ends_ns = length_ns.sum(axis=0)
+    """Return by how much earlier the last rank ends without an effect, ns, if ranks never wait."""
+    ends_ns = length_ns.sum(axis=0)  # [rank]
     return float(ends_ns.max() - (ends_ns - effect_ns.sum(axis=0)).max())
 
 
 def _measure_longer_than_late(beside_ns: Floats, is_late: Flags) -> Floats:
-    """Return each rank's extra time over the late ranks of the same steps, ns, [rank].
-
-    `beside_ns` is what ranks take beside their work, `is_late` flags late ones, both [step, rank].
-    """
+    """Return each rank's extra time beside work over late ranks' in the same steps, ns, [rank]."""
     rows = np.flatnonzero(is_late.any(axis=1))
     least_of_late_ns = np.where(is_late[rows], beside_ns[rows], np.inf).min(axis=1, keepdims=True)
     return np.asarray(np.where(is_late[rows], 0.0, beside_ns[rows] - least_of_late_ns).sum(axis=0))

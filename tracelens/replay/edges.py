@@ -42,10 +42,7 @@ class EdgeReason(IntEnum):
 
 
 class CostLine(NamedTuple):
-    """Operations that share one latency and bandwidth; `rank_count` is that of collectives, else 0.
-
-    `is_network` is false for a server's own work.
-    """
+    """Operations with one latency and bandwidth; `rank_count` is that of collectives, 0 for others."""
 
     operation: str
     is_network: bool
@@ -137,10 +134,7 @@ class EdgeList:
         )
 
     def shift_to_recorded_times(self, first_part: int, event_times_ns: Floats) -> None:
-        """Shift lags of edges, from part `first_part` on, so that targets occur as recorded.
-
-        A part is the edges of one call of `add`.
-        """
+        """Shift lags so that targets occur as recorded; of edges from part `first_part` on."""
         if first_part == self.part_count:
             return
         sources, targets, lags_ns, *_ = zip(*self._columns[first_part:], strict=True)

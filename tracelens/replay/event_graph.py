@@ -396,10 +396,7 @@ class EventGraph:
         return np.concatenate([others, np.repeat(request, 2)])
 
     def measure_blocked_ns(self, times_ns: Floats, lag_ns: Floats) -> Floats:
-        """Return the time that each worker is blocked, or communicates, in a replay, [worker].
-
-        `times_ns` is when events occur in it, [event], `lag_ns` the lag of each edge, [edge].
-        """
+        """Return the time in which each worker does not work in a replay, [worker], by lags, [edge]."""
         first_events = self.threads.first_events
         begin_ns, end_ns = times_ns[first_events[:-1]], times_ns[first_events[1:] - 1]
         # The edge of a thread's interval has its work as lag.

@@ -73,10 +73,7 @@ class Lanes:
         return self._lanes[process]
 
     def _make_lane(self, process: int) -> Lane:
-        """Return a process's time, and the waits that the arrival of another process ended.
-
-        Waits without a known cause (-1), and those for itself, are left out.
-        """
+        """Return a process's time, and the waits that the arrival of another, known process ended."""
         pieces = self._pieces.of_worker(self._row[process])
         arrival_ns, arriving_rank = self._list_arrivals(process)
         # Neighbouring pieces of waiting are one wait.

@@ -67,10 +67,7 @@ def find_need_times_ns(
 
 
 def measure_unknown_share(requests: pl.DataFrame, needs_ns: Ints, timeline: Timeline) -> float:
-    """Return the share of pulls that are needed at an unknown time (-1), while the worker computed.
-
-    `requests` has a row for each request, `needs_ns` is when each is needed, [request].
-    """
+    """Return the share of pulls needed at an unknown time (-1), while the worker computed."""
     is_pull = (requests["op"] == "pull") & (requests["bytes"] > 0)
     pull_rows = np.flatnonzero(is_pull.fill_null(value=False).to_numpy())
     unknown_rows = pull_rows[

@@ -77,10 +77,7 @@ def find_queued_entries(calls: Sequence[Calls], timeline: Timeline) -> pl.DataFr
 
 
 def add_queue_edges(edges: EdgeList, entries: pl.DataFrame, calls: Sequence[Calls]) -> None:
-    """Add edges to each queued call's departure from the completion of the call before in its stream.
-
-    `entries` are those of `find_queued_entries` among `calls`.
-    """
+    """Add edges to queued calls' departures from completions of the calls before in their stream."""
     groups = ("group", "previous_group")
     for group_entries in entries.sort(groups).partition_by(groups):
         group, previous_group = group_entries["group"][0], group_entries["previous_group"][0]
@@ -101,10 +98,7 @@ def estimate_ready_calls(
     timeline: Timeline,
     worker_steps: Sequence[pl.DataFrame],
 ) -> list[Calls]:
-    """Return the calls with `begin_ns` when each rank was ready, also of those that queued.
-
-    `worker_steps` has a frame for each worker, a row per step.
-    """
+    """Return the calls with `begin_ns` when each rank was ready, also of those that queued."""
     ready_calls = [*calls]
     if queued_entries.is_empty():
         return ready_calls
@@ -117,10 +111,7 @@ def estimate_ready_calls(
 
 
 def _estimate_group(calls: Calls, is_queued: Flags, backprops: Sequence[_Backprop]) -> Calls:
-    """Return calls of one kind with `begin_ns` when each rank was ready.
-
-    `is_queued` is [call, rank], `backprops` are those of all workers.
-    """
+    """Return calls of one kind with `begin_ns` when each rank was ready; `is_queued` is [call, rank]."""
     rank_backprops = [backprops[worker] for worker in calls.workers.tolist()]
     begun_shares = np.stack(  # of backprop that is done when calls begin, [call, rank]
         [
@@ -193,10 +184,7 @@ def _find_positions_in_step(calls: Calls) -> tuple[Ints, Ints, Floats]:
 
 
 def _measure_shares(shares: Floats) -> Floats:
-    """Return each rank's median share, [rank], of [call, rank]; that of all where it has too few.
-
-    Unknown shares are nan, as are all medians if too few shares are known.
-    """
+    """Return each rank's median share, [rank], of [call, rank]; of few that of all, or nan (unknown)."""
     is_known = np.isfinite(shares)
     if np.count_nonzero(is_known) < MIN_UNQUEUED_CALLS:
         return np.full(shares.shape[1], np.nan)

@@ -308,11 +308,7 @@ class Requests:
             )
 
     def _add_travel(self, edges: EdgeList, request_event: Ints, begin_event: Ints) -> None:
-        """Add edges from requests to first services; the lag is the lower quartile of such times.
-
-        What is above that is queueing, not the way. `request_event` is [request], `begin_event`
-        [service].
-        """
+        """Add edges from requests to first services; more than the lower quartile is queueing."""
         request_row = self.services["request_row"]
         is_first = request_row.is_first_distinct().to_numpy() & (request_row >= 0).to_numpy()
         travel_ns = self.services["start_ns"].to_numpy() - self._take_request_column("start_ns")
@@ -413,11 +409,7 @@ class Requests:
         begin_event: Ints,
         event_times_ns: Ints,
     ) -> None:
-        """Add edges to each request's answer from its last service, or else from the request itself.
-
-        `request_events` are the events of requests and of answers, [request]; services begin at
-        `begin_event`, [service], and events were recorded at `event_times_ns`, [event].
-        """
+        """Add edges to answers, [request], from the last service, or else from the request."""
         request_event, answer_event = request_events
         request_row, start_ns, service_end_ns = (
             self.services[name].to_numpy() for name in ("request_row", "start_ns", "end_ns")

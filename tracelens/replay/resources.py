@@ -45,10 +45,7 @@ class Tasks:
     crowding_of_kind: Floats
 
     def measure_hold_times_ns(self, work_ns: Floats) -> Floats:
-        """Return for how long each task keeps others from its resource, ns, [task].
-
-        The first one of a unit at a server does so for the work of all of them, others do not.
-        """
+        """Return how long each task keeps its resource, ns: the first of a unit does so for all."""
         key = self.unit * (int(self.server_index.max(initial=0)) + 1) + self.server_index
         _, unit = np.unique(key, return_inverse=True)
         return np.where(self.is_unit_begin, np.bincount(unit, work_ns)[unit], 0.0)
@@ -177,10 +174,7 @@ class _EventLoop:
         occupations: tuple[Ints, Ints, Tasks, Floats],
         priority: Ints,
     ) -> None:
-        """Prepare events, [event], by lists: numbers of Python are quicker one by one.
-
-        Arguments as those of `replay_events`.
-        """
+        """Prepare `replay_events` by lists, [event]: numbers of Python are quicker one by one."""
         source, target, lag_ns = edges
         begin_event, end_event, tasks, work_ns = occupations
         event_count = len(priority)

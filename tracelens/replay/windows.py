@@ -149,10 +149,7 @@ class WindowedReplay:
         return [graph for graph in self._graphs.values() if graph is not None]
 
     def _choose_windows(self, touched_rows: Indices, step_count: int) -> list[tuple[int, int]]:
-        """Return first row and row after the last of some windows of a grid that hold touched rows.
-
-        Rows are of `step_count` steps. A single window holds all if the run is not too long.
-        """
+        """Return first and stop row (of `step_count`) of windows of a grid that hold touched rows."""
         if self._max_steps >= len(self._steps):
             return [(0, step_count)]
         length = max(self._max_steps // MAX_WINDOWS_REPLAYED, MIN_STEPS_OF_WINDOW)  # steps

@@ -202,10 +202,7 @@ def _fit_work_exponent(points: Sequence[Point]) -> float:
 
 
 def _make_row(size: int, point: Point, points: Sequence[Point], smallest: Point, kind: Kind) -> Row:
-    """Return the row of a size: of its runs `points`, `point` has the median step.
-
-    Ratios are those to the `smallest` size; with strong scaling all ranks share the same work.
-    """
+    """Return the row of a size, relative to the `smallest`: `point` has the median step of `points`."""
     size_ratio = point.workers / smallest.workers if kind == "strong" else 1.0
     ratios = {
         name: point.share_by_factor[name] / smallest.share_by_factor[name] for name in FACTORS
@@ -227,10 +224,7 @@ def _make_row(size: int, point: Point, points: Sequence[Point], smallest: Point,
 def _add_forecasts(
     curve: Curve, workers: Sequence[int], replay: Callable[[Point], Replay] | None
 ) -> Curve:
-    """Return a curve with a forecast for each number of workers for which one can be made.
-
-    `replay` returns the replay of a run, by which runs with servers are forecast.
-    """
+    """Return a curve with a forecast for each number of workers, by replay if it has servers."""
     if curve.by != "workers":
         return curve
     points = [row.point for row in curve.rows]

@@ -57,10 +57,7 @@ def to_markdown(scaling: Scaling, /) -> str:
 
 
 def _tables(curve: Curve, form: str) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return tables of a curve's sizes and of its forecasts (empty without any), headings first.
-
-    `form` is a key of `_HEADINGS`.
-    """
+    """Return tables, headings first, of a curve's sizes and forecasts (else empty), in a form."""
     sizes = [(str(row.size), *messages.cells(row)) for row in curve.rows]
     size_table = [(curve.by, *_HEADINGS[form]), *sizes]
     efficiency_heading = _HEADINGS[form][1]

@@ -71,10 +71,7 @@ def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
 
 
 def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
-    """Write the maps of a measure (a key of `_TITLES`) for a terminal.
-
-    A block shows each number's level between the extremes.
-    """
+    """Write the maps of a measure (a key of `_TITLES`) for a terminal, with a block per number."""
     to_level = _make_level_function(cells, measure)
     lines = [f"Best     {headline(cells, axes)}", f"Shown    {_TITLES[measure]}"]
     for title, headings, rows in _iterate_maps(cells, axes):

@@ -90,10 +90,7 @@ class Point:
     def _from_times(
         cls, report: Report, times: Times, name: str, sizes: tuple[int, int], overlap: pl.DataFrame
     ) -> Point:
-        """Measure a run with `sizes` (workers, servers); `overlap` has a row per step.
-
-        Its columns `hidden_ns` and `transfer_ns` are a rank's mean hidden and exposed communication.
-        """
+        """Measure a run of (workers, servers); `overlap` has hidden and exposed transfer by step, ns."""
         efficiency, steps = report.efficiency, report.summary.steps
         if efficiency is None or not steps or not efficiency.pop:
             raise UnusableInput(

@@ -209,10 +209,7 @@ def _sum_update_gaps_ns(scenario: Scenario) -> int:
 
 
 def make_span_columns(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
-    """Return the columns that all spans of workers share: process, rank, role, step, thread, depth.
-
-    `depth` is how many spans they are nested in; arrays broadcast to [step, rank].
-    """
+    """Return columns of workers' spans, [step, rank]; `depth` is in how many spans they are nested."""
     rank = np.arange(scenario.ranks)
     return {
         "process": rank,
@@ -275,10 +272,7 @@ def record_compute(
 def _record_layers(
     scenario: Scenario, sheet: Sheet, start_ns: Ints, duration_ns: Ints, kind: str
 ) -> None:
-    """Add a span per layer to a phase of one kind, which takes `duration_ns` from `start_ns` on.
-
-    Both are [step, rank]; backprop begins with the last layer.
-    """
+    """Add a span per layer to a phase of one kind, [step, rank]; backprop begins with the last layer."""
     columns = make_span_columns(scenario, depth=2)
     for position in range(scenario.layers):
         begin_ns = start_ns + duration_ns * position // scenario.layers

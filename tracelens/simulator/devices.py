@@ -96,10 +96,7 @@ def make_anchors(scenario: Scenario, last_ns: int) -> pl.DataFrame:
 
 
 def _to_queued_ns(scenario: Scenario, column: str) -> pl.Expr:
-    """Return when the host queues what the device does at the time in a column, ns.
-
-    In `launch_share` of the time that the device takes it queues everything.
-    """
+    """Return when the host queues the work at a column's time: in `launch_share` of its time."""
     since_begin_ns = (pl.col(column) - pl.col("queue_begin_ns")) * scenario.launch_share
     return pl.col("queue_begin_ns") + since_begin_ns.round().cast(pl.Int64)
 
@@ -115,10 +112,7 @@ def _make_waits(scenario: Scenario, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 class _DeviceClock:
-    """A device's clock: called with true times, it returns what it shows then, ns.
-
-    At the true time `origin_ns` it shows `shown_ns`.
-    """
+    """A clock that shows `shown_ns` at the true `origin_ns`; called with true times, ns."""
 
     def __init__(self, origin_ns: int, shown_ns: int, drift_ppm: float) -> None:
         self._origin_ns = origin_ns

@@ -162,10 +162,7 @@ class Exchange:
     def _record_shard(
         self, sheet: Sheet, shard: int, push_columns: dict[str, Any], pull_columns: dict[str, Any]
     ) -> None:
-        """Add the spans of a shard; its pushes and pulls have these columns.
-
-        Times are by the names of `_TIMES`, [step, rank, piece].
-        """
+        """Add the spans of a shard, at its `_TIMES`; its pushes and pulls have these columns."""
         pieces, _ = self._pieces_by_shard[shard]
         times = {name: array[..., pieces] for name, array in self._times.items()}
         receive = {"thread": 1, "op": "receive", "name": "receive"}

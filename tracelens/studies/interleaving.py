@@ -107,10 +107,7 @@ def study() -> Study:
 
 
 def _make_resnet50(gbytes_per_s: float) -> Scenario:
-    """Return ResNet-50 whose buckets join neighbours in backprop's order, as Horovod does.
-
-    A bucket holds the variables whose gradients are made in one window of `_FUSION_MS` of backprop.
-    """
+    """Return ResNet-50; a bucket holds gradients made in one window of `_FUSION_MS`, as of Horovod."""
     model = scenario_file.make_scenario(scenario_file.load_preset("resnet50"))
     work_sums = np.cumsum(model.work[::-1])
     exact_windows = work_sums / work_sums[-1] * (_BACKPROP_MS / _FUSION_MS)  # [variable]
@@ -171,10 +168,7 @@ def _ask_hidden(systems: dict[str, Scenario]) -> Section:
 
 
 def _ask_absorbed(systems: dict[str, Scenario]) -> Section:
-    """Compute the share of a pause that costs nothing: by a run without it, and by its trace.
-
-    `systems` are without pauses, by name.
-    """
+    """Compute the share of a pause that costs nothing: by a run without it, and by its trace."""
     figures: list[Figure] = []
     for case in CASES:
         quiet_system = systems[case.system]
@@ -229,10 +223,7 @@ def _ask_gaps(systems: dict[str, Scenario]) -> Section:
 
 
 def _schedule_updates(reduced_ms: Floats, update_ms: Floats) -> tuple[Floats, Floats]:
-    """Return begin and end of updates, ms, [bucket]: in turn, each once its bucket is reduced.
-
-    A bucket is reduced at `reduced_ms`, and its update takes `update_ms`, [bucket].
-    """
+    """Return begin and end of updates, ms, [bucket]: in turn, each once its bucket is reduced."""
     begin_ms, end_ms = np.empty_like(reduced_ms), np.empty_like(reduced_ms)
     free_ms = 0.0
     for bucket, ready_ms in enumerate(reduced_ms.tolist()):

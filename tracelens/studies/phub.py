@@ -95,10 +95,7 @@ def _ask_arrangements(
 
 
 def _ask_speedups(compute_ms: float, one_way_ms: float) -> Section:
-    """Derive the link share of other software from the published speedup.
-
-    A step at best takes the longer one of compute and one way of all gradients over a link.
-    """
+    """Derive other software's share of the link from the published speedup over the best step."""
     best_ms = max(compute_ms, one_way_ms)
     figures = []
     for name, (speedup, published) in _SPEEDUPS.items():

@@ -52,10 +52,7 @@ class WorkFix:
 
 @dataclass(frozen=True, eq=False)
 class TransferFix:
-    """Let transfers take so many times as long, by their carrier, [step].
-
-    `steps` are the numbers of these steps, ascending.
-    """
+    """Let transfers take so many times as long, by carrier, [step], in steps of these numbers."""
 
     steps: Ints
     ratios_by_carrier: Mapping[Carrier, Floats]
@@ -68,10 +65,7 @@ class TransferFix:
 
 @dataclass(frozen=True, eq=False)
 class JoinFix:
-    """Join calls of a communicator and operation up to `max_bytes`, in some steps (numbers; None = all).
-
-    A call takes as long as `cost_model` says for its bytes.
-    """
+    """Join calls up to `max_bytes`, in `steps` (None = all); they then take what the model says."""
 
     communicator: str
     op: str

@@ -40,10 +40,7 @@ __all__ = ["overlap_backprop", "prevent_overlap", "write_in_background"]
 
 
 def prevent_overlap(variant: Variant) -> None:
-    """Let the first call in flight of a step depart when all ranks have begun the last one.
-
-    Other calls of the step are queued behind the first one.
-    """
+    """Let a step's first call in flight, and others after it, wait until all ranks begin the last."""
     graph, edges = variant.graph, variant.graph.edges
     is_from_rank = edges.source < graph.threads.event_count
     added_count = 0
@@ -244,10 +241,7 @@ class _Reductions:
         return len(rows)
 
     def _measure_rest_share(self, part_calls: Sequence[int]) -> Floats:
-        """Return the share of backprop before a part that is left when its buckets fill, [call, rank].
-
-        `part_calls` are rows of calls that follow the same stretch of backprop.
-        """
+        """Return the share of backprop before a part that is left when buckets fill, [call, rank]."""
         threads, begin_event = self.graph.threads, self.begin_events[part_calls[0]]
         begins, ends = (
             threads.event_positions[begin_event - 1],

@@ -59,10 +59,7 @@ def apply_edits(
 
 @dataclass(frozen=True)
 class _Change:
-    """What an edit does; `balanced_rank` is the rank whose work becomes like that of others.
-
-    `is_work` is true if it changes ranks' own work.
-    """
+    """A change by an edit, of ranks' own work or not; `balanced_rank` gets the work of other ranks."""
 
     text: str
     apply: Callable[[Variant], None]

@@ -72,10 +72,7 @@ def _uses_resource(graph: EventGraph, resource: str) -> Flags:
 
 
 def _measure_paces(graph: EventGraph, is_of_resource: Flags) -> Floats:
-    """Return the pace of services of a resource, ns per byte, [step, server]; nan without bytes.
-
-    `is_of_resource` flags these services, [service]; all services' bytes count.
-    """
+    """Return the pace of a resource's services (flags), ns per byte of all, [step, server]; else nan."""
     requests, edges, edge = graph.requests, graph.edges, graph.service_edges  # -1 = no edge
     server = np.searchsorted(requests.server_numbers, requests.services["server"].to_numpy())
     cells = requests.step_index_of_services, server
@@ -88,10 +85,7 @@ def _measure_paces(graph: EventGraph, is_of_resource: Flags) -> Floats:
 
 
 def _find_ratios_to_others(paces: Floats, server: int) -> Floats:
-    """Return the other servers' pace over that of one (an index), [step]; 1 where none is known.
-
-    `paces` are ns per byte, [step, server].
-    """
+    """Return other servers' pace over that of one (an index), [step], from [step, server]; else 1."""
     other_paces = np.delete(paces, server, axis=1)
     other_paces = other_paces[:, ~np.isnan(other_paces).all(axis=0)]
     rows = np.flatnonzero((paces[:, server] > 0) & ~np.isnan(other_paces).any(axis=1))
@@ -199,10 +193,7 @@ def _list_events(graph: EventGraph, worker: Ints, event: Ints) -> pl.DataFrame:
 
 
 def _match_latest(events: pl.DataFrame, candidates: pl.DataFrame) -> tuple[Ints, Ints]:
-    """Return the latest candidate of the same worker before each event, and the event.
-
-    Both tables are those of `_list_events`; events without such a candidate are left out.
-    """
+    """Return each event's latest earlier candidate of the same worker, and the event, if it has one."""
     pairs = events.join_asof(
         candidates, on="recorded_ns", by="worker", suffix="_before", check_sortedness=False
     ).drop_nulls()

@@ -89,10 +89,7 @@ class Variant:
         self._is_kept[rows] = False
 
     def measure_savings_ns(self, times_ns: Floats | None = None) -> Floats:
-        """Return by how much shorter each step is than without the edits, ns, [step].
-
-        `times_ns` is when events occur in the replay with them, [event]; None = replay.
-        """
+        """Return by how much shorter each step is than without the edits, ns, [step], by its replay."""
         graph, times_ns = self.graph, self.replay() if times_ns is None else times_ns
         return graph.measure_steps_ns(graph.baseline_times_ns) - graph.measure_steps_ns(times_ns)
 

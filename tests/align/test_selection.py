@@ -167,7 +167,7 @@ def test_ranks_that_were_left_out_are_not_accused(folder_of: Callable[[str], Pat
     assert selected.workers["rank"].to_list() == [0, 1]
     assert selected.arrivals["last_arrival_ns"].null_count() == selected.arrivals.height > 0
     assert selected.arrivals["last_rank"].null_count() == selected.arrivals.height
-    assert phases.run(selected).sum_time("wait").sum() == 0
+    assert phases.run(selected).sum_ns_by_window("wait").sum() == 0
 
 
 def test_servers_are_kept_when_ranks_are_selected(folder_of: Callable[[str], Path]) -> None:

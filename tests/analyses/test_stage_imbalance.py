@@ -118,7 +118,7 @@ def test_a_straggler_whose_neighbours_arrive_last(seed: int, steps: int) -> None
 
 def test_stages_number_their_members() -> None:
     stages = Stages(np.array([1, 0, 1, 0]), np.zeros(4, np.int64))
-    assert [members.tolist() for members in stages.members] == [[1, 3], [0, 2]]
+    assert [members.tolist() for members in stages.columns_by_stage] == [[1, 3], [0, 2]]
 
 
 PIPELINED_SHARE: Final = 0.8  # of a stage's own time: forward and backprop
@@ -169,7 +169,7 @@ def test_the_bubble_of_a_recorded_run_is_what_it_waited(setting: Setting) -> Non
     partition = phases.run(trace)
     replay = EventGraph.from_trace(trace, partition)
     assert replay
-    waits = partition.sum_time("wait").sum()
+    waits = partition.sum_ns_by_window("wait").sum()
     assert replay.measure_waits_ns(replay.edges.lag_ns) == pytest.approx(waits, rel=0.01)
 
 

@@ -73,7 +73,9 @@ def simulated(seed: int, factor: float) -> Steps:
     )
     trace = prepare(generate(scenario))
     parts = phases.run(trace)
-    times = Times.from_partition(parts.spent, parts.pieces.steps, trace.workers["rank"].to_list())
+    times = Times.from_partition(
+        parts.spent_ns, parts.pieces.windows, trace.workers["rank"].to_list()
+    )
     windows = residuals.boundaries(trace.steps)
     lengths = (windows["end_ns"] - windows["start_ns"]).to_numpy().astype(float)
     return Steps("simulated", scenario.ranks, 0, len(lengths), measure_metrics(lengths, times), ())

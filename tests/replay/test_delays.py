@@ -33,7 +33,9 @@ def saved_share(with_it: Scenario, without: Scenario) -> float:
 
 def price(total: Floats, effect: Floats, wait: Floats, job_ns: float) -> Price:
     """Price an effect on ranks that compute all the time, without a replay."""
-    own: Any = SimpleNamespace(total=total, length=total, wait=wait, parted=False)
+    own: Any = SimpleNamespace(
+        total_compute_ns=total, step_length_ns=total, wait_ns=wait, leaves_out_ranks=False
+    )
     return price_delay(own, WorkFix(np.arange(len(total)), ((("backprop",), effect),)), job_ns)
 
 

@@ -30,7 +30,7 @@ def replay_run(trace: Trace) -> tuple[EventGraph, Floats]:
     graph = EventGraph.from_trace(trace, spent)
     assert graph
     assert graph.steps.tolist() == compute_time.steps.tolist()
-    return graph, np.nan_to_num(compute_time.total)
+    return graph, np.nan_to_num(compute_time.total_compute_ns)
 
 
 def test_moments_follow_the_last_that_they_wait_for() -> None:

@@ -82,6 +82,6 @@ def test_calls_with_recorded_readiness_are_left_alone(*, overlap: bool) -> None:
     first, last = (trace.steps[name].to_numpy() for name in ("start_ns", "end_ns"))
     bounds = np.full(4, first.min()), np.full(4, last.max())
     pieces = phases.run(trace).pieces
-    timeline = Timeline.from_pieces([pieces.of_worker(worker) for worker in range(4)])
+    timeline = Timeline.from_pieces([pieces.unpack_worker(worker) for worker in range(4)])
     calls = [*select_complete_calls(trace, *bounds)]
     assert find_queued_entries(calls, timeline).is_empty()

@@ -364,7 +364,7 @@ def test_without_barriers_nobody_waits_for_the_slowest_of_each_step() -> None:
     """What differs from step to step evens out: who works longest in all ends the run."""
     recorded = run(UNEVEN)
     own = phases.run(recorded)
-    worked = own.by_worker(own.sum_time(*OWN_CATEGORIES)).max()
+    worked = own.sum_by_worker(own.sum_ns_by_window(*OWN_CATEGORIES)).max()
     alone = replace(UNEVEN, ranks=1, noise=0.0, spread=0.0, steps=10)
     computed = alone.data_ms + alone.forward_ms + alone.backprop_ms
     exchange_ns = duration_ns(alone) / alone.steps - computed * 1e6
@@ -380,7 +380,7 @@ def test_each_gradient_applied_costs_a_slow_server_more() -> None:
     recorded = run(slow)
     (answer,) = whatif(recorded, "async=on").answers
     own = phases.run(recorded)
-    worked = own.by_worker(own.sum_time(*OWN_CATEGORIES)).max() / slow.steps
+    worked = own.sum_by_worker(own.sum_ns_by_window(*OWN_CATEGORIES)).max() / slow.steps
     added_up = 4 * slow.shard_bytes[0] / slow.aggregate_gbytes_per_s
     assert answer.after_ns > 4 * 20e6 + added_up
     assert answer.after_ns < 4 * 20e6 + added_up + worked + 10e6
@@ -390,7 +390,7 @@ def test_a_master_that_serves_who_waits() -> None:
     """Of workers that were served in turn, who works longest sets the pace, on a real run."""
     recorded = sample_trace("easgd-original")
     own = phases.run(recorded)
-    worked = own.by_worker(own.sum_time(*OWN_CATEGORIES)).max() / 40
+    worked = own.sum_by_worker(own.sum_ns_by_window(*OWN_CATEGORIES)).max() / 40
     served = recorded.requests.filter(pl.col("process").is_in(recorded.shards["process"].implode()))
     serving = served.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() / 40
     (answer,) = whatif(recorded, "async=on").answers

@@ -32,8 +32,8 @@ def measure(fault: Fault, max_pieces: int) -> tuple[Floats, Floats]:
     trace = run(scenario)
     partition = phases.run(trace)
     compute_time = measure_compute_time(trace, partition)
-    own_backprop = compute_time.own[compute_time.phases.index("backprop")]
-    effect = np.zeros(compute_time.total.shape)
+    own_backprop = compute_time.compute_ns[compute_time.phases.index("backprop")]
+    effect = np.zeros(compute_time.total_compute_ns.shape)
     first_step, last_step = fault.steps or (0, scenario.steps - 1)
     touched = np.arange(first_step, last_step + 1, fault.every)
     others = np.median(np.delete(own_backprop, 2, axis=1), axis=1)

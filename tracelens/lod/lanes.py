@@ -122,27 +122,27 @@ def each_worker(
     lane, so that its absence is seen. `ends_ns`, [step window], ns, are given where some steps were
     selected: time after the end of its window belongs to no step.
     """
-    step_of_window = segments.steps["step"].to_numpy()
+    step_of_window = segments.windows["step"].to_numpy()
     index_by_process = {process: index for index, process in enumerate(segments.processes)}
-    all_words = ("", *segments.words)
+    all_words = ("", *segments.span_names)
     for process, rank in workers:
         owner = (Lane(process, "worker", rank),)
         if process not in index_by_process:
             yield empty_lanes(owner, all_words)
             continue
-        pieces = segments.of_worker(index_by_process[process])
-        windows = pieces.step + pieces.offset
-        codes = pieces.category.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
+        pieces = segments.unpack_worker(index_by_process[process])
+        windows = pieces.window + pieces.first_window
+        codes = pieces.category_code.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
         if ends_ns is not None:
-            codes[pieces.bounds[:-1] >= ends_ns[windows]] = CODES[UNSELECTED]
+            codes[pieces.bounds_ns[:-1] >= ends_ns[windows]] = CODES[UNSELECTED]
         yield Lanes(
             lanes=owner,
-            offsets=np.array([0, len(pieces.category)]),
-            starts=pieces.bounds[:-1],
-            ends=pieces.bounds[1:],
+            offsets=np.array([0, len(pieces.category_code)]),
+            starts=pieces.bounds_ns[:-1],
+            ends=pieces.bounds_ns[1:],
             codes=codes,
             steps=step_of_window[windows],
-            names=(pieces.name + 1).astype(np.int32),
+            names=(pieces.name_code + 1).astype(np.int32),
             words=all_words,
         )
 

@@ -131,9 +131,11 @@ class Run:
 def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     """Make a run whose lanes have no items yet, and an iterator over these lanes, from top to bottom."""
     phases = cast("Phases", report.results["phases"])
-    times = Times.from_partition(phases.spent, phases.pieces.steps, trace.workers["rank"].to_list())
+    times = Times.from_partition(
+        phases.spent_ns, phases.pieces.windows, trace.workers["rank"].to_list()
+    )
     stages = find_stages(trace)
-    stage = stages.stage if stages else np.zeros(trace.workers.height, np.int64)
+    stage = stages.stage_of_column if stages else np.zeros(trace.workers.height, np.int64)
     rank_residuals = residuals.measure(times, stage=stage)
     windows = residuals.boundaries(trace.steps)
     loads = cast("Shards", report.results["shards"])

@@ -56,9 +56,9 @@ def pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.
 
 def time_by_stack(samples: pl.DataFrame, lane_pieces: pl.DataFrame) -> Mapping[Stack, float]:
     """Divide the time of some pieces among the sampled stacks, ns; empty if too little was sampled."""
-    from tracelens.accounting.sampled_code import sum_by_stack  # noqa: PLC0415 - few runs have any
+    from tracelens.accounting.sampled_code import divide_among_stacks  # noqa: PLC0415 - few runs have any
 
-    ns_by_stack = sum_by_stack(samples, lane_pieces)
+    ns_by_stack = divide_among_stacks(samples, lane_pieces)
     return {} if set(ns_by_stack) <= {()} else ns_by_stack
 
 

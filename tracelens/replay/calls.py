@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.accounting.thread_activity import training_threads
+from tracelens.accounting.thread_activity import list_training_threads
 from tracelens.model.calls import FROM_ROOT, NEVER, TO_ROOT, take_rows
 from tracelens.replay.edges import CostLine
 from tracelens.replay.threads import Sides
@@ -208,7 +208,7 @@ class Calls:
 
 def select_complete_calls(trace: Trace, begins_ns: Ints, ends_ns: Ints) -> Iterator[Calls]:
     """Yield calls that all ranks came to and left between each worker's begin and end, ns, [worker]."""
-    training_thread = training_threads(trace)  # [process]
+    training_thread = list_training_threads(trace)  # [process]
     processes_of_workers = trace.workers["process"].to_list()
     worker_of_process = {process: worker for worker, process in enumerate(processes_of_workers)}
     for grid in trace.calls:  # of a communicator: its calls, [call, rank]

@@ -44,7 +44,9 @@ class CoreShortage:
             measure = partial(_measure_unserved_work, graph, host, core_share)
             recorded_ns = measure(graph.baseline_times_ns, graph.explained_lag_ns)
             edited_ns = measure(times_ns, variant.explained_lag_ns)
-            shortages.append(cls(host.ranks, host.cores, (edited_ns - recorded_ns) / host.cores))
+            shortages.append(
+                cls(host.rank_count, host.core_count, (edited_ns - recorded_ns) / host.core_count)
+            )
         longest = max(shortages, key=lambda shortage: shortage.delay_ns, default=None)
         return longest if longest and longest.delay_ns > 0 else None
 
@@ -77,12 +79,12 @@ def _measure_unserved_work(
     server is at work while it serves, on one core.
     """
     threads = graph.threads
-    intervals = np.flatnonzero(np.isin(threads.interval_workers, host.workers))
+    intervals = np.flatnonzero(np.isin(threads.interval_workers, host.worker_rows))
     work_begin_ns = times_ns[threads.interval_begins[intervals]]
     begins_ns, ends_ns = [work_begin_ns], [work_begin_ns + lag_ns[intervals]]
     core_counts = [core_share[threads.interval_workers[intervals]]]  # of each stretch of work
     shards = graph.trace.shards.select(pl.coalesce("shard", "rank")).to_series().to_numpy()
-    for shard in shards[host.shards]:
+    for shard in shards[host.shard_rows]:
         services = np.flatnonzero((graph.requests.services["server"] == shard).to_numpy())
         begin_event = graph.first_service_event + 2 * services
         begin_ns, end_ns = times_ns[begin_event], times_ns[begin_event + 1]
@@ -94,5 +96,5 @@ def _measure_unserved_work(
     bounds_ns, cores = np.concatenate(begins_ns + ends_ns), np.concatenate(core_counts)
     order = np.argsort(bounds_ns, kind="stable")
     needed_cores = np.cumsum(np.concatenate([cores, -cores])[order])[:-1]
-    missing_cores = np.maximum(needed_cores - host.cores, 0.0)
+    missing_cores = np.maximum(needed_cores - host.core_count, 0.0)
     return float((missing_cores * np.diff(bounds_ns[order])).sum())

@@ -78,18 +78,18 @@ def price_delay(
         relative_error: Standard error of the delay, as a share of it.
     """
     ((_, effect_ns),) = fix.changes
-    total_ns = np.nan_to_num(compute_time.total if total is None else total, nan=0.0)
+    total_ns = np.nan_to_num(compute_time.total_compute_ns if total is None else total, nan=0.0)
     replayed = None if replay is None else replay.measure_savings(fix)
     if replayed is None or not replayed.identity.is_reliable:
         replayed = replay = None
     side_by_side_ns = measure_side_by_side(total_ns, effect_ns)
     lost_ns = side_by_side_ns if replayed is None else replayed.saved_ns
     limits_ns = _measure_limits(total_ns, fix, relative_error, replay)
-    waited_ns = np.minimum(_measure_waits(compute_time.wait, effect_ns), max(lost_ns.sum(), 0.0))
+    waited_ns = np.minimum(_measure_waits(compute_time.wait_ns, effect_ns), max(lost_ns.sum(), 0.0))
     waiting = int(np.count_nonzero(waited_ns > MIN_SHARE_OF_DELAY_IN_WAITS * lost_ns.sum()))
     communicating = 0
-    if replayed is None and not compute_time.parted and not waiting and lost_ns.any():
-        length_ns = np.nan_to_num(compute_time.length, nan=0.0)
+    if replayed is None and not compute_time.leaves_out_ranks and not waiting and lost_ns.any():
+        length_ns = np.nan_to_num(compute_time.step_length_ns, nan=0.0)
         beside_ns = _measure_longer_than_late(length_ns - total_ns, effect_ns > 0)
         min_ns = MIN_SHARE_OF_DELAY_IN_TRANSFERS * lost_ns.sum()
         communicating = int(np.count_nonzero(beside_ns > min_ns))
@@ -102,7 +102,7 @@ def price_delay(
     absorbed_by_others_share = _measure_absorbed_share(side_by_side_ns, effect_ns)
     return Price(
         saving_share=max(float(lost_ns.sum()) / job_ns, 0.0),
-        saving_interval=(0.0 if compute_time.parted else low, max(high, 0.0)),
+        saving_interval=(0.0 if compute_time.leaves_out_ranks else low, max(high, 0.0)),
         cost_share=float(waited_ns.sum() / (total_ns.shape[1] * job_ns)),
         waiting_rank_count=waiting,
         absorbed_share=absorbed_share,

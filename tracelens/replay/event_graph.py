@@ -584,7 +584,7 @@ def _select_timeline(phases: Phases, worker_steps: Sequence[pl.DataFrame]) -> Ti
     """Return the line of each worker's pieces in its steps."""
     worker_pieces = []
     for steps in worker_steps:
-        pieces = phases.pieces.of_worker(phases.pieces.processes.index(steps["process"][0]))
+        pieces = phases.pieces.unpack_worker(phases.pieces.processes.index(steps["process"][0]))
         worker_pieces.append(pieces.select_windows(steps["window"][0], steps["window"][-1] + 1))
     return Timeline.from_pieces(worker_pieces)
 

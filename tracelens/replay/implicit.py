@@ -72,7 +72,7 @@ def find_implicit_calls(
         groups: Workers that may meet: those of each communicator, and all.
         uncertainty_ns: How far apart the clocks of two workers may be.
     """
-    all_bounds_ns = [pieces.bounds for pieces in timeline.worker_pieces]
+    all_bounds_ns = [pieces.bounds_ns for pieces in timeline.worker_pieces]
     worker_ns = np.array([bounds_ns[-1] - bounds_ns[0] for bounds_ns in all_bounds_ns])
     stretches = _collect_stretches(timeline, step_numbers, communication)
     min_total_ns = MIN_SHARE_OF_TIME_TO_EXAMINE * int(worker_ns.sum())

@@ -63,7 +63,7 @@ class Lanes:
     @property
     def last_process(self) -> int | None:
         """The process that ends last; None without any."""
-        packed = self._pieces.packed
+        packed = self._pieces.store
         return max(self._row, key=lambda process: packed[self._row[process]].end_ns, default=None)
 
     def find_lane(self, process: int) -> Lane:
@@ -74,11 +74,11 @@ class Lanes:
 
     def _make_lane(self, process: int) -> Lane:
         """Return a process's time, and the waits that the arrival of another, known process ended."""
-        pieces = self._pieces.of_worker(self._row[process])
+        pieces = self._pieces.unpack_worker(self._row[process])
         arrival_ns, arriving_rank = self._list_arrivals(process)
         # Neighbouring pieces of waiting are one wait.
-        is_wait = pieces.category == WAIT
-        bounds_ns = pieces.bounds[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
+        is_wait = pieces.category_code == WAIT
+        bounds_ns = pieces.bounds_ns[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
         wait_begin_ns, wait_end_ns = bounds_ns[::2], bounds_ns[1::2]
         latest = (
             np.searchsorted(arrival_ns, wait_end_ns, side="right") - 1
@@ -86,7 +86,7 @@ class Lanes:
         arriving_process = self._find_processes(arriving_rank[latest])
         cause = np.where(arrival_ns[latest] > wait_begin_ns, arriving_process, -1)
         has_cause = (cause >= 0) & (cause != process)
-        begin_ns, end_ns = int(pieces.bounds[0]), int(pieces.bounds[-1])
+        begin_ns, end_ns = int(pieces.bounds_ns[0]), int(pieces.bounds_ns[-1])
         return Lane(begin_ns, end_ns, wait_end_ns[has_cause], cause[has_cause])
 
     def _find_processes(self, ranks: Int32s) -> Ints:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.accounting.phases import exposed_transfer
+from tracelens.accounting.phases import measure_exposed_transfer_ns
 from tracelens.errors import InvalidArgument
 from tracelens.replay.delays import measure_side_by_side
 from tracelens.replay.edits.algorithms import join_calls
@@ -119,7 +119,7 @@ def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats
     graph = replay.build_around(steps)
     replayed = None if graph is None else replay.replay(apply_fix(graph, fix))
     if graph is None or replayed is None or not replayed.identity.is_reliable:
-        return TransferPrice(np.minimum(lost_ns, exposed_transfer(replay.phases, steps)))
+        return TransferPrice(np.minimum(lost_ns, measure_exposed_transfer_ns(replay.phases, steps)))
     replayed_ns = _attribute_to_steps(replayed.saved_ns, graph, steps)
     is_replayed = np.isin(steps, graph.steps)
     saved_share = float(replayed_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)

@@ -55,7 +55,7 @@ def find_need_times_ns(
         steps_ns = worker_steps[worker].select("start_ns", "end_ns").to_numpy()
         step_row = np.searchsorted(steps_ns[:, 0], begin_ns, "right") - 1
         pieces = timeline.worker_pieces[worker]
-        forward = pieces.bounds, pieces.spent_before(_IS_FORWARD, pieces.bounds)
+        forward = pieces.bounds_ns, pieces.sum_ns_before(_IS_FORWARD, pieces.bounds_ns)
         is_awaited = np.isin(timeline.to_positions(np.full(1, worker), end_ns), wait_ends)
         for row in np.unique(step_row[step_row >= 0]).tolist():
             rows = np.flatnonzero(step_row == row)
@@ -148,8 +148,8 @@ def _measure_backprop_by_key(
         sent_ns = pushes["start_ns"].to_numpy()
         begins_ns = worker_steps[worker]["start_ns"].to_numpy()
         step_number = np.searchsorted(begins_ns, sent_ns, "right")  # 1 for the first step, [push]
-        done_ns = worker_pieces[worker].spent_before(IS_BACKPROP, sent_ns)
-        done_at_begins_ns = worker_pieces[worker].spent_before(IS_BACKPROP, begins_ns)  # [step]
+        done_ns = worker_pieces[worker].sum_ns_before(IS_BACKPROP, sent_ns)
+        done_at_begins_ns = worker_pieces[worker].sum_ns_before(IS_BACKPROP, begins_ns)  # [step]
         is_same_step = np.diff(step_number, prepend=-1) == 0
         done_at_push_before_ns = np.append(0.0, done_ns)[:-1]
         done_at_step_begin_ns = done_at_begins_ns[np.maximum(step_number - 1, 0)]

@@ -210,11 +210,11 @@ class _Backprop:
     """
 
     def __init__(self, pieces: WorkerPieces, steps: pl.DataFrame) -> None:
-        self._bounds_ns, self._step_numbers = pieces.bounds, steps["step"].to_numpy()
+        self._bounds_ns, self._step_numbers = pieces.bounds_ns, steps["step"].to_numpy()
         step_times_ns = (steps[name].to_numpy() for name in ("start_ns", "end_ns"))
         self._done_ns, self._done_at_begin_ns, self._done_at_end_ns = (
-            pieces.spent_before(IS_BACKPROP, times_ns)
-            for times_ns in (pieces.bounds, *step_times_ns)
+            pieces.sum_ns_before(IS_BACKPROP, times_ns)
+            for times_ns in (pieces.bounds_ns, *step_times_ns)
         )
 
     def measure_share(self, step: Ints, times_ns: Ints) -> Floats:

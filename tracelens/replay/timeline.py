@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from tracelens.accounting.categories import CATEGORIES
-from tracelens.accounting.pieces import covered_before
+from tracelens.accounting.pieces import sum_covered_ns_before
 from tracelens.caching import cached_property
 from tracelens.model.columns import FOREVER
 
@@ -53,11 +53,11 @@ class Timeline:
     @classmethod
     def from_pieces(cls, pieces: Sequence[WorkerPieces]) -> Self:
         """Put the pieces of at least one worker onto a line."""
-        origin_ns = min(int(worker.bounds[0]) for worker in pieces)
-        period_ns = max(int(worker.bounds[-1]) for worker in pieces) - origin_ns + 1
+        origin_ns = min(int(worker.bounds_ns[0]) for worker in pieces)
+        period_ns = max(int(worker.bounds_ns[-1]) for worker in pieces) - origin_ns + 1
         shifts_ns = np.arange(len(pieces)) * period_ns - origin_ns
-        counts = [len(worker.bounds) for worker in pieces]
-        bounds_ns = np.concatenate([worker.bounds for worker in pieces])
+        counts = [len(worker.bounds_ns) for worker in pieces]
+        bounds_ns = np.concatenate([worker.bounds_ns for worker in pieces])
         return cls(pieces, origin_ns, period_ns, bounds_ns + np.repeat(shifts_ns, counts))
 
     def to_positions(self, worker: Ints, times_ns: Ints) -> Ints:
@@ -76,21 +76,21 @@ class Timeline:
     @cached_property
     def category(self) -> Array:
         """The category of each piece, [bound]; `_NO_PIECE` behind a worker's last one."""
-        return self._pad([worker.category for worker in self.worker_pieces])
+        return self._pad([worker.category_code for worker in self.worker_pieces])
 
     @cached_property
     def name_number(self) -> Array:
         """The number of each piece's name, [bound]; below 0 where it has none."""
-        return self._pad([worker.name for worker in self.worker_pieces])
+        return self._pad([worker.name_code for worker in self.worker_pieces])
 
     @cached_property
     def step_index(self) -> Ints:
         """The index of each piece's step among those of all workers, worker by worker, [bound]."""
-        step_counts = [len(pieces.of_step) - 1 for pieces in self.worker_pieces]
+        step_counts = [len(pieces.first_piece_of_window) - 1 for pieces in self.worker_pieces]
         pieces_and_first_steps = zip(
             self.worker_pieces, np.cumsum([0, *step_counts[:-1]]), strict=True
         )
-        indices = [pieces.step + first_step for pieces, first_step in pieces_and_first_steps]
+        indices = [pieces.window + first_step for pieces, first_step in pieces_and_first_steps]
         return np.asarray(self._pad(indices), np.int64)
 
     def _pad(self, columns: Sequence[Array]) -> Array:
@@ -126,7 +126,9 @@ class Timeline:
 
     def spent_before(self, categories: Flags, positions: Ints) -> Floats:
         """Return the time in some categories (flags) before positions, summed over all workers, ns."""
-        return covered_before(*self.find_stretches(self.is_in_categories(categories)), positions)
+        return sum_covered_ns_before(
+            *self.find_stretches(self.is_in_categories(categories)), positions
+        )
 
     def find_blocked_begins(self, positions: Ints) -> Ints:
         """Return the begin (a position) of the blocked stretch at each position; itself without one."""

@@ -169,7 +169,7 @@ class WindowedReplay:
     @cached_property
     def _max_steps(self) -> int:
         """The number of steps that have as many pieces and services as are replayed at most."""
-        piece_count = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
+        piece_count = sum(len(packed.lengths_ns) for packed in self.phases.pieces.store)
         server_processes = self.trace.shards["process"].implode()
         service_count = int(self.trace.requests["process"].is_in(server_processes).sum())
         max_service_share = MAX_SERVICES_REPLAYED / max(service_count, 1)

@@ -133,7 +133,7 @@ def ask(trace: Trace) -> Section:
         .collect()
     )
     partition = phases.run(trace)
-    iteration_ns = partition.spent.sum(axis=1)  # of each step of a worker
+    iteration_ns = partition.spent_ns.sum(axis=1)  # of each step of a worker
     total_ns = int(iteration_ns.sum())
     share_by_op = {op: ns / total_ns for op, ns in exchange_times.iter_rows()} if total_ns else {}
     if not share_by_op.keys() & _EXCHANGE_PARTS.keys():
@@ -145,7 +145,7 @@ def ask(trace: Trace) -> Section:
         Figure(f"{name}, of the steps", share_by_op.get(op, 0.0), "%", "measured")
         for op, name in _EXCHANGE_PARTS.items()
     ]
-    exposed_share = 1 - int(partition.sum_time(*OWN_CATEGORIES).sum()) / total_ns
+    exposed_share = 1 - int(partition.sum_ns_by_window(*OWN_CATEGORIES).sum()) / total_ns
     figures += [
         Figure("communication not hidden, of the steps", exposed_share, "%", "measured"),
         Figure("iteration", float(iteration_ns.mean()) / MILLISECOND, "ms", "measured"),

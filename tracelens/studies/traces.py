@@ -11,7 +11,7 @@ import polars as pl
 from tracelens.accounting import phases
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.servers.utilisation import served_requests
+from tracelens.analyses.servers.utilisation import list_services
 from tracelens.errors import UnusableInput
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def measure_server_load(trace: Trace) -> ServerLoad:
     Raises:
         UnusableInput: its servers recorded no transfer, or its workers no step.
     """
-    transfers = served_requests(trace).filter(pl.col("op").is_in(["receive", "reply"]))
+    transfers = list_services(trace).filter(pl.col("op").is_in(["receive", "reply"]))
     if transfers.is_empty() or trace.steps.is_empty():
         raise UnusableInput(
             "This run has no transfers of parameter servers, or no steps: expected one whose servers "
@@ -56,7 +56,7 @@ def measure_server_load(trace: Trace) -> ServerLoad:
         own_transfers["start_ns"].to_numpy(), own_transfers["end_ns"].to_numpy()
     )
     job_length_ns, worker_count = job_ns(trace), trace.steps["process"].n_unique()
-    computing_ns = float(phases.run(trace).sum_time(*OWN_CATEGORIES).sum())  # of all workers
+    computing_ns = float(phases.run(trace).sum_ns_by_window(*OWN_CATEGORIES).sum())  # of all workers
     computing_share = computing_ns / (job_length_ns * worker_count)
     return ServerLoad(fullest_shard, busy_ns / job_length_ns, 1 - computing_share)
 

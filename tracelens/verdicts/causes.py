@@ -137,10 +137,10 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
     share_by_cause, finding_by_cause = _sum_by_cause(ledger, findings)
     waits_share = share_by_cause[_LAST_RANKS]
     last_ranks = find_last_ranks(facts, waits_share + ledger.unexplained)
-    if last_ranks and last_ranks.share < waits_share / 2:
+    if last_ranks and last_ranks.lost_share < waits_share / 2:
         last_ranks = None  # compute time does not say what they wait for
     if last_ranks:
-        share_by_cause[_LAST_RANKS] = last_ranks.share
+        share_by_cause[_LAST_RANKS] = last_ranks.lost_share
     best = max(findings, key=_get_saving, default=None)
     saving = _get_saving(best) if best else 0.0
     if best and saving >= MIN_SHARE_OF_BOTTLENECK and saving > max(share_by_cause.values()):
@@ -183,7 +183,7 @@ def _sum_by_cause(
 def _name_ranks(facts: Facts, category: str) -> str:
     """Name the ranks that spend most on a category beyond the median rank; may be empty."""
     phases = facts.phases
-    times_ns = phases.by_worker(phases.sum_time(category)).astype(np.float64)
+    times_ns = phases.sum_by_worker(phases.sum_ns_by_window(category)).astype(np.float64)
     beyond_ns = np.maximum(times_ns - lower_medians(times_ns), 0.0)
     if not beyond_ns.any() or beyond_ns.sum() < MIN_SHARE_OF_CATEGORY_BEYOND_PEERS * times_ns.sum():
         return ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.accounting import sampled_code
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
-from tracelens.accounting.core_waits import is_busy
+from tracelens.accounting.core_waits import is_machine_busy
 from tracelens.accounting.phases import job_ns
 from tracelens.accounting.sampled_code import path_text
 from tracelens.analyses.stragglers.location import find_gap
@@ -176,7 +176,7 @@ def _find_indecision(
     busy_machine = _find_core_waits(findings) or _find_busy_machine(facts, ledger)
     if busy_machine:
         return busy_machine
-    tasks = measure_tasks(trace, phases, facts.roles.server)
+    tasks = measure_tasks(trace, phases, facts.roles.server_rank)
     if tasks and tasks.is_slower:
         return (
             f"INCONCLUSIVE: {_describe_slow_tasks(tasks)}",
@@ -233,7 +233,7 @@ def _describe_uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str
 
 def _describe_slow_tasks(tasks: Tasks) -> str:
     chance = ", maybe by chance" if tasks.may_be_chance else ""
-    return f"rank {tasks.slowest} takes {tasks.ratio:.1f} times as long for a task{chance}"
+    return f"rank {tasks.slowest_rank} takes {tasks.slowness_ratio:.1f} times as long for a task{chance}"
 
 
 def _find_core_waits(findings: Sequence[Finding]) -> tuple[str, str, str] | None:
@@ -272,8 +272,12 @@ def _find_busy_machine(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | N
 
 def _describe_core_waits(facts: Facts) -> str | None:
     """Return the share of the time that ranks waited for cores, as text, if it bounds the run."""
-    waited_share = facts.core_wait
-    return fmt.percent(waited_share) if waited_share is not None and is_busy(waited_share) else None
+    waited_share = facts.core_wait_share
+    return (
+        fmt.percent(waited_share)
+        if waited_share is not None and is_machine_busy(waited_share)
+        else None
+    )
 
 
 def _make_open_verdict(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
@@ -291,7 +295,7 @@ def _make_open_verdict(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict
 
 
 def _has_communication(trace: Trace, phases: Phases) -> bool:
-    return bool(trace.calls) or bool(phases.sum_time("wait", "ps_queue", "transfer").any())
+    return bool(trace.calls) or bool(phases.sum_ns_by_window("wait", "ps_queue", "transfer").any())
 
 
 def _name_fault(finding: Finding) -> str:

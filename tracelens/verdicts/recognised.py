@@ -165,6 +165,6 @@ def _describe_devices(trace: Trace, device_spans: pl.DataFrame) -> list[str]:
 
 def _describe_device(device: DeviceTime) -> str:
     text = f"rank {device.rank}: {device.shares.text} of {fmt.duration(device.job_ns)}"
-    if device.overlap is None:
+    if device.overlap_share is None:
         return text
-    return f"{text}; {fmt.percent(device.overlap)} of communication beside computation"
+    return f"{text}; {fmt.percent(device.overlap_share)} of communication beside computation"

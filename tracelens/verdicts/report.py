@@ -71,7 +71,7 @@ def analyze(
     findings = rank_findings(
         f for f in all_findings if not (leaves_out_ranks and KINDS[f.kind].needs_all_ranks)
     )
-    time_efficiency = efficiency.measure(trace, phase_results, facts.spent_time)
+    time_efficiency = efficiency.measure_efficiency(trace, phase_results, facts.spent_time)
     summary = _summarise(trace, phase_results)
     notes = (*trace.notes, *(() if trace.is_snapshot else _note_unjudged(results)), *plugin_notes)
     losses = ledger.measure(facts, findings, results)
@@ -152,7 +152,9 @@ def _count_spans(trace: Trace, process: int) -> int:
 def _summarise(trace: Trace, phases: Phases) -> Summary:
     """Count ranks, servers, steps and spans; spans by the partition where it has them."""
     span_count = sum(
-        phases.spans[process] if process in phases.spans else _count_spans(trace, process)
+        phases.span_count_by_process[process]
+        if process in phases.span_count_by_process
+        else _count_spans(trace, process)
         for process in trace.source.parts
     )
     shards = trace.shards.height

@@ -136,7 +136,7 @@ def _report_silent_root(
     trace: Trace, root: Root, case: str, fields: dict[str, str], frames: list[str]
 ) -> Finding:
     """Report a rank that others wait for; `frames` is its stack, innermost first, if that is known."""
-    call = max(root.calls, key=lambda call: (len(call.inside), -call.seq))
+    call = max(root.calls, key=lambda call: (len(call.ranks_inside), -call.seq))
     return Finding.of(
         "hang",
         {
@@ -148,7 +148,7 @@ def _report_silent_root(
         case=case,
         ranks=root.ranks,
         steps=(call.step, call.step) if call.step >= 0 else None,
-        evidence={"waiting": list(call.inside), "call": call.seq, "frames": frames},
+        evidence={"waiting": list(call.ranks_inside), "call": call.seq, "frames": frames},
     )
 
 
@@ -231,7 +231,7 @@ def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
     process = facts.trace.processes.filter(pl.col("process") == failure.process).row(0, named=True)
     span = next(open_spans.filter(pl.col("process") == failure.process).iter_rows(named=True), None)
     step = _find_last_step(facts.trace, failure.process, span)
-    calls = standstill.waiting_for(failure.rank)
+    calls = standstill.find_calls_awaiting(failure.rank)
     consequences = [describe_blocked(call) for call in calls[:1]]
     if later_failures:
         ended = fmt.listing("rank", [victim.rank for victim in later_failures])
@@ -277,8 +277,8 @@ def _report_cut_off(
     process = cut_off.filter(pl.col("process") == first_process).row(0, named=True)
     span = next(open_spans.filter(pl.col("process") == first_process).iter_rows(named=True), None)
     step = _find_last_step(trace, first_process, span)
-    calls = standstill.waiting_for(process["rank"]) if process["role"] == "worker" else []
-    waiting = {rank for call in calls for rank in call.inside}
+    calls = standstill.find_calls_awaiting(process["rank"]) if process["role"] == "worker" else []
+    waiting = {rank for call in calls for rank in call.ranks_inside}
     is_waiting = (pl.col("role") == "worker") & pl.col("rank").is_in(list(waiting))
     other_processes = cut_off.filter((pl.col("process") != first_process) & ~is_waiting)
     consequences = [describe_blocked(call) for call in calls]

@@ -95,7 +95,8 @@ def run(facts: Facts) -> Imbalance:
 def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> list[Finding]:
     """Report work that is uneven in every step, but each time on another rank.
 
-    `rows` flags the steps that are judged; in a share of them, `slowest_share`, each rank is slowest.
+    `rows` flags the steps that are judged, [step]; in a share of these, `slowest_share`, [rank], each
+    rank is the slowest.
     """
     times = facts.compute_time
     total_ns = times.total_compute_ns[rows]
@@ -197,7 +198,7 @@ def _measure_noise(phases_ns: dict[str, Floats], forward: Floats, backprop: Floa
     """Return the variance of forward and backprop together by noise, relative to their length.
 
     The update shows what disturbs whole steps, the difference of both what disturbs one of them.
-    `phases_ns` are by phase, [step, rank]; `forward` and `backprop` are relative deviations.
+    `phases_ns` are by phase, `forward` and `backprop` relative deviations, all [step, rank].
     """
     lengths_ns = np.array([np.median(phases_ns[phase]) for phase in _WORK])
     weight = float((lengths_ns**2).sum() / lengths_ns.sum() ** 2)
@@ -210,13 +211,13 @@ def _measure_noise(phases_ns: dict[str, Floats], forward: Floats, backprop: Floa
 
 
 def _divide_by_median(spent_ns: Floats) -> Floats:
-    """Return each rank's time as a multiple of the step's median; 1 where that is 0."""
+    """Return each rank's time, [step, rank], as a multiple of the step's median; 1 where that is 0."""
     median_ns = np.median(spent_ns, axis=1, keepdims=True)
     return np.divide(spent_ns, median_ns, out=np.ones_like(spent_ns), where=median_ns > 0)
 
 
 def _clip_deviation(spent_ns: Floats) -> Floats:
-    """Return each rank's relative deviation from the step's median, without its tails."""
+    """Return each rank's relative deviation from the step's median, [step, rank], with its tails cut."""
     difference = _divide_by_median(spent_ns) - 1
     limit = Z_SCORE_TO_CLIP_DEVIATION * measure_deviation(difference)
     clipped = np.clip(difference, -limit, limit)

@@ -146,7 +146,10 @@ def _measure_overlap(phases: Phases) -> pl.DataFrame:
 
 
 def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -> list[Finding]:
-    """Report what could be overlapped, or, if that is little, that more than that is exposed."""
+    """Report what could be overlapped, or, if that is little, that more than that is exposed.
+
+    `overlap_of_ranks` has rows in `OVERLAP_COLUMNS`.
+    """
     exposed_share = int(overlap_of_ranks["transfer_ns"].sum()) / (overlap_of_ranks.height * run_ns)
     if exposed_share < MIN_SAVING_TO_REPORT_OVERLAP:
         return []
@@ -175,7 +178,7 @@ def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -
 
 
 def _report_too_slow(facts: Facts, exposed_share: float, run_ns: int) -> list[Finding]:
-    """Report communication that compute is too short to hide; ranks expose a share of the job."""
+    """Report communication that compute is too short to hide: `exposed_share` of the job."""
     trace, phases = facts.trace, facts.phases
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
     max_saving = float(measure_exposed_transfer_ns(phases, steps).sum()) / run_ns
@@ -262,18 +265,21 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
 
 
 def _measure_host_time(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
-    """Measure for how long each worker runs unrecorded code in gaps between updates, [step, worker]."""
+    """Measure how long each worker runs unrecorded code in gaps between updates, ns, [step, worker].
+
+    `gaps` has a row each, `steps` are the numbers of the rows.
+    """
     ranks = trace.workers["rank"].to_numpy()
     step, rank, gap_ns = (gaps[name].to_numpy() for name in ("step", "rank", "gap_ns"))
     step_row = np.searchsorted(steps, step)
-    order = np.argsort(ranks)
-    worker = order[np.searchsorted(ranks[order], rank)]
-    sums_ns = np.zeros((len(steps), len(ranks)))
+    by_rank = np.argsort(ranks)
+    worker = by_rank[np.searchsorted(ranks[by_rank], rank)]  # of each gap
+    gaps_ns = np.zeros((len(steps), len(ranks)))
     is_known = np.append(steps, -1)[step_row] == step
-    np.add.at(sums_ns, (step_row[is_known], worker[is_known]), gap_ns[is_known])
+    np.add.at(gaps_ns, (step_row[is_known], worker[is_known]), gap_ns[is_known])
     window = phases.find_windows(trace.workers["process"].to_numpy(), steps[:, None])
     host_ns = np.where(window >= 0, phases.sum_ns_by_window("uninstrumented")[window], 0)
-    return np.minimum(sums_ns, host_ns)
+    return np.minimum(gaps_ns, host_ns)
 
 
 def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
@@ -339,7 +345,7 @@ def _sum_calls(grid: CallGrid, pieces: Segments) -> Iterator[pl.DataFrame]:
 def _divide_calls(
     pieces: JoinedPieces, owner: Ints, start_ns: Ints, last_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Divide calls, [call], into time that compute hides, wait, and transfer, ns.
+    """Divide calls into time that compute hides, wait, and transfer, ns, each [call], as all arrays.
 
     `owner` is each call's worker, as an index of the joined pieces; `last_ns` is the last arrival.
     """

@@ -75,8 +75,8 @@ def _has_regrouped(trace: Trace, epochs: pl.DataFrame) -> bool:
     if epochs.height < 2:
         return False
     first_step = int(epochs["first_step"][1])
-    steps = (grid.step[grid.step >= 0] for grid in trace.calls)
-    return any(of_group.min() >= first_step for of_group in steps if len(of_group))
+    steps_by_group = (grid.step[grid.step >= 0] for grid in trace.calls)
+    return any(steps.min() >= first_step for steps in steps_by_group if len(steps))
 
 
 def _find_presence(trace: Trace, server: int | None) -> pl.DataFrame:
@@ -133,7 +133,10 @@ def _divide_into_epochs(presence: pl.DataFrame) -> pl.DataFrame:
 
 
 def _report_change(presence: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Finding:
-    """Report ranks that join or leave; `worlds` are the numbers of ranks that processes report."""
+    """Report ranks that join or leave; `worlds` are the numbers of ranks that processes report.
+
+    `presence` has a row per rank, with its first and last step; `epochs` has rows in `EPOCH_COLUMNS`.
+    """
     first, last = pl.col("first"), pl.col("last")
     is_always_there = first.eq(first.min()) & last.eq(last.max())
     ranks = presence.filter(~is_always_there)["rank"].to_list()

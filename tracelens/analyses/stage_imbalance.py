@@ -106,7 +106,10 @@ def _exclude_implicit_waits(times: ComputeTime, replay: EventGraph) -> ComputeTi
 
 
 def _condense_stages(times: ComputeTime, stages: Stages, spent_ns: Floats) -> Floats:
-    """Return the time of the median rank of each stage, [step, stage], in steps that all stages took."""
+    """Return the time of the median rank of each stage, ns, [step, stage], in steps that all took.
+
+    `spent_ns` is [step, rank].
+    """
     settled_ns = spent_ns[times.settled_rows]
     by_stage = [medians(settled_ns[:, members], axis=1) for members in stages.columns_by_stage]
     stage_ns = np.stack(by_stage, axis=1)
@@ -156,13 +159,13 @@ def _report(
 def _even_out(
     times: ComputeTime, stages: Stages, *, uniform: bool
 ) -> tuple[tuple[tuple[str, ...], Floats], ...]:
-    """Return phases, and what to take off each for even stages, ns, [step, rank].
+    """Return each phase (in a tuple), and what to take off it for even stages, ns, [step, rank].
 
     If `uniform`, each rank and step of all stages takes the same.
     """
     changes = []
     for phase, phase_ns in zip(times.phases, times.compute_ns, strict=True):
-        stage_ns = np.median(_condense_stages(times, stages, phase_ns), axis=0)
+        stage_ns = np.median(_condense_stages(times, stages, phase_ns), axis=0)  # [stage]
         # What one stage alone does (data loading, say) is nothing that could be spread.
         is_in_all_stages = stage_ns.all()
         if uniform:

@@ -28,7 +28,7 @@ MIN_SHARE_OF_DELAY_AT_PLACE: Final = 0.5
 
 
 def describe_awaited_rank(facts: Facts, ledger: Ledger) -> str:
-    """Return for whom all others wait most, and where it is later than its peers; may be empty."""
+    """Describe for whom all others wait most, and where it is later than its peers; may be empty."""
     rank, share = ledger.awaited_rank, ledger.awaited_share
     if rank is None or share is None:
         return ""

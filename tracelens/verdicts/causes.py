@@ -165,7 +165,7 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
 def _sum_by_cause(
     ledger: Ledger, findings: Sequence[Finding]
 ) -> tuple[dict[str, float], dict[str, Finding]]:
-    """Return by cause the share that is lost to it, and the finding that would save most of it."""
+    """Return by cause the lost share of ranks x job time, and the finding that saves most of it."""
     share_by_cause: dict[str, float] = defaultdict(float)
     finding_by_cause: dict[str, Finding] = {}
     for loss in ledger.losses:
@@ -195,7 +195,7 @@ def _name_ranks(facts: Facts, category: str) -> str:
 
 
 def describe_share(facts: Facts, cause: str, share: float) -> str:
-    """Return in a sentence how much of each step a share of ranks x job time is."""
+    """Describe in a sentence how much of each step a share of ranks x job time is."""
     steps = max(len(facts.phases.steps), 1)
     step_ns = job_ns(facts.trace) / steps
     return (

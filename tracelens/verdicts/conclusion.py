@@ -99,7 +99,9 @@ def conclude(
     if not job_has_ended and (any(gap.voids_faults for gap in gaps) or (gaps and accuses_no_rank)):
         return _make_open_verdict(trace, gaps, scope)
     if faults:
-        worst_fault = max(faults, key=lambda one: (KINDS[one.kind].ends_job, one.saving or 0.0))
+        worst_fault = max(
+            faults, key=lambda fault: (KINDS[fault.kind].ends_job, fault.saving or 0.0)
+        )
         if worst_fault.saving is None or worst_fault.saving >= MIN_SAVING_OF_FAULT_IN_HEADLINE:
             why = _explain(worst_fault) + _describe_larger_gain(worst_fault, findings)
             return Verdict(
@@ -272,12 +274,8 @@ def _find_busy_machine(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | N
 
 def _describe_core_waits(facts: Facts) -> str | None:
     """Return the share of the time that ranks waited for cores, as text, if it bounds the run."""
-    waited_share = facts.core_wait_share
-    return (
-        fmt.percent(waited_share)
-        if waited_share is not None and is_machine_busy(waited_share)
-        else None
-    )
+    share = facts.core_wait_share
+    return fmt.percent(share) if share is not None and is_machine_busy(share) else None
 
 
 def _make_open_verdict(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:

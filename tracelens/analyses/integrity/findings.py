@@ -90,7 +90,7 @@ def _report_damaged(trace: Trace) -> list[Finding]:
 
 def _report_missing(trace: Trace) -> list[Finding]:
     """Report worker ranks that the job has, and the trace lacks, though none was left out."""
-    expected_count = trace.expected_ranks - trace.shards.height
+    expected_count = trace.expected_ranks - trace.shards.height  # workers
     communicating_ranks: set[int] = set()
     if trace.shards.is_empty():  # else communicators number servers and workers together
         communicating_ranks = {*trace.communicators["ranks"].explode().drop_nulls()}

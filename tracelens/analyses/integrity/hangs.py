@@ -53,7 +53,7 @@ def report_hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
 
 
 def _choose_case(trace: Trace, root: Root) -> str:
-    """Choose the sentence for a root: of a circle, or, among dumps, by that of its rank."""
+    """Choose the sentence for a root: of a circle, or, among dumps, by what its rank's dump holds."""
     if len(root.ranks) > 1:
         return "circle"
     if not trace.is_snapshot:

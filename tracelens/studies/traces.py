@@ -56,7 +56,8 @@ def measure_server_load(trace: Trace) -> ServerLoad:
         own_transfers["start_ns"].to_numpy(), own_transfers["end_ns"].to_numpy()
     )
     job_length_ns, worker_count = job_ns(trace), trace.steps["process"].n_unique()
-    computing_ns = float(phases.run(trace).sum_ns_by_window(*OWN_CATEGORIES).sum())  # of all workers
+    # Of all workers.
+    computing_ns = float(phases.run(trace).sum_ns_by_window(*OWN_CATEGORIES).sum())
     computing_share = computing_ns / (job_length_ns * worker_count)
     return ServerLoad(fullest_shard, busy_ns / job_length_ns, 1 - computing_share)
 

@@ -24,7 +24,14 @@ OPENERS = {
 PASSED = ("mapped(", "contents(", "passed(")
 # Which are called so and open no file themselves: runs, browsers, sockets, and what asks the gate.
 OTHER = {
-    *("Store.open", "runs.open", "runs().open", "served.open", "webbrowser.open", "probe.connect"),
+    *(
+        "Store.open",
+        "runs.open",
+        "runs().open",
+        "served_runs.open",
+        "webbrowser.open",
+        "probe.connect",
+    ),
     *("scan_parquet", "scan_arrow", "load.open", "_SegmentReader.open"),
 }
 

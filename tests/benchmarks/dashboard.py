@@ -187,7 +187,7 @@ def ask(trace: Path, looks: int) -> dict[str, str]:
     zooms = zoomed(closed, store.run_window.width_ns, looks)
     started = time.perf_counter()
     for key in OPENED:
-        store.opened(store.groups[key])
+        store.open_process(store.row_by_key[key])
     took = (time.perf_counter() - started) / len(OPENED)
     opened_zooms = zoomed(asker(store, *OPENED), store.run_window.width_ns, looks)
     max_bytes = max(look.sent for look in [*zooms, *opened_zooms])
@@ -218,7 +218,7 @@ def searched(store: Store, looks: int) -> dict[str, str]:
     from tracelens_dashboard.components.timeline import finding  # noqa: PLC0415
 
     started = time.perf_counter()
-    _ = store.names.table
+    _ = store.span_names.table
     counting_s = time.perf_counter() - started
     took, position = [], None
     for _ in range(looks):

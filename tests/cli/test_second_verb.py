@@ -64,8 +64,8 @@ def test_a_dashboard_keeps_nothing_where_that_is_asked_for(trace: Path, tmp_path
     with places.keeping_nothing():
         store = Store.open(trace, lambda: load.open(trace))
         store.refine()
-        assert store.refinement
-        store.refinement.join()
+        assert store.refinement_thread
+        store.refinement_thread.join()
     assert index.find(trace) is None
     assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
     assert main(["analyze", str(trace)]) == 0
@@ -75,8 +75,8 @@ def test_a_dashboard_keeps_nothing_where_that_is_asked_for(trace: Path, tmp_path
     with places.keeping_nothing():
         store = Store.open(trace, lambda: load.open(trace))
         store.refine()
-        assert store.refinement
-        store.refinement.join()
+        assert store.refinement_thread
+        store.refinement_thread.join()
     assert sorted(folder.iterdir()) == paths_before
 
 

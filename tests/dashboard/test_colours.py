@@ -63,10 +63,11 @@ def test_a_call_can_be_read_however_red_it_is(theme: Theme) -> None:
 def test_culprits_stand_out_from_victims(theme: Theme) -> None:
     """Waiting contrasts less with the card than any work or transfer does."""
     pale = max(
-        contrast(rgb(theme.categories[name]), rgb(theme.surface)) for name in ("wait", "ps_queue")
+        contrast(rgb(theme.colour_by_category[name]), rgb(theme.surface))
+        for name in ("wait", "ps_queue")
     )
     assert pale < min(
-        contrast(rgb(theme.categories[name]), rgb(theme.surface)) for name in CULPRITS
+        contrast(rgb(theme.colour_by_category[name]), rgb(theme.surface)) for name in CULPRITS
     )
 
 
@@ -75,7 +76,7 @@ def test_categories_have_colours_of_their_own(theme: Theme) -> None:
     """No two categories of a worker share a colour, and each has a name in words."""
     names = [name for name in LABELS if name != "apply"]  # it is a weight update, too
     for first, second in combinations(names, 2):
-        assert theme.categories[first] != theme.categories[second]
+        assert theme.colour_by_category[first] != theme.colour_by_category[second]
     assert all(name_of(name) for name in LABELS)
 
 
@@ -85,17 +86,24 @@ def test_the_palette_gives_every_code_its_colour(theme: Theme) -> None:
     colours = palette(theme.name)
     assert len(colours) == FIRST_LEVEL + LEVELS
     for label, code in CODES.items():
-        assert colours[code] == rgb(theme.categories[label])
-    assert colours[FIRST_LEVEL] == rgb(theme.ramp[0])
-    assert colours[-1] == rgb(theme.ramp[-1])
+        assert colours[code] == rgb(theme.colour_by_category[label])
+    assert colours[FIRST_LEVEL] == rgb(theme.ramp_colours[0])
+    assert colours[-1] == rgb(theme.ramp_colours[-1])
 
 
 @THEMES
 def test_a_colour_has_one_meaning(theme: Theme) -> None:
     """No category shares its colour with amounts of none, with groups, or with what is named."""
-    alone = (theme.accent, theme.loss, theme.slower, theme.faster, theme.quiet, *theme.series)
+    alone = (
+        theme.accent,
+        theme.loss,
+        theme.slower,
+        theme.faster,
+        theme.quiet,
+        *theme.series_colours,
+    )
     assert len(set(alone)) == len(alone)
-    assert set(alone) & set(theme.categories.values()) == set()
+    assert set(alone) & set(theme.colour_by_category.values()) == set()
 
 
 def test_no_figure_gives_a_category_s_colour_to_something_else() -> None:

@@ -284,7 +284,7 @@ def test_an_index_opens_without_what_made_it(trace: Path) -> None:
         "from tracelens_dashboard.pages import overview\n"
         "from tracelens_dashboard.runs.store import Store\n"
         "from tracelens_dashboard.view.state import ViewState\n"
-        "store = Store.indexed(Path(sys.argv[1]))\n"
+        "store = Store.from_index(Path(sys.argv[1]))\n"
         "create_app(store); overview.layout(store, ViewState())\n"
         "print(*sorted({'scipy', 'tracelens.analyses'} & set(sys.modules)))"
     )

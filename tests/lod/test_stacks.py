@@ -71,7 +71,7 @@ def test_samples_count_only_in_the_pieces() -> None:
 def test_pieces_are_those_of_the_phase_in_the_window() -> None:
     """They lie in it, and last as long as the rank's times of these steps say."""
     store = slow_rank()
-    window = store.window_of(20, 39)
+    window = store.window_of_steps(20, 39)
     assert window
     table = stacks.pieces(store.scene.lanes, 2, window, "backprop")
     assert table.filter(pl.col("start_ns") < window.start_ns).is_empty()

@@ -251,7 +251,7 @@ def _measure_seconds(first_ns: int | None, last_ns: int | None) -> float | None:
 def _write_facts(facts: dict[str, Any], *, markdown: bool) -> None:
     """Write the facts to standard output; what was recorded cannot control the terminal."""
     if markdown:
-        from tracelens.reports.lines import escaped as escape
+        from tracelens.reports.lines import escape_markdown as escape
     else:
         from tracelens.model.inert import clean as escape
 

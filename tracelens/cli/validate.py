@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if report is None:
         noun, problems = _check_trace(arguments)
     else:
-        from tracelens.reports.schema import problems as broken
+        from tracelens.reports.schema import find_problems as broken
 
         noun, problems = "report", broken(report)
     sys.stdout.write(_write_problems(arguments.format, runs.write_name(given_path), noun, problems))

@@ -70,12 +70,15 @@ def to_text(whatif: WhatIf) -> str:
 
 def to_markdown(whatif: WhatIf) -> str:
     """Write the same as Markdown."""
-    from tracelens.reports.lines import escaped, markdown_row
+    from tracelens.reports.lines import escape_markdown, markdown_row
 
     ruler = ("---", *["---:"] * (len(_HEADINGS) - 1))
     lines = [f"| {' | '.join(row)} |" for row in (_HEADINGS, ruler)]
     lines += [markdown_row(_make_cells(answer)) for answer in whatif.answers]
-    return "\n".join([*lines, "", *(f"- {escaped(note)}" for note in _make_notes(whatif))]) + "\n"
+    return (
+        "\n".join([*lines, "", *(f"- {escape_markdown(note)}" for note in _make_notes(whatif))])
+        + "\n"
+    )
 
 
 def _make_cells(answer: Answer) -> tuple[str, ...]:

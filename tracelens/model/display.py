@@ -43,7 +43,7 @@ class DisplayMixin:
         return to_pandas(frames_of(self), table, type(self).__name__)
 
     def _repr_html_(self) -> str:
-        page: str = upper_layers().to_html.of_result(self)
+        page: str = upper_layers().to_html.write_result_fragment(self)
         return page
 
 

@@ -141,7 +141,7 @@ class Finding:
         return f"Finding({self.kind}, {self.category}: {self.sentence!r})"
 
     def _repr_html_(self) -> str:
-        page: str = upper_layers().to_html.of_findings([self])
+        page: str = upper_layers().to_html.write_findings_fragment([self])
         return page
 
 

@@ -193,7 +193,7 @@ class Report:
             InvalidArgument: it has no such table.
             MissingExtra: pandas is not installed.
         """
-        frames = upper_layers().saving.frames(self)
+        frames = upper_layers().saving.list_tables(self)
         return to_pandas(frames, table, "this report")
 
     def save(self, path: str | os.PathLike[str], trace: Trace | None = None) -> None:
@@ -225,5 +225,5 @@ class Report:
         return f"Report({self.verdict.state}: {self.verdict.headline!r}, {size}, {found})"
 
     def _repr_html_(self) -> str:
-        page: str = upper_layers().to_html.fragment(self)
+        page: str = upper_layers().to_html.write_fragment(self)
         return page

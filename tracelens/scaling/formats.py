@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.model import fmt
-from tracelens.reports.lines import escaped, json_text, markdown_row, named_lines
+from tracelens.reports.lines import escape_markdown, json_text, markdown_row, named_lines
 from tracelens.scaling import messages
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def to_text(scaling: Scaling, /) -> str:
 def to_markdown(scaling: Scaling, /) -> str:
     """Write the same for an issue or a report."""
     facts = [messages.explain_loss(scaling), messages.advice(scaling), messages.scope(scaling)]
-    lines = [f"**TraceLens: {escaped(messages.headline(scaling))}**", ""]
-    lines += [f"- {escaped(fact)}" for fact in (*facts, *messages.cautions(scaling))]
+    lines = [f"**TraceLens: {escape_markdown(messages.headline(scaling))}**", ""]
+    lines += [f"- {escape_markdown(fact)}" for fact in (*facts, *messages.cautions(scaling))]
     for curve in scaling.curves:
         sizes, forecasts = _tables(curve, "markdown")
         lines += ["", f"{messages.title(curve)}:", *_markdown_table(sizes)]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from tracelens.model import fmt
-from tracelens.reports.lines import COLUMNS, json_text, wrapped
+from tracelens.reports.lines import COLUMNS, json_text, wrap_sentence
 from tracelens.studies.figures import TAGS
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def to_text(study: Study) -> str:
             name_width = COLUMNS - value_width - paper_width - tag_width - 6  # gaps of two
             *name_lines, last_line = textwrap.wrap(name, name_width) or [""]
             lines += [*name_lines, f"{last_line:{min(longest_name, name_width)}}  {numbers}"]
-        lines += wrapped(f"-> {section.answer}", indent="   ")
-    lines += ["", *(line for tag in study.tags for line in wrapped(f"{tag}: {TAGS[tag]}"))]
-    lines += [line for source in study.sources for line in wrapped(f"- {source}")]
+        lines += wrap_sentence(f"-> {section.answer}", indent="   ")
+    lines += ["", *(line for tag in study.tags for line in wrap_sentence(f"{tag}: {TAGS[tag]}"))]
+    lines += [line for source in study.sources for line in wrap_sentence(f"- {source}")]
     return "\n".join(lines) + "\n"
 
 

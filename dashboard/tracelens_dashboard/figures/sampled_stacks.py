@@ -12,7 +12,7 @@ from plotly import graph_objects as go
 from tracelens.lod.colours import mixed
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
-from tracelens_dashboard.figures.axes import TIMES, scaled
+from tracelens_dashboard.figures.axes import TIMES, scale_to_unit
 from tracelens_dashboard.figures.drawing import Drawing, Rows, bars, empty, figure
 from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.theme import Theme, readable
@@ -44,8 +44,8 @@ FRAME: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 def icicle(calls: pl.DataFrame, rank: int, peer_count: int, theme: Theme) -> Drawing:
     """Draw the calls of a rank, callers above callees; red if longer than on the median peer.
 
-    `calls` has one row per call path: call, parent, frame, ns, and peers_ns, null without peers.
-    `peer_count` is their number.
+    `calls` has one row per call path, the root first: its number (`call`) and its caller's
+    (`parent`), frame, ns, and peers_ns, the median peer's, null without peers.
     """
     if calls.is_empty():
         return empty(theme, FEW_SAMPLES)
@@ -108,6 +108,7 @@ def short(frame: str, most_letters: int = 80) -> str:
 
 def icicle_sentence(calls: pl.DataFrame, rank: int, peer_count: int) -> str:
     """Follow the residual down from all calls to the innermost call that holds most of it."""
+    # `calls` as in `icicle`. A residual is how much longer a call takes than on the median peer.
     rows = calls.to_dicts()
     call = rows[0]
     if not peer_count:
@@ -115,12 +116,12 @@ def icicle_sentence(calls: pl.DataFrame, rank: int, peer_count: int) -> str:
     residual_ns = _residual_of_call(call)
     if residual_ns < LEAST_RESIDUAL * call["ns"]:
         return f"Rank {rank} does not exceed the median of {_count_peers(peer_count)}."
-    callees: dict[int, list[dict[str, Any]]] = {}
+    callees_by_call: dict[int, list[dict[str, Any]]] = {}
     for row in rows[1:]:
-        callees.setdefault(row["parent"], []).append(row)
+        callees_by_call.setdefault(row["parent"], []).append(row)
     # Descend as long as one callee explains most of its caller's residual.
-    while callees.get(call["call"]):
-        worst_callee = max(callees[call["call"]], key=_residual_of_call)
+    while callees_by_call.get(call["call"]):
+        worst_callee = max(callees_by_call[call["call"]], key=_residual_of_call)
         if _residual_of_call(worst_callee) < CHILD_SHARE * _residual_of_call(call):
             break
         call = worst_callee
@@ -140,7 +141,8 @@ def _residual_of_call(row: dict[str, Any]) -> float:
 
 
 def _leave_out_outer(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Leave out calls that hold all time, but the innermost; return the rest and their number."""
+    """Leave out calls that hold all time, but the innermost; return the rest and how many are out."""
+    # `rows` are calls, the root first; whose caller is left out is called by the root.
     outer_rows = [row for row in rows[1:] if row["ns"] >= OUTER_SHARE * rows[0]["ns"]]
     left_out_calls = {row["call"] for row in outer_rows[:-1]}
     root_call = rows[0]["call"]
@@ -181,7 +183,7 @@ def by_function(frames: pl.DataFrame, rank: int, theme: Theme) -> Drawing:
         return empty(theme, FEW_SAMPLES)
     drawn_frames = frames.head(MOST_FUNCTIONS)
     self_ns, names = drawn_frames["self_ns"].to_numpy(), drawn_frames["frame"].to_list()
-    unit_name, _ = scaled(self_ns, TIMES)
+    unit_name, _ = scale_to_unit(self_ns, TIMES)
     unit_ns = next(ns for ns, name in TIMES if name == unit_name)
     rank_lengths = self_ns / unit_ns
     traces = [_function_bars(f"rank {rank}", rank_lengths, names, unit_name, theme.accent)]
@@ -227,6 +229,7 @@ def _function_bars(
 
 def _function_sentence(frames: pl.DataFrame, rank: int, *, is_compared: bool) -> str:
     """Return the frame with the largest residual, and its self time on the rank and its peers."""
+    # `frames` has one row per frame, that one first; times are in ns, the peers' is their median.
     worst_frame = frames.row(0, named=True)
     name, self_time = short(worst_frame["frame"]), text.duration(worst_frame["self_ns"])
     if not is_compared:
@@ -242,6 +245,7 @@ def over_time(
     shares: Mapping[int, Array], frame_name: str, window: Window, origin_ns: int, theme: Theme
 ) -> Drawing:
     """Draw the share of time, [bin] by rank, in which a frame was on the rank's stack."""
+    # The bins divide the window evenly; `origin_ns` is the run's start.
     if not frame_name or not shares:
         return empty(theme, "Click a frame above to see when it was on the stack.")
     percents = 100 * np.stack(list(shares.values()))
@@ -257,7 +261,7 @@ def over_time(
         x=(offset_ns + (np.arange(bin_count) + 0.5) * bin_ns) / SECOND,
         y=[f"rank {rank} " for rank in ranks],
         customdata=[
-            [axes.cell_lead(rank, round(edge), round(edge + bin_ns)) for edge in edges_ns]
+            [axes.write_cell_values(rank, round(edge), round(edge + bin_ns)) for edge in edges_ns]
             for rank in ranks
         ],
         colorscale=theme.colorscale,

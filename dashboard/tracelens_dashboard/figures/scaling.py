@@ -27,6 +27,8 @@ HEADROOM: Final = 1.08
 
 def factors(scaling: Scaling, theme: Theme) -> Drawing:
     """Draw efficiency, and the factors that multiply up to it, against workers or shards."""
+    # A curve is of one system: a row per size, with efficiency and factors (`ratios` by name) as
+    # shares of the smallest run's. Sizes are numbers of what the curve is `by`.
     traces: list[go.Scatter] = []
     for curve, dash in zip(scaling.curves, cycle(DASHES), strict=False):
         traces += _factor_lines(curve, dash, theme, several=len(scaling.curves) > 1)
@@ -50,6 +52,8 @@ def factors(scaling: Scaling, theme: Theme) -> Drawing:
 
 def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> list[go.Scatter]:
     """Return the line of a curve's efficiency; of a single curve also those of its factors."""
+    # A row of a curve is a size: its efficiency and factors (`ratios`) as shares of the smallest
+    # run's, and the run that they are of (`point`).
     efficiency_name = messages.title(curve) if several else EFFICIENCY
     shares_by_name = {efficiency_name: [row.efficiency for row in curve.rows]}
     if not several:
@@ -57,7 +61,7 @@ def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> li
             name: [row.ratio_by_factor[factor] for row in curve.rows]
             for factor, name in messages.WORDS.items()
         }
-    colours = (theme.text, *theme.series)
+    colours = (theme.text, *theme.series_colours)
     return [
         drawing.lines(
             [row.size for row in curve.rows],
@@ -76,10 +80,11 @@ def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> li
 
 
 def steps(scaling: Scaling, theme: Theme) -> Drawing:
-    """Draw a step's length against the size; forecasts are hollow, with their 95 % interval."""
+    """Draw a step's length against the size; forecasts are hollow, with their 95 % interval (ns)."""
+    # A row of a curve is a size and its run (`point`); without forecasts, the table has the runs.
     traces: list[go.Scatter] = []
     longest_ns = 0.0
-    for curve, colour in zip(scaling.curves, cycle(theme.series), strict=False):
+    for curve, colour in zip(scaling.curves, cycle(theme.series_colours), strict=False):
         steps_ns = [row.point.step_ns for row in curve.rows]
         longest_ns = max(longest_ns, *steps_ns, *(one.interval_ns[1] for one in curve.forecasts))
         line = drawing.lines(
@@ -105,7 +110,7 @@ def steps(scaling: Scaling, theme: Theme) -> Drawing:
 
 
 def _draw_forecasts(curve: Curve, colour: str) -> go.Scatter:
-    """Draw the forecasts of a curve as rings with their 95 % intervals."""
+    """Draw the forecasts of a curve, by ranks, as rings with their 95 % intervals (ns)."""
     steps_ns = np.array([forecast.step_ns for forecast in curve.forecasts])
     low_ns, high_ns = np.array([forecast.interval_ns for forecast in curve.forecasts]).T
     lengths_ns = {
@@ -127,7 +132,7 @@ def _draw_forecasts(curve: Curve, colour: str) -> go.Scatter:
 
 
 def _size_axis(scaling: Scaling) -> dict[str, Any]:
-    """Return the axis of all sizes that were run or forecast; it is logarithmic."""
+    """Return the logarithmic axis of all sizes (workers or shards) that were run or forecast."""
     sizes = {row.size for curve in scaling.curves for row in curve.rows}
     sizes |= {forecast.ranks for curve in scaling.curves for forecast in curve.forecasts}
     ticks = sorted(sizes)
@@ -142,7 +147,7 @@ def _size_axis(scaling: Scaling) -> dict[str, Any]:
 
 
 def _describe_growth(curve: Curve) -> str:
-    """Return the step's length with least and most workers, and the last forecast."""
+    """Return the step's length with least and most workers (or shards), and the last forecast."""
     smallest, largest = curve.rows[0], curve.rows[-1]
     growth_sentence = (
         f"A step takes {text.duration(smallest.point.step_ns)} with {smallest.size} {curve.by}, "

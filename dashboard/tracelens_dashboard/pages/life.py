@@ -41,7 +41,7 @@ BY_ATTEMPT: Final = ChartCard(
         "the rest is what training cost beyond them."
     ),
     draw=from_tables(life.by_attempt, "life"),
-    height_px=fit_rows(_count_attempts, 130, 40, 220, 900),
+    height_px=fit_rows(_count_attempts, frame_px=130, row_px=40, least_px=220, most_px=900),
 )
 CARDS: Final[tuple[ChartCard, ...]] = (BY_ATTEMPT,)
 

@@ -85,7 +85,7 @@ def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
     store = slow_rank()
     spans = traced(SLOW_RANK).spans.collect()
     bucket = spans.filter(process=0, step=5, kind="reduction", bucket=1)
-    lanes = store.opened(0).scene.lanes
+    lanes = store.open_process(0).scene.lanes
     moment_ns = bucket["start_ns"][0] + 1
     tracks = range(len(lanes))
     track = next(i for i in tracks if "reductions" in lanes.lanes[i].part)
@@ -101,7 +101,7 @@ def reduction(store: Store, rank: int, step: int) -> tuple[Position, dict[str, A
     """Find the last reduction of a step: its position in a rank's tracks, and its event."""
     spans = store.spans_of(rank).filter(step=step, kind="reduction").sort("seq")
     event = spans.row(-1, named=True)
-    lanes = store.opened(rank).scene.lanes
+    lanes = store.open_process(rank).scene.lanes
     track = next(i for i, lane in enumerate(lanes.lanes) if lane.part == "reductions")
     return Position(rank, event["start_ns"], track), event
 

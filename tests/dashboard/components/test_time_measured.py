@@ -20,7 +20,7 @@ def test_spans_count_as_far_as_they_lie_within() -> None:
 def test_a_step_adds_up() -> None:
     """Over whole steps the sum is ranks times time."""
     store = slow_rank()
-    window = store.window_of(20, 39)
+    window = store.window_of_steps(20, 39)
     assert window
     spent = search.time_by_category(store.scene.lanes, window)
     assert sum(spent.values()) == pytest.approx(4 * window.width_ns, rel=0.01)

@@ -56,7 +56,7 @@ def test_the_late_rank_has_its_own_colour(store: Store) -> None:
     """Rank 5 is named, first of those with a colour, and its points are its slow steps."""
     drawing = arrival_skew.over_run(store.table("arrivals_by_step"), LIGHT)
     late = next(one for one in drawing.figure.data if one.name == "rank 5 last")
-    assert late.marker.color == LIGHT.series[0]
+    assert late.marker.color == LIGHT.series_colours[0]
     assert set(range(20, 60)) <= set(late.x)
     assert "rank 5 last" in drawing.summary
 
@@ -191,11 +191,11 @@ def selected_collective(store: Store, href: str | None) -> Call:
     """Return the collective that the timeline of a link shows as selected, its last rank pinned."""
     view = view_of(href)
     frame = viewport.frame(
-        store, Controls(None, list(view.pins), "rank", inspector.selection_in(view))
+        store, Controls(None, list(view.pinned_ranks), "rank", inspector.selection_in(view))
     )
-    assert frame.call
-    assert view.pins == (frame.call.last_rank,)
-    return frame.call
+    assert frame.selected_call
+    assert view.pinned_ranks == (frame.selected_call.last_rank,)
+    return frame.selected_call
 
 
 def test_a_run_without_collectives_says_what_to_record() -> None:

@@ -27,7 +27,8 @@ def two_hosts() -> Store:
 
 def grouped_frame(*opened: str, **more: Any) -> Frame:
     return viewport.frame(
-        two_hosts(), Controls(None, [], "host", opened=list(opened), tall_px=900, **more)
+        two_hosts(),
+        Controls(None, [], "host", opened_keys=list(opened), room_height_px=900, **more),
     )
 
 
@@ -60,8 +61,8 @@ def test_below_an_opened_group_are_its_ranks() -> None:
     assert names[1].startswith(OPEN)
     inside = grouped_frame("3")
     assert [band.lanes for band in inside.plan.bands] == [(0, 1), (2, 3), (2,), (3,)]
-    assert [one.key for one in inside.opened] == ["3"]
-    rows = Controls(opened=["3"], tall_px=900, sort="host")
+    assert [one.key for one in inside.opened_processes] == ["3"]
+    rows = Controls(opened_keys=["3"], room_height_px=900, sort="host")
     assert gutter.toggle_key(two_hosts(), "g2", rows) == []
     assert gutter.toggle_key(two_hosts(), "g0", rows) == ["3", "g0"]
     assert gutter.toggle_key(two_hosts(), "g1", rows) is None
@@ -84,13 +85,15 @@ def test_buttons_name_the_groups_and_their_ranks() -> None:
 def test_spans_of_an_opened_group_can_be_pointed_at() -> None:
     """Within a step they are shapes, though the rows of groups are not."""
     store = two_hosts()
-    window = store.window_of(25, 25)
+    window = store.window_of_steps(25, 25)
     assert window
     view = {
         "t0": window.start_ns - store.run_window.start_ns,
         "t1": window.end_ns - store.run_window.start_ns,
     }
-    frame = viewport.frame(store, Controls(view, [], "host", opened=["g2"], tall_px=900))
+    frame = viewport.frame(
+        store, Controls(view, [], "host", opened_keys=["g2"], room_height_px=900)
+    )
     picture = viewport.picture(frame)
     assert picture.bars
     drawn = {frame.plan.bands[band].lanes for band in picture.bars.bands.tolist()}
@@ -103,7 +106,7 @@ def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
     store = two_hosts()
     for at in range(0, store.run_window.width_ns, store.scene.step_ns // 40):
         frame = grouped_frame("g2", selected={"lane": 2, "at": at, "track": None})
-        if frame.call:
+        if frame.selected_call:
             assert [len(one["x"]) for one in overlays.arrival_marks(frame, LIGHT)] == [3]
             return
     pytest.fail("no collective was met")
@@ -122,8 +125,8 @@ def test_an_area_over_a_closed_group_holds_its_ranks() -> None:
 
 def test_orders_are_offered_where_there_are_groups() -> None:
     """By host only with several hosts; a link that asks for it elsewhere shows ranks."""
-    assert "host" in controls.orders(two_hosts())
-    assert not {"host", "stage"} & set(controls.orders(slow_rank()))
+    assert "host" in controls.list_orders(two_hosts())
+    assert not {"host", "stage"} & set(controls.list_orders(slow_rank()))
     frame = viewport.frame(slow_rank(), Controls(None, [], "host"))
     assert [band.lanes for band in frame.plan.bands] == [(0,), (1,), (2,), (3,)]
     assert state.read("?sort=host&open=g2,3").query == "open=g2,3&sort=host"

@@ -57,4 +57,4 @@ def test_it_has_the_colour_of_the_latest(
     assert end_s > late_step / 1000
     assert end_s - begin_s < 4 * width_s
     palette = chunks(data)[b"PLTE"]
-    assert tuple(palette[3 * WORST : 3 * WORST + 3]) == rgb(theme.ramp[-1])
+    assert tuple(palette[3 * WORST : 3 * WORST + 3]) == rgb(theme.ramp_colours[-1])

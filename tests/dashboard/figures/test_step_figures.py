@@ -44,7 +44,7 @@ def test_what_steps_consist_of_adds_up_to_them() -> None:
 def test_the_slow_steps_are_a_regime() -> None:
     """The sentence says which steps are longer; the table lists three regimes; the finding is marked."""
     found = regimes.find(all_step_times().usual_ns)
-    marks = [step_durations.Mark("Rank 2 late", 20, 39, fault=True)]
+    marks = [step_durations.Mark("Rank 2 late", 20, 39, is_fault=True)]
     drawing = step_durations.over_run(all_step_times(), found, marks, "step time", LIGHT)
     assert "in steps 20\N{EN DASH}39" in drawing.summary
     assert [row["first step"] for row in drawing.rows] == [0, 20, 40]

@@ -9,7 +9,7 @@ from support.web.stores import DEVICES, SLOW_RANK, devices, sharded, slow_rank, 
 from tracelens.accounting import phases
 from tracelens.lod.raster import PNG_SIGNATURE
 from tracelens_dashboard.figures.timeline import plot
-from tracelens_dashboard.figures.timeline.frame import CLOSED, lane_label
+from tracelens_dashboard.figures.timeline.frame import CLOSED, band_label
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.viewport import Controls
@@ -56,7 +56,7 @@ def test_flagged_ranks_are_pointed_at() -> None:
 def test_real_spans_lie_where_they_ran() -> None:
     """Zoomed in to a step, bars carry name, rank, step and duration of the segments."""
     store = slow_rank()
-    window = store.window_of(25, 25)
+    window = store.window_of_steps(25, 25)
     assert window is not None
     origin = store.run_window.start_ns
     view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
@@ -74,7 +74,7 @@ def test_real_spans_lie_where_they_ran() -> None:
 def test_shards_have_rows_below_the_workers() -> None:
     """Each shard shows what it served and what it received."""
     frame = viewport.frame(sharded(), Controls(WHOLE, [], "rank"))
-    labels = [lane_label(frame, band) for band in frame.plan.section("shards")]
+    labels = [band_label(frame, band) for band in frame.plan.section("shards")]
     assert labels[:2] == ["PS 0 serves", "PS 0 receives"]
     assert len(labels) == 6
     assert frame.plan.section("shards")[0].top > frame.plan.section("workers")[-1].top
@@ -83,16 +83,16 @@ def test_shards_have_rows_below_the_workers() -> None:
 def test_streams_of_devices_have_rows_below_the_workers() -> None:
     """Each shows what ran there; those of a pinned rank stand with it on top."""
     frame = viewport.frame(devices(), Controls(WHOLE, ["1"], "lateness"))
-    labels = [lane_label(frame, band) for band in frame.plan.section("streams")]
+    labels = [band_label(frame, band) for band in frame.plan.section("streams")]
     assert labels == [f"rank {r} {name}" for r in (0, 1) for name in ("reductions", "stream 0")]
-    pinned = [lane_label(frame, band) for band in frame.plan.section("pinned")]
+    pinned = [band_label(frame, band) for band in frame.plan.section("pinned")]
     assert pinned == ["rank 1", "rank 1 reductions", "rank 1 stream 0"]
 
 
 def test_what_ran_on_a_stream_is_drawn_when_it_ran() -> None:
     """Zoomed in to a step, the backprop of a stream lies where the device did it."""
     store = devices()
-    window = store.window_of(5, 5)
+    window = store.window_of_steps(5, 5)
     assert window is not None
     origin = store.run_window.start_ns
     view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
@@ -147,6 +147,6 @@ def test_a_senseless_view_shows_the_whole_run(view: object) -> None:
     """The browser's view is taken for what it may be: anything."""
     store = slow_rank()
     frame = viewport.frame(store, Controls(view, ["9", "x", None, "-1"], 7))
-    assert frame.visible == store.run_window
+    assert frame.visible_window == store.run_window
     assert not frame.plan.section("pinned")
-    assert replace(frame, marked=None) == frame
+    assert replace(frame, marked_window=None) == frame

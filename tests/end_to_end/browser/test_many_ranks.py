@@ -38,7 +38,7 @@ FITS = """async () => {
   await image.decode();
   return plot.right <= window.innerWidth && image.naturalWidth <= plot.width;
 }"""
-LATEST = rgb(theme.LIGHT.ramp[-1])
+LATEST = rgb(theme.LIGHT.ramp_colours[-1])
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ MOST_MEMBERS: Final = 40  # that are listed: the last to arrive, the first one, 
 
 def members_section(store: Store, position: Position) -> Component | None:
     """List when ranks entered the selected collective, the last first; None without any."""
+    # `call.entered` is by rank, ns. Of many ranks, the last to come, the first and the selected.
     call = viewport.call_of(store, position)
     if call is None:
         return None
@@ -44,22 +45,23 @@ def members_section(store: Store, position: Position) -> Component | None:
     ranks_by_arrival = sorted(
         call.entered, key=lambda rank: (-call.entered[rank], rank != call.last_rank, rank)
     )
-    listed_count = 0
+    next_index = 0  # of the first rank that is not accounted for yet
     for index, rank in enumerate(ranks_by_arrival):
         if MOST_MEMBERS - 2 <= index < len(ranks_by_arrival) - 1 and rank != selected_rank:
             continue
-        if index > listed_count:
-            gap_text = text.count(index - listed_count, "more rank")
+        if index > next_index:
+            gap_text = text.count(index - next_index, "more rank")
             rows.append(html.Tr(html.Td(gap_text, colSpan=len(columns), className="fact-name")))
         rows.append(_list_member(store, call, rank, is_selected=rank == selected_rank))
-        listed_count = index + 1
+        next_index = index + 1
     table = html.Table([head, html.Tbody(rows)], className="spans members")
     summary_line = html.P(summary, className="summary")
     return html.Section([title, summary_line, table], className="panel-part")
 
 
 def _list_member(store: Store, call: Call, rank: int, *, is_selected: bool) -> Component:
-    """Return the row of a rank; one whose row is not shown leads nowhere."""
+    """Return the line of a rank in the list; one without a row in the timeline leads nowhere."""
+    # A call knows when each rank entered and left (ns, by rank), and the first and last arrival.
     entered_ns, row = call.entered[rank], store.row_of_rank(rank)
     name_cell: list[str | Component] = [f"rank {rank}"]
     if row is not None:
@@ -79,8 +81,9 @@ def _list_member(store: Store, call: Call, rank: int, *, is_selected: bool) -> C
 
 
 def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -> Component | None:
-    """Describe the critical path's share of a span (begin, end in ns), and its neighbours there."""
-    stretches = store.table("critical_stays")
+    """Describe the critical path's share of a span (begin, end in ns), and where it is around it."""
+    # None where no path is known, or it is neither on the span nor just before or after it.
+    stretches = store.table("critical_stays")  # a row per stretch on one process, by time
     if stretches.is_empty():
         return None
     begin_ns, end_ns = extent_ns
@@ -88,8 +91,8 @@ def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -
     stretch_processes = stretches["process"].to_numpy()
     overlap_ns = np.minimum(ends_ns, end_ns) - np.maximum(starts_ns, begin_ns)
     process = store.scene.lanes.lanes[position.row].process
-    is_held = (overlap_ns > 0) & (stretch_processes == process)
-    share = float(overlap_ns[is_held].sum()) / max(end_ns - begin_ns, 1)
+    is_on_span = (overlap_ns > 0) & (stretch_processes == process)
+    share = float(overlap_ns[is_on_span].sum()) / max(end_ns - begin_ns, 1)
     lines: list[Component] = []
     for side, at_ns in (("before", begin_ns - 1), ("after", end_ns)):
         stretch_index = int(np.searchsorted(starts_ns, at_ns, side="right")) - 1
@@ -105,7 +108,7 @@ def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -
 
 
 def _describe_path_at(store: Store, term: str, process: int, at_ns: int) -> list[Component]:
-    """Return the span that a process was in at a moment, as a button, with its duration."""
+    """Return a term, and a button for the span that a process was in at a moment."""
     lanes = store.scene.lanes
     for row, lane in enumerate(lanes.lanes):
         is_of_process = lane.process == process and lane.role != "device"
@@ -123,7 +126,8 @@ def _describe_path_at(store: Store, term: str, process: int, at_ns: int) -> list
 def _span_button(
     store: Store, name: str, row: int, extent_ns: tuple[int, int | None], **details: int
 ) -> Component:
-    """Return the button that selects a span; `finding.hit_of` reads its extent and `details`."""
+    """Return the button that selects a span of a row; `finding.hit_of` reads its data."""
+    # A span without an end counts as 1 ns long.
     origin_ns = store.run_window.start_ns
     begin_ns, end_ns = extent_ns
     span = {"row": row, "at": begin_ns - origin_ns, "until": (end_ns or begin_ns + 1) - origin_ns}

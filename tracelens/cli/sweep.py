@@ -59,9 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.scaling.sweep import make_scenarios, measure_cells, parse_axis
 
     axes = [parse_axis(text) for text in arguments.over]
-    scenarios = make_scenarios(
-        arguments.scenario, axes, arguments.set
-    )  # each with its axes' values
+    scenarios = make_scenarios(arguments.scenario, axes, arguments.set)
     _check_outputs(arguments)
     executor_spec = arguments.executor or f"processes:{min(len(scenarios), os.cpu_count() or 1)}"
     measured_cells: list[Cell] = []
@@ -96,11 +94,10 @@ def _save(path: Path, finished_cells: Sequence[Cell], axes: Sequence[Axis]) -> N
 
     import polars as pl
 
-    table = io.BytesIO()
-    pl.DataFrame([cell.make_row(axes) for cell in finished_cells], strict=False).write_parquet(
-        table
-    )
-    _write(path, table.getvalue())
+    buffer = io.BytesIO()
+    table = pl.DataFrame([cell.make_row(axes) for cell in finished_cells], strict=False)
+    table.write_parquet(buffer)
+    _write(path, buffer.getvalue())
 
 
 def _write(path: Path, content: bytes) -> None:

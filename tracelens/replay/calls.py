@@ -292,6 +292,4 @@ def end_by_waits(
     first_noted = by_wait[np.diff(wait[by_wait], prepend=-1) != 0]
     sides.end_ns[first_noted] -= noted_end[first_noted] - wait_ends[wait[first_noted]]
     ends_ns = np.split(sides.end_ns, np.cumsum(counts)[:-1])
-    return [
-        call.end_earlier(call_ends_ns) for call, call_ends_ns in zip(calls, ends_ns, strict=True)
-    ]
+    return [call.end_earlier(end_ns) for call, end_ns in zip(calls, ends_ns, strict=True)]

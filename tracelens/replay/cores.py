@@ -61,9 +61,8 @@ def _measure_core_share(graph: EventGraph) -> Floats:
     """Return the share of a core that each worker takes while it works, [worker]; 1 if not read."""
     threads = graph.threads
     length_ns = threads.sum_intervals_by_worker(threads.interval_lengths_ns.astype(np.float64))
-    work_ns = threads.sum_intervals_by_worker(
-        graph.explained_lag_ns[: len(threads.interval_begins)]
-    )
+    interval_lag_ns = graph.explained_lag_ns[: len(threads.interval_begins)]
+    work_ns = threads.sum_intervals_by_worker(interval_lag_ns)
     ready_share_of_rank = measure_ready_shares(graph.trace)
     ready_ns = np.array([ready_share_of_rank.get(rank, 1.0) for rank in graph.ranks]) * length_ns
     return np.minimum(ready_ns / np.maximum(work_ns, 1.0), 1.0)

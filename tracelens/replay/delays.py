@@ -99,16 +99,15 @@ def price_delay(
     low, high = _find_interval(lost_ns, effect_ns, limits_ns, job_ns, replayed)
     absorbed_share = _measure_absorbed_share(lost_ns, effect_ns)
     is_in_flight = replayed is not None and replayed.has_calls_in_flight
-    absorbed_by_others_share = _measure_absorbed_share(side_by_side_ns, effect_ns)
+    by_others_share = _measure_absorbed_share(side_by_side_ns, effect_ns)
+    in_flight_share = max(absorbed_share - by_others_share, 0.0) if is_in_flight else 0.0
     return Price(
         saving_share=max(float(lost_ns.sum()) / job_ns, 0.0),
         saving_interval=(0.0 if compute_time.leaves_out_ranks else low, max(high, 0.0)),
         cost_share=float(waited_ns.sum() / (total_ns.shape[1] * job_ns)),
         waiting_rank_count=waiting,
         absorbed_share=absorbed_share,
-        absorbed_in_flight_share=(
-            max(absorbed_share - absorbed_by_others_share, 0.0) if is_in_flight else 0.0
-        ),
+        absorbed_in_flight_share=in_flight_share,
         communicating_rank_count=communicating,
         is_wait_inferred=replayed is not None and replayed.has_inferred_calls and not waiting,
         is_replayed=replayed is not None,

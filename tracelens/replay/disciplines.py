@@ -118,9 +118,7 @@ def find_disciplines(kinds: Sequence[TaskTimes]) -> list[tuple[Discipline, ...]]
             known_forms |= forms
             choices.append(disciplines)
     if candidates:
-        most_crowded = max(
-            candidates, key=lambda disciplines: sum(one.crowding or 0.0 for one in disciplines)
-        )
+        most_crowded = max(candidates, key=lambda choice: sum(one.crowding or 0 for one in choice))
         choices += [] if most_crowded in choices else [most_crowded]
     return choices
 
@@ -139,9 +137,7 @@ def _explain(kinds: Sequence[TaskTimes]) -> list[_Explanation]:
     explanations = []
     for combination in product(*(_measure_disciplines(kind).items() for kind in kinds)):
         indices = tuple(index for index, _ in combination)
-        deviations, paces = zip(
-            *(deviation_and_pace for _, deviation_and_pace in combination), strict=True
-        )
+        deviations, paces = zip(*(fit for _, fit in combination), strict=True)
         log_pace_ratio = float(np.log(max(paces) / min(paces)))
         deviation = float(np.mean(deviations)) + WEIGHT_OF_PACE_DIFFERENCE * log_pace_ratio
         explanations.append(_Explanation(round(10 * log_pace_ratio), indices, deviation))

@@ -358,9 +358,8 @@ class EventGraph:
         worker[self.first_service_event :] = np.repeat(self.requests.worker_of_services, 2)
         (source, target, lag_ns), (begins, ends, tasks, work_ns) = edges, occupations
         copy_count = -(-rank_count // recorded_count)
-        exists = (
-            worker + np.arange(copy_count)[:, None] * recorded_count < rank_count
-        )  # [copy, event]
+        copied_worker = worker + np.arange(copy_count)[:, None] * recorded_count  # [copy, event]
+        exists = copied_worker < rank_count
         copied_edges, copied_ends, copied_tasks = [], [], []
         for copy in range(copy_count):
             copy_of = np.arange(event_count) + np.where(worker >= 0, copy * event_count, 0)
@@ -572,11 +571,9 @@ def _select_worker_steps(trace: Trace, steps: tuple[int, int] | None) -> list[pl
     known_steps = [frame for frame in worker_steps if frame is not None]
     if len(known_steps) < len(worker_steps) or not has_length:
         return []
-    begin_ns, end_ns = (
-        step_table["start_ns"].to_numpy().min(),
-        step_table["end_ns"].to_numpy().max(),
-    )
-    all_workers_ns = (float(end_ns) - float(begin_ns)) * step_table["process"].n_unique()
+    run_ns = float(step_table["end_ns"].to_numpy().max())
+    run_ns -= float(step_table["start_ns"].to_numpy().min())
+    all_workers_ns = run_ns * step_table["process"].n_unique()
     return known_steps if all_workers_ns <= LATEST_NS else []
 
 

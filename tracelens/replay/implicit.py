@@ -96,10 +96,8 @@ def _collect_stretches(
     timeline: Timeline, step_numbers: Sequence[Ints], communication: Sequence[Sides]
 ) -> pl.DataFrame:
     """Return the spans of own work, and the gaps before spans: a row per stretch, worker and step."""
-    piece_begin, piece_end = (
-        timeline.bound_positions,
-        np.append(timeline.bound_positions[1:], 0),
-    )  # positions
+    piece_begin = timeline.bound_positions  # as all begins and ends
+    piece_end = np.append(timeline.bound_positions[1:], 0)
     name_number = timeline.name_number.astype(np.int64)
     # Behind a worker's last piece is none, which is of no step.
     step = np.append(np.concatenate(step_numbers), -1)[timeline.step_index]
@@ -117,11 +115,8 @@ def _collect_stretches(
     is_neighbour &= timeline.to_workers(piece_begin[span_before]) == timeline.to_workers(
         piece_begin[span_after]
     )
-    span_before, span_after, work_pieces = (
-        span_before[is_neighbour],
-        span_after[is_neighbour],
-        span_pieces[is_own[span_pieces]],
-    )
+    span_before, span_after = span_before[is_neighbour], span_after[is_neighbour]
+    work_pieces = span_pieces[is_own[span_pieces]]
     pieces = np.concatenate([span_after, work_pieces])
     is_gap = np.arange(len(pieces)) < len(span_after)
     begins = np.concatenate([piece_end[span_before], piece_begin[work_pieces]])

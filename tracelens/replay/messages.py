@@ -101,9 +101,8 @@ def add_message_edges(
     own_ns = np.where(in_one_call, np.minimum(rest_of_send_ns, sending_ns), sending_ns)
     rest_of_send_ns = np.minimum(rest_of_send_ns, sent.end_ns - received.begin_ns)
     wait_ns = _find_wait_begins(sent, threads.timeline)
-    usual_rest_ns = _find_usual_times_ns(
-        *pair, rest_of_send_ns, is_blocked & (received.begin_ns >= wait_ns)
-    )
+    is_awaited_send = is_blocked & (received.begin_ns >= wait_ns)
+    usual_rest_ns = _find_usual_times_ns(*pair, rest_of_send_ns, is_awaited_send)
     rest_of_send_ns = np.where(
         received.begin_ns + usual_rest_ns < wait_ns,
         np.minimum(usual_rest_ns, rest_of_send_ns),

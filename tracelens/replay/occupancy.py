@@ -200,9 +200,7 @@ def find_ends_on_links(services: pl.DataFrame, worker: Ints, received_ns: Ints) 
         for operations in (INCOMING, OUTGOING)
     )
     rows = np.flatnonzero(outgoing & (received_ns >= 0))
-    recorded_end_ns = np.array(
-        services["end_ns"].to_numpy(), np.int64
-    )  # exact, for `end_ns` is float
+    recorded_end_ns = np.array(services["end_ns"].to_numpy(), np.int64)  # exact, unlike floats
     if not len(rows) or not incoming.any():
         return recorded_end_ns
     equal_shares = Discipline(crowding=0.0)

@@ -80,9 +80,8 @@ class Lanes:
         is_wait = pieces.category_code == WAIT
         bounds_ns = pieces.bounds_ns[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
         wait_begin_ns, wait_end_ns = bounds_ns[::2], bounds_ns[1::2]
-        latest = (
-            np.searchsorted(arrival_ns, wait_end_ns, side="right") - 1
-        )  # arrival before each end
+        # The latest arrival before each end.
+        latest = np.searchsorted(arrival_ns, wait_end_ns, side="right") - 1
         arriving_process = self._find_processes(arriving_rank[latest])
         cause = np.where(arrival_ns[latest] > wait_begin_ns, arriving_process, -1)
         has_cause = (cause >= 0) & (cause != process)
@@ -102,7 +101,7 @@ class Lanes:
         messages = self._messages.filter(process=process)
         arrivals_ns = [np.array([NEVER]), messages["end_ns"].to_numpy()]
         ranks = [np.array([-1]), messages["rank"].to_numpy()]
-        for grid in self._calls:
+        for grid in self._calls:  # of a communicator; `last_ns` is when the last rank came, [call]
             for column in np.flatnonzero(grid.processes == process).tolist():
                 is_known = (grid.last_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
                 awaited_calls = np.flatnonzero(is_known & (grid.wait_of(column) > 0))

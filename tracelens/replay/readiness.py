@@ -158,9 +158,8 @@ def _estimate_shares(calls: Calls, shares: Floats, is_queued: Flags) -> Floats:
     for call_count in np.unique(kind_calls_of_step).tolist():
         rows = np.flatnonzero(kind_calls_of_step == call_count)
         for rank in range(kind_shares.shape[1]):
-            kind_shares[rows, rank] = _fill_unknown_shares(
-                kind_shares[rows, rank], bytes_done[rows]
-            )
+            shares_of_rank = kind_shares[rows, rank]
+            kind_shares[rows, rank] = _fill_unknown_shares(shares_of_rank, bytes_done[rows])
     return np.asarray(np.minimum(kind_shares, max_shares)[kind])
 
 

@@ -219,9 +219,7 @@ class Requests:
         """Return the requests, ended when training threads noticed it, not before servers were done."""
         sides = self.sides
         noticed_ns = sides.end_when_noticed(timeline).end_ns
-        served_ns = np.zeros(
-            self.sent_requests.height, np.int64
-        )  # the last service's end, [request]
+        served_ns = np.zeros(len(noticed_ns), np.int64)  # the last service's end, [request]
         request_row, service_end_ns = (
             self.services[name].to_numpy() for name in ("request_row", "end_ns")
         )

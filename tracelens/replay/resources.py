@@ -70,11 +70,8 @@ class Tasks:
         tasks = self.take(rows)
         columns = {}
         for name, least_own in (("lane", 1), ("stream", 0), ("unit", 0)):
-            numbers, number_count = (
-                getattr(tasks, name),
-                int(getattr(self, name).max(initial=0)) + 1,
-            )
-            columns[name] = np.where(numbers >= least_own, numbers + copy * number_count, numbers)
+            numbers, count = getattr(tasks, name), int(getattr(self, name).max(initial=0)) + 1
+            columns[name] = np.where(numbers >= least_own, numbers + copy * count, numbers)
         return replace(tasks, **columns)
 
     @classmethod

@@ -87,10 +87,9 @@ class Timeline:
     def step_index(self) -> Ints:
         """The index of each piece's step among those of all workers, worker by worker, [bound]."""
         step_counts = [len(pieces.first_piece_of_window) - 1 for pieces in self.worker_pieces]
-        pieces_and_first_steps = zip(
-            self.worker_pieces, np.cumsum([0, *step_counts[:-1]]), strict=True
-        )
-        indices = [pieces.window + first_step for pieces, first_step in pieces_and_first_steps]
+        first_steps = np.cumsum([0, *step_counts[:-1]])  # of each worker
+        workers = zip(self.worker_pieces, first_steps, strict=True)
+        indices = [pieces.window + first_step for pieces, first_step in workers]
         return np.asarray(self._pad(indices), np.int64)
 
     def _pad(self, columns: Sequence[Array]) -> Array:

@@ -80,11 +80,9 @@ class Ambiguity:
 
     def widen(self, interval: tuple[float, float]) -> tuple[float, float]:
         """Return an interval of the saving, as shares of the run, that holds all possible savings."""
-        low, high = interval
-        return (
-            low + self.min_saving_share - self.saving_share,
-            high + self.max_saving_share - self.saving_share,
-        )
+        bounds = zip(interval, (self.min_saving_share, self.max_saving_share), strict=True)
+        low, high = (bound + share - self.saving_share for bound, share in bounds)
+        return low, high
 
     @property
     def doubt(self) -> str:

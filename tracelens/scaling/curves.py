@@ -204,9 +204,8 @@ def _fit_work_exponent(points: Sequence[Point]) -> float:
 def _make_row(size: int, point: Point, points: Sequence[Point], smallest: Point, kind: Kind) -> Row:
     """Return the row of a size, relative to the `smallest`: `point` has the median step of `points`."""
     size_ratio = point.workers / smallest.workers if kind == "strong" else 1.0
-    ratios = {
-        name: point.share_by_factor[name] / smallest.share_by_factor[name] for name in FACTORS
-    }
+    shares, smallest_shares = point.share_by_factor, smallest.share_by_factor
+    ratios = {name: shares[name] / smallest_shares[name] for name in FACTORS}
     ratios["computation"] = smallest.useful_ns / (point.useful_ns * size_ratio)
     steps_ns = [run.step_ns for run in points]
     return Row(

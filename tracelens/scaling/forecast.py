@@ -206,16 +206,14 @@ def _forecast_rest(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: b
 
     `pair` names the growths of communication and of the rest; without the former both are one.
     """
-    communication_names, other_names = pair
+    call_names, other_names = pair
     known_other_ns = sizes.step_ns - sizes.slowest_work_ns  # of the known sizes
-    if communication_names:
+    if call_names:
         known_other_ns = known_other_ns - (sizes.communication_ns - sizes.hidden_communication_ns)
     other_ns = _extrapolate(sizes, target_ranks, other_names, known_other_ns, shrinks=True)
-    if not communication_names:
+    if not call_names:
         return np.maximum(other_ns, 0.0)
-    communication_ns = _extrapolate(
-        sizes, target_ranks, communication_names, sizes.communication_ns
-    )
+    communication_ns = _extrapolate(sizes, target_ranks, call_names, sizes.communication_ns)
     hidden_ns = _forecast_hidden(sizes, target_ranks, communication_ns, strong=strong)
     exposed_ns = communication_ns - np.minimum(hidden_ns, communication_ns)
     return np.asarray(np.maximum(other_ns + exposed_ns, 0.0))
@@ -233,9 +231,9 @@ def _forecast_hidden(
     shares = sizes.hidden_communication_ns / np.maximum(sizes.communication_ns, 1.0)
     max_share = float(shares.max())
     is_used_up = shares[-1] < MAX_RATIO_OF_HIDDEN_IF_FULL * max_share
-    limit_ns = (
-        sizes.hidden_communication_ns[-1] if is_used_up else max_share * sizes.backprop_ns[-1]
-    )
+    limit_ns = max_share * sizes.backprop_ns[-1]
+    if is_used_up:
+        limit_ns = sizes.hidden_communication_ns[-1]
     limit_ratio = sizes.ranks[-1] / target_ranks if strong else np.ones_like(target_ranks)
     return np.asarray(np.minimum(max_share * communication_ns, limit_ns * limit_ratio))
 

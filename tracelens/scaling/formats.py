@@ -61,10 +61,7 @@ def _tables(curve: Curve, form: str) -> tuple[list[tuple[str, ...]], list[tuple[
     sizes = [(str(row.size), *messages.cells(row)) for row in curve.rows]
     size_table = [(curve.by, *_HEADINGS[form]), *sizes]
     efficiency_heading = _HEADINGS[form][1]
-    forecasts = [
-        (str(forecast.ranks), *messages.forecast_cells(curve, forecast))
-        for forecast in curve.forecasts
-    ]
+    forecasts = [(str(one.ranks), *messages.forecast_cells(curve, one)) for one in curve.forecasts]
     forecast_table = [(*_FORECAST_HEADINGS, efficiency_heading, ""), *forecasts]
     return size_table, forecast_table if forecasts else []
 

@@ -166,9 +166,8 @@ def _write_cell(cell: Cell, measure: str, to_level: Callable[[Cell], float]) -> 
     rgb = [light + (dark - light) * level for light, dark in zip(_LIGHT, _DARK, strict=True)]
     background = ",".join(f"{value:.0f}" for value in rgb)
     text_color = "#fff" if level > MIN_SHADE_FOR_WHITE_TEXT else "#1f2328"
-    factors = ", ".join(
-        f"{n.replace('_', ' ')} {fmt.percent(cell.share_by_factor[n])}" for n in FACTORS
-    )
+    shares = cell.share_by_factor
+    factors = ", ".join(f"{n.replace('_', ' ')} {fmt.percent(shares[n])}" for n in FACTORS)
     tooltip = f"{fmt.duration(cell.step_ns)} a step; {factors}"
     text = escape(_write_value(cell, measure))
     style = f"background:rgb({background});color:{text_color}"

@@ -134,10 +134,9 @@ def forecast_cells(curve: Curve, forecast: Forecast) -> tuple[str, ...]:
 def side_by_side(scaling: Scaling) -> list[tuple[str, ...]]:
     """Make a table of sizes with several systems: the step of each, and the faster one."""
     systems = list(dict.fromkeys(curve.system for curve in scaling.curves))
-    rows: list[tuple[str, ...]] = (
-        [("workers", *systems, "faster")] if scaling.rows_by_shared_size else []
-    )
-    for size, rows_by_system in scaling.rows_by_shared_size:
+    shared_sizes = scaling.rows_by_shared_size
+    rows: list[tuple[str, ...]] = [("workers", *systems, "faster")] if shared_sizes else []
+    for size, rows_by_system in shared_sizes:
         steps_ns = {name: row.point.step_ns for name, row in rows_by_system.items()}
         fastest, slowest_ns = min(steps_ns, key=steps_ns.__getitem__), max(steps_ns.values())
         times = (

@@ -62,19 +62,15 @@ class Exchange:
         times = self._select_times(step)
         times["push"][:], times["push_arrival"][:] = ready_ns, ready_ns + self._latency_ns
         for shard, (pieces, nbytes) in self._pieces_by_shard.items():
-            arrive_ns, wire_ns = (
-                times["push_arrival"][:, pieces],
-                self._compute_wire_ns(step, shard, nbytes),
-            )
+            arrive_ns = times["push_arrival"][:, pieces]
+            wire_ns = self._compute_wire_ns(step, shard, nbytes)
             exact_work_ns = self._service_ns[step, shard] * nbytes / max(int(nbytes.sum()), 1)
             work_ns = np.rint(exact_work_ns).astype(np.int64)
             received_ns = _compute_receive_ns(self._scenario, arrive_ns, wire_ns)
             begin_ns, end_ns, depth = _serve_in_order(received_ns, work_ns, self._free_ns[shard])
             times["receive_end"][:, pieces] = received_ns
-            times["aggregate_begin"][:, pieces], times["aggregate_end"][:, pieces] = (
-                begin_ns,
-                end_ns,
-            )
+            times["aggregate_begin"][:, pieces] = begin_ns
+            times["aggregate_end"][:, pieces] = end_ns
             times["queue_depth"][:, pieces] = depth
             self._free_ns[shard] = end_ns.max() + round(self._scenario.apply_ms * MILLISECOND)
             self._applied_ns[step, shard] = end_ns.max(), self._free_ns[shard]
@@ -84,15 +80,11 @@ class Exchange:
     def pull(self, step: int, now_ns: Ints) -> Ints:
         """Ask for all pieces at `now_ns`, [rank]; return when each arrives, ns, [rank, piece]."""
         times, beside_compute = self._select_times(step), self._scenario.beside_compute
-        times["pull"][:], times["pull_arrival"][:] = (
-            now_ns[:, None],
-            now_ns[:, None] + self._latency_ns,
-        )
+        times["pull"][:] = now_ns[:, None]
+        times["pull_arrival"][:] = times["pull"] + self._latency_ns
         for shard, (pieces, nbytes) in self._pieces_by_shard.items():
-            asked_ns, wire_ns = (
-                times["pull_arrival"][:, pieces],
-                self._compute_wire_ns(step, shard, nbytes),
-            )
+            asked_ns = times["pull_arrival"][:, pieces]
+            wire_ns = self._compute_wire_ns(step, shard, nbytes)
             if beside_compute and self._scenario.shared_links:
                 begin_ns, end_ns = self._share_link(asked_ns, wire_ns)
             else:
@@ -168,12 +160,10 @@ class Exchange:
         receive = {"thread": 1, "op": "receive", "name": "receive"}
         aggregate = {"queue_depth": times["queue_depth"], "op": "aggregate", "name": "aggregate"}
         sheet.add_spans(times["push_arrival"], times["receive_end"], **(push_columns | receive))
-        sheet.add_spans(
-            times["pull_arrival"], times["pull_arrival"], **(pull_columns | receive | {"bytes": 0})
-        )
-        sheet.add_spans(
-            times["aggregate_begin"], times["aggregate_end"], **(push_columns | aggregate)
-        )
+        ask_columns = pull_columns | receive | {"bytes": 0}
+        sheet.add_spans(times["pull_arrival"], times["pull_arrival"], **ask_columns)
+        begin_ns, end_ns = times["aggregate_begin"], times["aggregate_end"]
+        sheet.add_spans(begin_ns, end_ns, **(push_columns | aggregate))
         reply = {"op": "reply", "name": "reply"}
         sheet.add_spans(times["reply_begin"], times["reply_end"], **(pull_columns | reply))
         begin_ns, end_ns = self._applied_ns[:, shard].T

@@ -160,9 +160,7 @@ class Scenario:
                 f"each at most 1, found {self.bucket_ready}."
             )
         self._check_servers()
-        if any(
-            not self._may_pause(fault) for fault in self.faults if fault.pause_share is not None
-        ):
+        if not all(map(self._may_pause, self.faults)):
             raise InvalidArgument(
                 "A fault pauses at a share from 0 to 1 of backprop, beside which buckets are reduced: "
                 "expected phase = 'backprop', overlap, and no shards."
@@ -174,9 +172,11 @@ class Scenario:
             )
 
     def _may_pause(self, fault: Fault) -> bool:
-        """Return True if a fault's pause can be simulated: within backprop, beside reductions."""
-        is_inside = fault.pause_share is not None and 0 <= fault.pause_share <= 1
-        return is_inside and fault.phase == "backprop" and self.overlap and not self.shards
+        """Return True if a fault's pause, if any, can be simulated: in backprop, with overlap."""
+        if fault.pause_share is None:
+            return True
+        is_overlapped = self.overlap and not self.shards
+        return 0 <= fault.pause_share <= 1 and fault.phase == "backprop" and is_overlapped
 
     def _check_servers(self) -> None:
         """Refuse shards that fit to nothing else."""
@@ -225,10 +225,8 @@ class Scenario:
         """What a worker pushes in a step, and whereto; without variables one piece a shard."""
         if self.variables:
             return STRATEGIES[self.placement](self.variables, self.shards)
-        return [
-            Piece(variable=shard, offset=0, nbytes=size, shard=shard)
-            for shard, size in enumerate(self.bytes_of_shards)
-        ]
+        sizes_bytes = enumerate(self.bytes_of_shards)
+        return [Piece(variable=i, offset=0, nbytes=nbytes, shard=i) for i, nbytes in sizes_bytes]
 
     def find_pieces(self, shard: int) -> tuple[Indices, Ints]:
         """Return the pieces of a shard: their indices in `pieces`, and their bytes, both [piece]."""

@@ -214,14 +214,13 @@ def _derive_transfers(entries: Mapping[str, Any], values: Mapping[str, Any]) -> 
     defaults = Scenario()
     latency_us = values.get("latency_us", defaults.latency_us) + 1e3 * values.get("message_ms", 0.0)
     gbytes_per_s = values.get("link_gbytes_per_s", defaults.link_gbytes_per_s)
-    message_count, crossings = count_messages_and_payloads(
-        name, values.get("ranks", defaults.ranks)
-    )
+    rank_count = values.get("ranks", defaults.ranks)
+    message_count, payload_count = count_messages_and_payloads(name, rank_count)
     mean_bytes = sum(bucket_bytes) / len(bucket_bytes)
     return {
         "buckets": len(bucket_bytes),
         "bucket_sizes": tuple(bucket_bytes),
-        "transfer_ms": crossings * mean_bytes / gbytes_per_s / 1e6,
+        "transfer_ms": payload_count * mean_bytes / gbytes_per_s / 1e6,
         "message_ms": message_count * latency_us / 1e3,
     }
 

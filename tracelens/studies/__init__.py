@@ -39,11 +39,9 @@ def study(name: str, runs: Mapping[str, Trace] | None = None) -> Study:
     """
     module = cast("_Module", import_module(f"{__name__}.{name}"))
     paper_study, runs = module.study(), runs or {}
-    run_sections = [(run, module.ask(trace)) for run, trace in runs.items()]
-    if len(runs) > 1:  # each section names its run
-        run_sections = [
-            (run, replace(section, question=f"{section.question} ({run})"))
-            for run, section in run_sections
-        ]
-    sections = (*paper_study.sections, *(section for _, section in run_sections))
-    return replace(paper_study, sections=sections)
+    sections = [*paper_study.sections]
+    for run, trace in runs.items():
+        section = module.ask(trace)
+        name = f" ({run})" if len(runs) > 1 else ""
+        sections.append(replace(section, question=f"{section.question}{name}"))
+    return replace(paper_study, sections=tuple(sections))

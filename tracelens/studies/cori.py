@@ -54,9 +54,8 @@ class _Model:
 
         A size is the number of workers, and the bytes of the fullest server.
         """
-        cost, fitted_cost = (
-            self.weigh_workers(workers) * nbytes for workers, nbytes in (size, fitted_size)
-        )
+        sizes = (size, fitted_size)
+        cost, fitted_cost = (self.weigh_workers(workers) * nbytes for workers, nbytes in sizes)
         return 1 / self.combine_times(1.0, self._fit_communication() * (cost / fitted_cost))
 
     def _fit_communication(self) -> float:

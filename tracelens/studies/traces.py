@@ -52,9 +52,8 @@ def measure_server_load(trace: Trace) -> ServerLoad:
     shards = transfers.group_by("shard").agg(pl.col("bytes").sum(), pl.len()).sort("bytes", "len")
     fullest_shard = int(shards["shard"][-1])
     own_transfers = transfers.filter(pl.col("shard") == fullest_shard).sort("start_ns")
-    busy_ns = _measure_union_ns(
-        own_transfers["start_ns"].to_numpy(), own_transfers["end_ns"].to_numpy()
-    )
+    begin_ns, end_ns = (own_transfers[name].to_numpy() for name in ("start_ns", "end_ns"))
+    busy_ns = _measure_union_ns(begin_ns, end_ns)
     job_length_ns, worker_count = job_ns(trace), trace.steps["process"].n_unique()
     # Of all workers.
     computing_ns = float(phases.run(trace).sum_ns_by_window(*OWN_CATEGORIES).sum())

@@ -119,15 +119,10 @@ def _resize_allreduces(
         is_of_all = line.rank_count >= len(graph.ranks)
         new_count = line.rank_count if rank_count is None or not is_of_all else rank_count
         messages, payloads = count_messages_and_payloads(recorded_algorithm, line.rank_count)
-        new_messages, new_payloads = count_messages_and_payloads(
-            algorithm or recorded_algorithm, new_count
-        )
-        lag_factors *= costs.compute_lag_factors(
-            [index],
-            graph.edges.nbytes,
-            latency_ratio=new_messages / messages,
-            pace_ratio=new_payloads / payloads,
-        )
+        new_algorithm = algorithm or recorded_algorithm
+        new_messages, new_payloads = count_messages_and_payloads(new_algorithm, new_count)
+        ratios = new_messages / messages, new_payloads / payloads  # of latency, of pace
+        lag_factors *= costs.compute_lag_factors([index], graph.edges.nbytes, *ratios)
         has_allreduces = True
     if not has_allreduces:
         raise InvalidArgument(costs.explain_lack(is_network=True))
@@ -262,11 +257,7 @@ def _find_needed_calls(graph: EventGraph, calls: Calls) -> Flags:
 
 
 def _number_groups(step: Ints, nbytes: Ints, max_bytes: int, ends_group: Flags) -> Ints:
-    """Return the number of each call's group, a joined call, [call].
-
-    A group ends with its step, with a call for which `ends_group` is true, or before it has more than
-    `max_bytes`.
-    """
+    """Return each call's joined call: it ends with its step, at `ends_group`, or before `max_bytes`."""
     groups = np.zeros(len(step), np.int64)
     group, joined_bytes = 0, 0
     begins_group = (np.diff(step, prepend=step[:1]) != 0) | np.append(False, ends_group[:-1])

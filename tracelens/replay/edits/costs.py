@@ -52,11 +52,8 @@ class Costs:
 
         `is_network` chooses between messages and the own work of servers. One of both ratios is 1.
         """
-        line_indices = [
-            index
-            for index in self.model_by_line
-            if self.edges.cost_lines[index].is_network == is_network
-        ]
+        lines = self.edges.cost_lines
+        line_indices = [i for i in self.model_by_line if lines[i].is_network == is_network]
         parameter = "latency_ns" if latency_ratio != 1 else "ns_per_byte"
         if not line_indices:
             raise InvalidArgument(self.explain_lack(is_network=is_network))
@@ -83,9 +80,8 @@ class Costs:
         rows = np.flatnonzero(np.isin(edges.cost_line_index, [*lines]) & (edges.nbytes > 0))
         predicted_ns = self.predict_lags_ns(edges.cost_line_index[rows], edges.nbytes[rows])
         latency_ns, ns_per_byte = self._line_parameters[:, edges.cost_line_index[rows]]
-        factors[rows] = (
-            latency_ns * latency_ratio + nbytes[rows] * ns_per_byte * pace_ratio
-        ) / predicted_ns
+        new_ns = latency_ns * latency_ratio + nbytes[rows] * ns_per_byte * pace_ratio
+        factors[rows] = new_ns / predicted_ns
         return factors
 
     def compute_lags_ns(self, lag_ns: Floats, lines: Collection[int], nbytes: Floats) -> Floats:

@@ -113,18 +113,13 @@ def write_in_background(variant: Variant, size: str) -> None:
     completions_of_step: dict[int, list[int]] = {}  # the last one
     for calls in graph.calls:
         first_call, last_call = _find_first_and_last(calls, np.arange(calls.count))
-        columns = (
-            calls.step[first_call],
-            calls.departure_events[first_call],
-            calls.departure_events[last_call] + 1,
-        )
+        ends = calls.departure_events[first_call], calls.departure_events[last_call] + 1
+        columns = calls.step[first_call], *ends
         for step, departure, completion in np.stack(columns, axis=1).tolist():
             departures_of_step.setdefault(step, []).append(departure)
             completions_of_step.setdefault(step, []).append(completion)
     for step, next_step in pairwise(sorted(departures_of_step)):
-        last_completion = max(
-            completions_of_step[step], key=lambda event: graph.recorded_times_ns[event]
-        )
+        last_completion = max(completions_of_step[step], key=graph.recorded_times_ns.__getitem__)
         departures = np.array(departures_of_step[next_step], np.int64)
         count = len(departures)
         variant.add_edges(np.full(count, last_completion), departures, np.full(count, write_ns))
@@ -165,16 +160,9 @@ class _Reductions:
             threads.assign_to_end_events(variant.measure_work_ns(phases))
             for phases in (("backprop",), ("update", "forward", "data"))
         )
-        return cls(
-            graph,
-            calls,
-            begin_events,
-            departure_edges,
-            completion_edges,
-            _measure_since_backprop_ns(threads),
-            backprop_ns,
-            other_work_ns,
-        )
+        edges = departure_edges, completion_edges
+        times_ns = _measure_since_backprop_ns(threads), backprop_ns, other_work_ns
+        return cls(graph, calls, begin_events, *edges, *times_ns)
 
     @property
     def chains(self) -> list[list[list[int]]]:
@@ -243,10 +231,7 @@ class _Reductions:
     def _measure_rest_share(self, part_calls: Sequence[int]) -> Floats:
         """Return the share of backprop before a part that is left when buckets fill, [call, rank]."""
         threads, begin_event = self.graph.threads, self.begin_events[part_calls[0]]
-        begins, ends = (
-            threads.event_positions[begin_event - 1],
-            threads.event_positions[begin_event],
-        )
+        begins, ends = (threads.event_positions[begin_event + offset] for offset in (-1, 0))
         done_at_begin_ns, done_when_full_ns, done_at_end_ns = (
             threads.timeline.spent_before(IS_BACKPROP, positions)
             for positions in (begins, self.full_positions[part_calls], ends)
@@ -257,20 +242,19 @@ class _Reductions:
     @cached_property
     def full_positions(self) -> Ints:
         """Timeline positions where the last backprop for buckets ends, [call, rank]; -1 if none does."""
-        call, trace, cache = self.calls, self.graph.trace, BoundedCache()
-        positions = np.full(call.begin_ns.shape, -1, np.int64)
-        if (call.bucket < 0).all():
+        calls, trace, cache = self.calls, self.graph.trace, BoundedCache()
+        positions = np.full(calls.begin_ns.shape, -1, np.int64)
+        if (calls.bucket < 0).all():
             return positions
-        buckets = pl.DataFrame({"step": call.step, "bucket": call.bucket.astype(np.int64)})
+        buckets = pl.DataFrame({"step": calls.step, "bucket": calls.bucket.astype(np.int64)})
         column_names = ("type", "kind", "step", "bucket", "start_ns", "end_ns")
         processes = trace.workers["process"].to_list()
-        for rank, worker in enumerate(call.workers.tolist()):
+        for rank, worker in enumerate(calls.workers.tolist()):
             ends = _read_bucket_ends(trace.source.columns(processes[worker], column_names, cache))
             with_ends = buckets.join(ends, on=buckets.columns, how="left", maintain_order="left")
             end_ns = with_ends["end_ns"]
-            position = self.graph.threads.timeline.to_positions(
-                worker, end_ns.fill_null(0).to_numpy()
-            )
+            known_ns = end_ns.fill_null(0).to_numpy()
+            position = self.graph.threads.timeline.to_positions(worker, known_ns)
             positions[:, rank] = np.where(end_ns.is_null(), -1, position)
         return positions
 

@@ -84,12 +84,8 @@ def spread_bytes(variant: Variant, count: str) -> None:
     bytes_by_variable = variant.graph.bytes_by_variable
     if not shard_count:
         raise InvalidArgument("expected at least one shard.")
-    # Without known variables a single row, [variable, shard], is for all bytes.
-    even_shares, piece_counts = (
-        np.full((1, shard_count), 1 / shard_count),
-        np.ones((1, shard_count)),
-    )
-    layout = _Layout(keys=np.zeros(0, np.int64), byte_shares=even_shares, piece_counts=piece_counts)
+    ones = np.ones((1, shard_count))  # without known variables a single row is for all bytes
+    layout = _Layout(np.zeros(0, np.int64), byte_shares=ones / shard_count, piece_counts=ones)
     if bytes_by_variable:
         pieces = chunked([*bytes_by_variable.values()], shard_count)
         layout = _Layout.from_pieces(pieces, [*bytes_by_variable], shard_count)
@@ -192,17 +188,10 @@ def _apply_layout(variant: Variant, layout: _Layout, bytes_by_shard: dict[int, f
 
 
 def _resize_services(variant: Variant, layout: _Layout, byte_ratio_of_shard: Floats) -> None:
-    """Let services take as long as the new layout's bytes say.
-
-    `byte_ratio_of_shard` is how many times as many bytes each shard has, [shard number]; the last for
-    edges of none.
-    """
+    """Let services take as long as so many times the bytes say, [shard number]; the last for none."""
     graph, edges, costs = variant.graph, variant.graph.edges, Costs(variant.graph.edges)
-    shard_lines = [
-        line
-        for line in costs.model_by_line
-        if (edges.shard[edges.cost_line_index == line] >= 0).all()
-    ]
+    lines = edges.cost_line_index
+    shard_lines = [line for line in costs.model_by_line if (edges.shard[lines == line] >= 0).all()]
     if not shard_lines:
         raise InvalidArgument(costs.explain_lack(is_network=False))
     is_of_shard = (edges.shard >= 0) & (edges.shard < len(byte_ratio_of_shard) - 1)

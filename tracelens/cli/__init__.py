@@ -125,7 +125,7 @@ def _run_verb(arguments: argparse.Namespace) -> int:
         file_text = f" '{shown_name(error.filename)}'" if isinstance(error.filename, str) else ""
         return _fail(TraceLensError(f"The system refused{file_text}: {error.strerror}."))
     except KeyboardInterrupt:
-        return 130
+        return 130  # as a shell's of a command that Ctrl-C ended
     return exit_code
 
 

@@ -232,9 +232,8 @@ def check_trial(parent: Path, program: str = TRIAL_PROGRAM) -> Check:
         shutil.rmtree(folder, ignore_errors=True)
     if closed_count == SPANS:
         return Check(name, "ok", f"{SPANS} spans recorded, process killed, all read back")
-    return Check(
-        name, "problem", f"{closed_count} of {SPANS} spans were read back", output.strip()[-500:]
-    )
+    description = f"{closed_count} of {SPANS} spans were read back"
+    return Check(name, "problem", description, advice=output.strip()[-500:])
 
 
 def _record_trial(folder: Path, program: str) -> str:

@@ -112,22 +112,13 @@ def estimate_ready_calls(
 
 def _estimate_group(calls: Calls, is_queued: Flags, backprops: Sequence[_Backprop]) -> Calls:
     """Return calls of one kind with `begin_ns` when each rank was ready; `is_queued` is [call, rank]."""
+    begin_shares, estimate_ns = np.empty((2, *calls.begin_ns.shape))  # [call, rank]
     rank_backprops = [backprops[worker] for worker in calls.workers.tolist()]
-    begun_shares = np.stack(  # of backprop that is done when calls begin, [call, rank]
-        [
-            backprop.measure_share(calls.step, begin_ns)
-            for backprop, begin_ns in zip(rank_backprops, calls.begin_ns.T, strict=True)
-        ],
-        axis=1,
-    )
-    ready_shares = _estimate_shares(calls, begun_shares, is_queued)
-    estimate_ns = np.stack(
-        [
-            backprop.find_time_ns(calls.step, share)
-            for backprop, share in zip(rank_backprops, ready_shares.T, strict=True)
-        ],
-        axis=1,
-    )
+    for rank, backprop in enumerate(rank_backprops):
+        begin_shares[:, rank] = backprop.measure_share(calls.step, calls.begin_ns[:, rank])
+    ready_shares = _estimate_shares(calls, begin_shares, is_queued)
+    for rank, backprop in enumerate(rank_backprops):
+        estimate_ns[:, rank] = backprop.find_time_ns(calls.step, ready_shares[:, rank])
     is_known = is_queued & np.isfinite(estimate_ns)
     ready_ns = np.where(is_known, np.nan_to_num(estimate_ns), calls.begin_ns).astype(np.int64)
     # A call is not ready before the one before it: gradients come in the order of calls.

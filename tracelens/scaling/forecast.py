@@ -246,16 +246,15 @@ def _extrapolate(
     *,
     shrinks: bool = False,
 ) -> Floats:
-    """Fit growths to values of the known sizes, ns, and return their sum at `target_ranks`, ns.
+    """Fit growths (names) to values of the known sizes, ns, and return their sum at target sizes, ns.
 
-    Misfits count relative to steps, and those of larger sizes more: small ones may hide what grows.
+    Misfits count relative to steps, and those of larger sizes more: small ones may hide what grows. With
+    `shrinks` a constant may also be negative.
     """
     weights = np.sqrt(sizes.ranks / sizes.ranks[-1]) / sizes.step_ns
     columns = _make_growth_columns(sizes.ranks, names, shrinks=shrinks) * weights[:, None]
-    return np.asarray(
-        _make_growth_columns(target_ranks, names, shrinks=shrinks)
-        @ _fit_non_negative(columns, values_ns * weights)
-    )
+    factors = _fit_non_negative(columns, values_ns * weights)  # [part]
+    return np.asarray(_make_growth_columns(target_ranks, names, shrinks=shrinks) @ factors)
 
 
 def _make_growth_columns(ranks: Floats, names: tuple[str, ...], *, shrinks: bool) -> Floats:

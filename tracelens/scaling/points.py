@@ -98,7 +98,7 @@ class Point:
                 "('tracelens info' says what there is)."
             )
         step_ns = efficiency.job_ns / steps
-        work_ns = times.time_in(OWN_CATEGORIES)
+        work_ns = times.time_in(OWN_CATEGORIES)  # [rank, step], nan of absent ranks
         hidden_ns, exposed_ns = (_mean(overlap[name]) for name in ("hidden_ns", "transfer_ns"))
         workers, shards = sizes
         present_work_ns = work_ns[:, ~np.isnan(work_ns).all(axis=0)]

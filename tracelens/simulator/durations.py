@@ -71,12 +71,9 @@ def draw_transfers(scenario: Scenario) -> Ints:
 
 def draw_link_slowdowns(scenario: Scenario) -> Floats:
     """Draw the factor by which each rank's link is slower than usual, [step, rank]."""
-    shape = (scenario.steps, scenario.ranks)
-    slowdowns = (
-        np.exp(scenario.noise * _draw_noise(scenario, "link", shape))
-        if scenario.hops
-        else np.ones(shape)
-    )
+    slowdowns = np.ones((scenario.steps, scenario.ranks))
+    if scenario.hops:  # only these are slow by themselves; else the whole reduction is
+        slowdowns = np.exp(scenario.noise * _draw_noise(scenario, "link", slowdowns.shape))
     return _plant_faults(scenario, "link", slowdowns, list(range(scenario.ranks)))
 
 

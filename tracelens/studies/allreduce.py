@@ -70,28 +70,16 @@ def _compare_algorithms() -> Section:
     for message_bytes in _SIZES:
         fastest = min(ALGORITHMS, key=lambda name: _duration_us(name, message_bytes))
         fastest_us = _duration_us(fastest, message_bytes)
+        size = fmt.size(message_bytes)
         figures.append(
-            Figure(
-                f"{fmt.size(message_bytes)}, {_write_name(fastest)} is fastest",
-                fastest_us,
-                "us",
-                "assumed",
-            )
+            Figure(f"{size}, {_write_name(fastest)} is fastest", fastest_us, "us", "assumed")
         )
-        figures += [
-            Figure(
-                f"{fmt.size(message_bytes)}, {_write_name(other)}",
-                _duration_us(other, message_bytes) / fastest_us,
-                "x",
-                "assumed",
-            )
-            for other in ALGORITHMS
-            if other != fastest
-        ]
-    for algorithm, other_algorithm in (
-        ("recursive_doubling", "rabenseifner"),
-        ("rabenseifner", "ring"),
-    ):
+        for other in ALGORITHMS:
+            if other != fastest:
+                ratio = _duration_us(other, message_bytes) / fastest_us
+                figures.append(Figure(f"{size}, {_write_name(other)}", ratio, "x", "assumed"))
+    pairs = (("recursive_doubling", "rabenseifner"), ("rabenseifner", "ring"))
+    for algorithm, other_algorithm in pairs:
         crossover_bytes = _find_crossover_bytes(algorithm, other_algorithm)
         if crossover_bytes is not None:
             name = f"{_write_name(other_algorithm)} beats {_write_name(algorithm)} from"
@@ -119,16 +107,11 @@ def _ask_efficiency() -> Section:
     figures = []
     for gbytes_per_s in _BANDWIDTHS:
         ring_ms = 2 * (_RANKS - 1) / _RANKS * _GRADIENT_BYTES / gbytes_per_s / 1e6
-        efficiency = _STEP_MS / (_STEP_MS + ring_ms)
+        efficiency, pace = _STEP_MS / (_STEP_MS + ring_ms), f"at {gbytes_per_s:g} GB/s"
+        name = f"efficiency without overlap {pace}"
         figures += [
-            Figure(f"ring of all gradients at {gbytes_per_s:g} GB/s", ring_ms, "ms", "assumed"),
-            Figure(
-                f"efficiency without overlap at {gbytes_per_s:g} GB/s",
-                efficiency,
-                "%",
-                "assumed",
-                published="90 %",
-            ),
+            Figure(f"ring of all gradients {pace}", ring_ms, "ms", "assumed"),
+            Figure(name, efficiency, "%", "assumed", published="90 %"),
         ]
     exposed_ms = _STEP_MS * (1 / 0.9 - 1)
     figures.append(Figure("exposed at 90 % efficiency", exposed_ms, "ms", "derived"))

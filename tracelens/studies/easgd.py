@@ -56,16 +56,11 @@ def study() -> Study:
 def _ask_tree() -> Section:
     """Compute the speedup by a tree instead of turns, in units of an original iteration."""
     compute_share = 1 - _ORIGINAL_COMMUNICATION
-    figures = [
-        Figure(
-            f"Sync 1 over the original, {workers} workers",
-            workers / (compute_share + log2(workers) * _ORIGINAL_COMMUNICATION),
-            "x",
-            "assumed",
-            published="3.7 x",
-        )
-        for workers in _WORKERS
-    ]
+    figures = []
+    for workers in _WORKERS:
+        speedup = workers / (compute_share + log2(workers) * _ORIGINAL_COMMUNICATION)
+        name = f"Sync 1 over the original, {workers} workers"
+        figures.append(Figure(name, speedup, "x", "assumed", published="3.7 x"))
     return Section(
         "Does a tree instead of turns explain the first step?",
         tuple(figures),
@@ -79,6 +74,7 @@ def _ask_totals() -> Section:
     total_speedups = list(accumulate(_SPEEDUPS, mul))  # over the original
     sync3_iteration = 1 / total_speedups[-1]
     sync3_compute = sync3_iteration * (1 - _SYNC3_COMMUNICATION)
+    compute_ratio = sync3_compute / (1 - _ORIGINAL_COMMUNICATION)
     names = ("Sync 1", "Sync 2", "Sync 3")
     figures = [
         *(
@@ -87,30 +83,14 @@ def _ask_totals() -> Section:
         ),
         Figure("Sync 3, communicating", sync3_iteration * _SYNC3_COMMUNICATION, "", "derived"),
         Figure("Sync 3, computing", sync3_compute, "", "derived"),
-        Figure(
-            "computing, Sync 3 / original",
-            sync3_compute / (1 - _ORIGINAL_COMMUNICATION),
-            "x",
-            "derived",
-        ),
-        Figure(
-            "communication of the original",
-            _ORIGINAL_COMMUNICATION,
-            "%",
-            "consistency check",
-            published="87 %",
-        ),
-        Figure(
-            "communication of Sync 3",
-            _SYNC3_COMMUNICATION,
-            "%",
-            "consistency check",
-            published="14 %",
-        ),
-        Figure(
-            "speedup of Sync 3", total_speedups[-1], "x", "consistency check", published="5.3 x"
-        ),
+        Figure("computing, Sync 3 / original", compute_ratio, "x", "derived"),
     ]
+    for name, value, unit, published in (
+        ("communication of the original", _ORIGINAL_COMMUNICATION, "%", "87 %"),
+        ("communication of Sync 3", _SYNC3_COMMUNICATION, "%", "14 %"),
+        ("speedup of Sync 3", total_speedups[-1], "x", "5.3 x"),
+    ):
+        figures.append(Figure(name, value, unit, "consistency check", published=published))
     return Section(
         "Do 87 %, 14 % and 5.3 x fit together?",
         tuple(figures),

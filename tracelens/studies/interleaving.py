@@ -22,7 +22,7 @@ from tracelens.errors import UnusableInput
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.simulator import scenario_file, synthetic
-from tracelens.simulator.scenario import MILLISECOND, Fault, Scenario
+from tracelens.simulator.scenario import MILLISECOND, Fault, FaultPhase, Scenario
 from tracelens.studies.figures import Figure, Section, Study
 from tracelens.verdicts.whatif import whatif
 
@@ -68,11 +68,8 @@ class Case:
     @property
     def fault(self) -> Fault:
         """The fault that the simulator plants."""
-        if self.pause_share is None:
-            return Fault("forward", (_PAUSED_RANK,), extra_ms=self.pause_ms)
-        return Fault(
-            "backprop", (_PAUSED_RANK,), extra_ms=self.pause_ms, pause_share=self.pause_share
-        )
+        phase: FaultPhase = "forward" if self.pause_share is None else "backprop"
+        return Fault(phase, (_PAUSED_RANK,), extra_ms=self.pause_ms, pause_share=self.pause_share)
 
 
 _FAST, _SLOW = "ResNet-50 at 2 GB/s", "ResNet-50 at 0.2 GB/s"
@@ -205,14 +202,11 @@ def _ask_gaps(systems: dict[str, Scenario]) -> Section:
         step_ms = max(compute_ms, float(end_ms[-1]))
         # The last gap reaches from a step's last update to the first one of the next step.
         gaps_ms = np.append(begin_ms[1:] - end_ms[:-1], step_ms - end_ms[-1] + begin_ms[0])
+        longest_ms, gap_share = float(gaps_ms[:-1].max()), float(gaps_ms.sum()) / step_ms
         figures += [
             Figure(f"first update of a step, {name}", float(begin_ms[0]), "ms", "simulated"),
-            Figure(
-                f"longest gap within a step, {name}", float(gaps_ms[:-1].max()), "ms", "simulated"
-            ),
-            Figure(
-                f"all gaps, of the step, {name}", float(gaps_ms.sum()) / step_ms, "%", "simulated"
-            ),
+            Figure(f"longest gap within a step, {name}", longest_ms, "ms", "simulated"),
+            Figure(f"all gaps, of the step, {name}", gap_share, "%", "simulated"),
         ]
     return Section(
         "How long are the gaps between weight updates?",

@@ -71,7 +71,7 @@ def _read(edit: str, fixes: Sequence[Fix | None]) -> Iterator[_Change]:
     """Yield the changes of an edit (its text); the fix of a finding, from `fixes`, may be several."""
     fix = _find_fix(edit, fixes)
     if fix is not None and not isinstance(fix, EditFix):
-        yield _Change(edit, fix.apply, isinstance(fix, WorkFix))
+        yield _Change(edit, fix.apply, is_work=isinstance(fix, WorkFix))
         return
     for text in (edit,) if fix is None else fix.edits:
         apply, arguments = _parse(text)

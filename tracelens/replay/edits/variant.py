@@ -103,9 +103,8 @@ class Variant:
                 for source, target, added_lag_ns in added_edges
             ]
         try:
-            return self.graph.replay(
-                lag_ns, self._is_kept, added_edges, self.tasks, self.rank_count
-            )
+            servers = self.tasks, self.rank_count
+            return self.graph.replay(lag_ns, self._is_kept, added_edges, *servers)
         except ValueError:
             raise InvalidArgument(
                 "with these edits, what the last call of a step follows needs an earlier one to be over."

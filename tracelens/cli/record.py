@@ -354,10 +354,8 @@ def _describe_folder(folder: Path, attached: Sequence[str]) -> str:
     """Name the folder that the ranks of our launcher record to; some may not have ended yet."""
     if not _find_unfinished(folder) and not _find_recordings(folder):
         return _explain_nothing(attached)
-    folder_text = _quote_path(folder)
-    return (
-        f"the ranks record to {folder_text}; when all have ended: tracelens analyze {folder_text}"
-    )
+    path = _quote_path(folder)
+    return f"the ranks record to {path}; when all have ended: tracelens analyze {path}"
 
 
 def _count_events(path: Path) -> int:

@@ -45,8 +45,7 @@ def options_of(arguments: Namespace) -> list[str]:
 def try_files(paths: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
     """Return why files are to be left out, by absolute path; arguments as of `containment.try_files`.
 
-    The number of the file that a child tries is in a page that both share. For the sizes and times that
-    a file may take see docs/reliability.md.
+    For the sizes and times that a file may take see docs/reliability.md.
     """
     from tracelens.cli import parse
 
@@ -61,7 +60,7 @@ def try_files(paths: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
             if child == 0:
                 _try_all(files, file_index, options, page, reasons)
             _, status = os.waitpid(child, 0)
-            (file_index,) = _FILE_INDEX.unpack_from(page, 0)
+            (file_index,) = _FILE_INDEX.unpack_from(page, 0)  # the one that the child tried last
             if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
                 break
             reasons[os.path.abspath(files[file_index])] = _describe_end(status)  # noqa: PTH100 - links stay

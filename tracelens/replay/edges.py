@@ -216,17 +216,11 @@ class LayeredGraph:
         """The first position in `edge_order` of each target, that target, and each layer's first row."""
         target = self.target[self.edge_order]
         first_edges = np.flatnonzero(np.diff(target, prepend=-1) != 0)
-        return (
-            first_edges,
-            target[first_edges],
-            np.searchsorted(first_edges, self.layer_begins).tolist(),
-        )
+        layer_rows = np.searchsorted(first_edges, self.layer_begins).tolist()
+        return first_edges, target[first_edges], layer_rows
 
     def replay_backwards(self, latest_ns: Floats, lag_ns: Floats) -> Floats:
-        """Return the latest times of events, ns, [event], at which all keep to `latest_ns`, [event].
-
-        `lag_ns` is the lag of each edge, [edge]: an event's followers come no later for it.
-        """
+        """Return the latest times of events, ns, [event], at which all keep to `latest_ns`."""
         times_ns = latest_ns.copy()
         source, target = self.source[self.edge_order], self.target[self.edge_order]
         lag_ns = lag_ns[self.edge_order]

@@ -411,7 +411,8 @@ class EventGraph:
         times_ns = self.replay(lag_ns)
         interval_begins, first_call_event = self.threads.interval_begins, self.threads.event_count
         interval_count = len(interval_begins)
-        worker = self.threads.find_workers(np.arange(len(times_ns)))  # [event]
+        # [event]; those of calls and services, behind all threads, are of no worker.
+        worker = self.threads.find_workers(np.arange(len(times_ns)))
         source, target = self.edges.source[interval_count:], self.edges.target[interval_count:]
         is_from_others = (worker[source] != worker[target]) & (target < first_call_event)
         source, target = source[is_from_others], target[is_from_others]

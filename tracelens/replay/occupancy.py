@@ -157,10 +157,7 @@ class Occupancy:
 def _do_processors_send(
     kind: Ints, begin_ns: Ints, end_ns: Ints, server: Ints, request: Ints
 ) -> bool | None:
-    """Return True if processors send replies, for which other services wait; None if nothing tells.
-
-    Services are by server and begin; `request` is the number of each one's request, -1 for none.
-    """
+    """Return True if processors send replies, for which other services wait; None if nothing tells."""
     rows, is_reply = np.flatnonzero(kind != _IN), kind == _OUT
     previous, following = rows[:-1], rows[1:]
     is_same_server = server[previous] == server[following]

@@ -129,10 +129,7 @@ def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats
 
 
 def _attribute_to_steps(saved_ns: Floats, graph: EventGraph, steps: Ints) -> Floats:
-    """Return the saving of some of a graph's steps, ns, scaled to what all of them save.
-
-    Calls of these steps (numbers) were changed; what other steps save, `saved_ns`, [step], is theirs.
-    """
+    """Return the saving of some steps (numbers), ns, scaled to what all steps of the graph save."""
     of_steps_ns = np.maximum(saved_ns[np.isin(graph.steps, steps)], 0.0)
     total_ns = max(float(saved_ns.sum()), 0.0)
     return np.asarray(of_steps_ns * (total_ns / max(float(of_steps_ns.sum()), 1.0)))

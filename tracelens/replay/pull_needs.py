@@ -138,10 +138,7 @@ def _measure_backprop_by_key(
     worker_pieces: Sequence[WorkerPieces],
     worker_steps: Sequence[pl.DataFrame],
 ) -> dict[int, float]:
-    """Sum the backprop since the push before, ns, by the pushed key; empty if only one has any.
-
-    Before the first push of a step it counts from the step's begin.
-    """
+    """Sum the backprop since the last push (or step's begin), ns, by pushed key; empty of only one."""
     backprop_ns: dict[int, float] = {}
     for worker, requests in requests_by_worker.items():
         pushes = requests.filter(pl.col("op") == "push").sort("start_ns")

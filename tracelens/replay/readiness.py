@@ -166,11 +166,8 @@ def _find_positions_in_step(calls: Calls) -> tuple[Ints, Ints, Floats]:
     bytes_before_step = (summed_bytes - nbytes)[first_call][step_row]
     step_bytes = np.bincount(step_row, nbytes)[step_row]
     position = np.arange(calls.count) - first_call[step_row]
-    return (
-        position,
-        np.bincount(step_row)[step_row],
-        (summed_bytes - bytes_before_step) / step_bytes,
-    )
+    bytes_share = (summed_bytes - bytes_before_step) / step_bytes
+    return position, np.bincount(step_row)[step_row], bytes_share
 
 
 def _measure_shares(shares: Floats) -> Floats:

@@ -59,11 +59,8 @@ class Row:
     def main_loss_factor(self) -> str | None:
         """The factor that efficiency is lost by most; None where little is lost."""
         name = min(self.ratio_by_factor, key=self.ratio_by_factor.__getitem__)
-        return (
-            name
-            if 1 - self.efficiency > MIN_LOSS_TO_NAME and self.ratio_by_factor[name] < 1
-            else None
-        )
+        is_much = 1 - self.efficiency > MIN_LOSS_TO_NAME and self.ratio_by_factor[name] < 1
+        return name if is_much else None
 
     @property
     def loss_share(self) -> float:

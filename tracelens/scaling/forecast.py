@@ -168,7 +168,8 @@ def _make_work_columns(ranks: Floats, *, strong: bool) -> Floats:
 def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tuple[Floats, Floats]:
     """Forecast the time beyond work by each pair of growths, ns, with its mean squared error, [pair].
 
-    The error is the relative one of each known size, predicted from the smaller sizes.
+    It is that at the first target size; the error is the relative one of steps of known sizes, each
+    predicted from the smaller sizes.
     """
     growths = [
         names for count in (1, 2) for names in combinations(_GROWTH, count) if _is_distinct(names)
@@ -179,7 +180,7 @@ def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tupl
         errors = []
         for count in range(MIN_SIZES_FITTED, len(sizes.ranks)):
             smaller, next_ranks = sizes.take_smallest(count), sizes.ranks[count : count + 1]
-            step_ns = _forecast_step(smaller, next_ranks, pair, strong=strong)[0]
+            (step_ns,) = _forecast_step(smaller, next_ranks, pair, strong=strong)
             errors.append(step_ns / sizes.step_ns[count] - 1)
         rests_ns.append(_forecast_rest(sizes, target_ranks, pair, strong=strong)[0])
         squared_errors.append(np.mean(np.square(errors)))

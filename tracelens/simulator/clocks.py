@@ -84,9 +84,8 @@ def _measure_ping_pongs(scenario: Scenario, true_ns: Ints) -> list[dict[str, Any
     for process, clock in _list_clocks(scenario)[1:]:
         local_ns = to_clock_times_ns(clock, ends_ns)
         error_ns = random.uniform(-0.1, 0.1, 2) * ROUND_TRIP_NS
-        offsets_ns = (
-            local_ns - to_clock_times_ns(reference_clock, ends_ns) + error_ns.astype(np.int64)
-        )
+        reference_ns = to_clock_times_ns(reference_clock, ends_ns)
+        offsets_ns = local_ns - reference_ns + error_ns.astype(np.int64)
         rows += [
             _make_row(process, "ping_pong", at_ns, ROUND_TRIP_NS, peer=0, offset_ns=int(offset_ns))
             for at_ns, offset_ns in zip(local_ns, offsets_ns, strict=True)

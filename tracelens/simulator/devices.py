@@ -37,7 +37,7 @@ def queue_on_devices(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
     queue_begins = steps.join(data_ends.agg(queue_begin_ns=pl.col("end_ns").max()), on=_STEP_KEY)
     rows = events.join(queue_begins, on=_STEP_KEY, how="left", maintain_order="left")
     kind = pl.col("kind").cast(pl.String)
-    runs_on_device = kind.is_in(_QUEUED) & (pl.col("depth") < 2)
+    runs_on_device = kind.is_in(_QUEUED) & (pl.col("depth") < 2)  # deeper ones are their layers
     is_queued = ~kind.is_in(["step", "data"])
     stream = pl.when(kind == "reduction").then(REDUCTIONS).otherwise(COMPUTE)
     device_rows = rows.with_columns(

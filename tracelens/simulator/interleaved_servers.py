@@ -99,11 +99,10 @@ def _record_phases(
     start_ns, forward_end_ns, backprop_end_ns, end_ns = step_times_ns
     columns = make_span_columns(scenario)
     data_end_ns = start_ns + compute.data_ns
+    forward_ns = data_end_ns + compute.gc_ns, forward_end_ns  # begin, end
     sheet.add_spans(start_ns, data_end_ns, name="next_batch", kind="data", **columns)
     record_positive_spans(sheet, data_end_ns, compute.gc_ns, name="gc", kind="gc", **columns)
-    sheet.add_spans(
-        data_end_ns + compute.gc_ns, forward_end_ns, name="forward", kind="forward", **columns
-    )
+    sheet.add_spans(*forward_ns, name="forward", kind="forward", **columns)
     sheet.add_spans(forward_end_ns, backprop_end_ns, name="backprop", kind="backprop", **columns)
     sheet.add_spans(backprop_end_ns, end_ns, name="wait_token", kind="wait", **columns)
 
@@ -113,11 +112,6 @@ def _record_waits(sheet: Sheet, scenario: Scenario, waits_ns: Ints) -> None:
     begin_ns, end_ns = waits_ns
     steps, ranks, _ = position = np.nonzero(end_ns > begin_ns)
     if len(steps):
-        columns = make_span_columns(scenario, depth=2) | {
-            "process": ranks,
-            "rank": ranks,
-            "step": steps,
-        }
-        sheet.add_spans(
-            begin_ns[position], end_ns[position], name="wait_pull", kind="wait", **columns
-        )
+        columns = make_span_columns(scenario, depth=2) | {"process": ranks, "rank": ranks}
+        columns |= {"step": steps, "name": "wait_pull", "kind": "wait"}
+        sheet.add_spans(begin_ns[position], end_ns[position], **columns)

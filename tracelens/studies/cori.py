@@ -50,10 +50,7 @@ class _Model:
     combine_times: Callable[[float, float], float]
 
     def find_efficiency(self, size: tuple[int, float], fitted_size: tuple[int, float]) -> float:
-        """Return the efficiency (0 to 1) at a size if the fitted one reaches 23 %.
-
-        A size is the number of workers, and the bytes of the fullest server.
-        """
+        """Return the efficiency at (workers, bytes of the fullest server), if fitted to 23 %."""
         sizes = (size, fitted_size)
         cost, fitted_cost = (self.weigh_workers(workers) * nbytes for workers, nbytes in sizes)
         return 1 / self.combine_times(1.0, self._fit_communication() * (cost / fitted_cost))
@@ -194,9 +191,8 @@ def _ask_explained(resnet: Scenario) -> Section:
     efficiency_by_model = {
         name: model.find_efficiency(even_size, fitted_size) for name, model in MODELS.items()
     }
-    efficiency_by_model["event"] = _simulate_efficiency(
-        resnet, workers=512, shards=64, placement="chunked"
-    )
+    event_efficiency = _simulate_efficiency(resnet, workers=512, shards=64, placement="chunked")
+    efficiency_by_model["event"] = event_efficiency
     figures = []
     for name, efficiency in efficiency_by_model.items():
         tag: Tag = "simulated" if name == "event" else "assumed"

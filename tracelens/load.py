@@ -150,9 +150,9 @@ def _select_sources(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Pat
     """
     if choice.ranks is None:
         return paths, set()
-    from tracelens.readers.native.recordings import named_ranks, recordings, select_recordings
+    from tracelens.readers.native.recordings import list_recordings, named_ranks, select_recordings
 
-    files_of = {path: recordings(path) for path in paths}
+    files_of = {path: list_recordings(path) for path in paths}
     file_ranks = named_ranks(file for files in files_of.values() for file in files)
     if file_ranks:
         selection.check_ranks(choice, file_ranks)

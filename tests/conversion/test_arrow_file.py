@@ -77,14 +77,14 @@ def test_the_end_has_the_last_word(tmp_path: Path) -> None:
     path = tmp_path / "t.arrow"
     grow(path, killed=False)
     recording = read_arrow(path)
-    assert (recording.side.complete, recording.side.dropped, recording.cut) == (
+    assert (recording.side.complete, recording.side.dropped, recording.is_cut) == (
         True,
         {"reason": 7},
         False,
     )
     path.write_bytes(path.read_bytes()[:-1])
     recording = read_arrow(path)
-    assert (recording.side.complete, recording.side.process, recording.cut) == (
+    assert (recording.side.complete, recording.side.process, recording.is_cut) == (
         False,
         PROCESS,
         True,
@@ -145,7 +145,7 @@ def test_a_file_of_schema_1_goes_on_in_it(tmp_path: Path) -> None:
         assert list(reader.schema.metadata or {}) == [b"tracelens"]
     found = read_arrow(path)
     assert found.table["name"].to_pylist() == ["one", "two", "two"]
-    assert (found.side.complete, found.side.process.schema, found.cut) == (True, 1, False)
+    assert (found.side.complete, found.side.process.schema, found.is_cut) == (True, 1, False)
 
 
 @pytest.mark.parametrize("columns", [("start_ns",), ("value",), ("name", "kind", "seq")])

@@ -50,7 +50,7 @@ def test_a_flipped_bit_costs_at_most_the_batches_after_it(seed: int, tmp_path: P
     content[place] ^= 1 << draw.randrange(8)
     victim.write_bytes(content)
     damaged = read_arrow(victim)
-    assert damaged.cut
+    assert damaged.is_cut
     assert damaged.table.num_rows < sound_table.num_rows
     assert damaged.table.num_rows % ROWS == 0
     assert damaged.table.equals(sound_table.slice(0, damaged.table.num_rows))

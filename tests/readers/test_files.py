@@ -32,7 +32,7 @@ class ToyReader(FilesReader[ReadFile]):
         start_ns = [10 * index for index in range(int(count))]
         rows = pl.DataFrame({"start_ns": start_ns, "end_ns": [start + 5 for start in start_ns]})
         rows = rows.with_columns(kind=pl.lit("forward"), name=pl.lit("play"))
-        return ReadFile(rows=rows, cut=count == b"3", damage="it is short")
+        return ReadFile(rows=rows, is_cut=count == b"3", damage_reason="it is short")
 
     def facts(self, run: FileSet[ReadFile]) -> Iterator[tuple[str, str]]:
         yield "kinds", ", ".join(run.kinds)

@@ -23,8 +23,8 @@ from tracelens.exports.repair import repair
 from tracelens.memory import BoundedCache
 from tracelens.model.trace import EVENT_COLUMNS
 from tracelens.readers.native.arrow_file import read_arrow
-from tracelens.readers.native.plain_columns import read_usable, usable
-from tracelens.readers.native.summary import summaries
+from tracelens.readers.native.plain_columns import read_usable, select_usable
+from tracelens.readers.native.summary import read_summaries
 from tracelens.schema import side
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.rules import LONGEST_NS, RULES
@@ -143,7 +143,11 @@ def test_a_row_is_left_out_and_counted(case: Case, way: str, tmp_path: Path) -> 
     mine = trace.processes.filter(pl.col("dropped") > 0)
     assert mine["events"].to_list() == [ROWS - 1]
     if way == "as_others_write":
-        lost = [facts.lost for facts in summaries(tmp_path / "run")[0] if facts.lost]
+        lost = [
+            facts.lost_by_reason
+            for facts in read_summaries(tmp_path / "run")[0]
+            if facts.lost_by_reason
+        ]
         assert lost == [{reason: 1}]
 
 
@@ -174,8 +178,8 @@ def test_arrays_and_frames_agree(case: Case, tmp_path: Path) -> None:
     as_we_write(wrong, own_file.parent)
     as_others_write(mixed, other_file.parent)
     plain = read_usable(own_file, names, BoundedCache()).columns
-    arrow = usable(read_arrow(own_file, names)).columns
-    frame = usable(read_arrow(other_file, names)).columns
+    arrow = select_usable(read_arrow(own_file, names)).columns
+    frame = select_usable(read_arrow(other_file, names)).columns
     plain_values = {name: plain.number(name).tolist() for name in plain.numbers}
     assert {name: arrow.number(name).tolist() for name in arrow.numbers} == plain_values
     assert {name: frame.number(name).tolist() for name in plain.numbers} == {

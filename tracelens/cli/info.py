@@ -83,12 +83,17 @@ def _is_recorded(arguments: argparse.Namespace) -> bool:
 def _summarize_files(path: Path) -> dict[str, Any]:
     """Gather the facts from what files say of themselves, without reading their events."""
     from tracelens.model.fmt import shown_name
-    from tracelens.readers.native.summary import main_flags, notes_of, sampled, summaries
+    from tracelens.readers.native.summary import (
+        count_sampled_processes,
+        find_main_processes,
+        note_lacking_parts,
+        read_summaries,
+    )
     from tracelens.reports.messages import write_note
 
     with runs.show_progress("reading") as on_progress:
-        files, unreadable = summaries(path, on_progress)
-    is_main, restarts = main_flags(files)  # [file]; notes on ranks that had several processes
+        files, unreadable = read_summaries(path, on_progress)
+    is_main, restarts = find_main_processes(files)  # [file]; notes on ranks with several processes
     return {
         "trace": shown_name(path),
         "ranks_expected": max(sum(is_main), *(facts.side.process.world for facts in files)),
@@ -97,9 +102,11 @@ def _summarize_files(path: Path) -> dict[str, Any]:
             for facts, main in sorted(zip(files, is_main, strict=True), key=_get_order)
         ],
         "clock": _describe_clocks(files),
-        "sampled": sampled(path, files),
+        "sampled": count_sampled_processes(path, files),
         "devices": _list_device_clocks(files),
-        "notes": [write_note(note) for note in (*unreadable, *notes_of(files), *restarts)],
+        "notes": [
+            write_note(note) for note in (*unreadable, *note_lacking_parts(files), *restarts)
+        ],
         "life": _measure_life(path) if restarts or any(one.side.endings for one in files) else None,
         "recognised": None,  # it is a recording of our own
     }
@@ -122,9 +129,9 @@ def _describe_process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: 
         "steps": summary.steps if main and process.role == "worker" else 0,
         "events": summary.rows,
         "seconds": _measure_seconds(summary.first_ns, summary.last_ns),
-        "dropped": sum(facts.lost.values()),
-        "complete": facts.side.complete and not facts.cut,
-        "file": facts.file,
+        "dropped": sum(facts.lost_by_reason.values()),
+        "complete": facts.side.complete and not facts.is_cut,
+        "file": facts.file_name,
         "detail": facts.side.retention.detail,
         "ended_by": next((one.cause for one in facts.side.endings if one.thread is None), None),
     }

@@ -140,16 +140,16 @@ def _read_times(path: Path) -> tuple[int, str | None] | None:
         MissingExtra: it is Perfetto's, and protobuf's library is not installed.
     """
     if is_perfetto(path):
-        from tracelens.readers.perfetto.reader import slices_of  # noqa: PLC0415 - an extra
+        from tracelens.readers.perfetto.reader import read_slices  # noqa: PLC0415 - an extra
 
-        slices = slices_of(path)
-        return slices.offset_to_file_ns, _CLOCKS.get(slices.clock, "BOOTTIME")
+        slices = read_slices(path)
+        return slices.offset_to_real_ns, _CLOCKS.get(slices.clock_id, "BOOTTIME")
     if not looks_like_events(path):
         return None
     stream = EventStream(path)
-    for _ in stream.pieces():
+    for _ in stream.read_pieces():
         pass
-    base = stream.facts.get("baseTimeNanoseconds")
+    base = stream.metadata.get("baseTimeNanoseconds")
     return (base if isinstance(base, int) else 0), None
 
 

@@ -17,7 +17,12 @@ from tracelens.model.fmt import count, shown_name
 from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording, read_arrow
 from tracelens.readers.native.checks import sound_rows
-from tracelens.readers.native.recordings import DAMAGE, left_out, recordings, refusal
+from tracelens.readers.native.recordings import (
+    DAMAGE,
+    build_refusal,
+    describe_left_out,
+    list_recordings,
+)
 from tracelens.readers.native.side_checks import check_side
 from tracelens.schema.arrow import WRITE_OPTIONS
 from tracelens.schema.gate import contents
@@ -58,7 +63,7 @@ def repair(trace: Path, target: Path) -> Repaired:
         InvalidArgument: there is something at `target`, it is inside of the trace, or cannot be written.
         NotATrace: not one recording can be used.
     """
-    files = recordings(trace)
+    files = list_recordings(trace)
     trace_folder = trace if trace.is_dir() else trace.parent
     if target.resolve().is_relative_to(trace_folder.resolve()):
         raise InvalidArgument(
@@ -75,11 +80,11 @@ def repair(trace: Path, target: Path) -> Repaired:
                 recording, rows_and_losses = _read(file)
             except _REFUSED as error:
                 refused_files.append((file, error))
-                repaired.report(left_out(file, error))
+                repaired.report(describe_left_out(file, error))
             else:
                 _copy(file, recording, rows_and_losses, folder, repaired)
         if not repaired.whole_files + repaired.partial_files:
-            raise refusal(trace, refused_files)
+            raise build_refusal(trace, refused_files)
     return repaired
 
 
@@ -108,7 +113,7 @@ def _copy(
     table, (kept_rows, losses_by_reason) = recording.table, rows_and_losses
     lost_count = table.num_rows - len(kept_rows)
     target = folder / file.with_suffix(TRACE_SUFFIX).name
-    if _is_live(file) or recording.cut or lost_count or not _is_sorted(table):
+    if _is_live(file) or recording.is_cut or lost_count or not _is_sorted(table):
         write_events(target, table.take(kept_rows), _count_losses(recording, losses_by_reason))
         repaired.partial_files += 1
         repaired.report(_describe_copy(file, recording, len(kept_rows), lost_count))
@@ -136,14 +141,14 @@ def _count_losses(recording: Recording, losses_by_reason: dict[str, int]) -> Sid
     """Return side tables that count the rows which were left out; what they define is in the columns."""
     side = recording.side
     dropped = add_counts(side.dropped, losses_by_reason)
-    complete = side.complete and not recording.cut
+    complete = side.complete and not recording.is_cut
     return replace(side, definitions=(), dropped=dropped, complete=complete, sorted=True)
 
 
 def _describe_copy(file: Path, recording: Recording, kept_count: int, lost_count: int) -> str:
     """Return a sentence on a file that is not copied as it is."""
     name = shown_name(file.name)
-    if recording.cut:
+    if recording.is_cut:
         change = f"it is damaged or cut off; the first {count(kept_count, 'event')} are copied"
     elif _is_live(file):
         change = f"its segments became an Arrow file of {count(kept_count, 'event')}"
@@ -168,7 +173,7 @@ def _copy_samples(file: Path, folder: Path, repaired: Repaired) -> None:
         return
     except _REFUSED as error:
         if samples_path.exists():
-            repaired.report(f"Samples of {left_out(samples_path, error)}")
+            repaired.report(f"Samples of {describe_left_out(samples_path, error)}")
         return
     if batches:
         (folder / SAMPLES_FOLDER).mkdir(exist_ok=True)

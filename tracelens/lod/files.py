@@ -188,12 +188,12 @@ class _ClockMaps(Mapping[int, "ClockMap"]):
     def _maps_by_process(self) -> dict[int, ClockMap]:
         """The clock map of each process, as `_describe_clock_maps` stored them."""
         from tracelens.model.clock_map import ClockMap  # noqa: PLC0415 - an index opens without it
-        from tracelens.readers.native.recordings import vanished  # noqa: PLC0415 - as above
+        from tracelens.readers.native.recordings import build_vanished_error  # noqa: PLC0415 - as above
 
         try:
             facts = loads(self._file.read_text())
         except FileNotFoundError as missing:  # the index went with its trace
-            raise vanished(self._file.parents[2]) from missing
+            raise build_vanished_error(self._file.parents[2]) from missing
         maps = [ClockMap.from_row(row) for row in facts["clocks"]]
         return {process: maps[clock] for process, clock in facts["processes"]}
 

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 _DEVICE_TIMES: Final = ("device_start_ns", "device_duration_ns")
 
 
-def reason_left_out(columns: Collection[str], process_columns: Sequence[str] = ()) -> pl.Expr:
+def find_reason_left_out(columns: Collection[str], process_columns: Sequence[str] = ()) -> pl.Expr:
     """Return why each row is left out, null where it stays: the first rule that it breaks.
+
+    A begin is too far if it is `LONGEST_NS` or more from the median of the usable rows.
 
     Args:
         columns: Those of the frame, `start_ns` among them.
@@ -37,10 +39,10 @@ def reason_left_out(columns: Collection[str], process_columns: Sequence[str] = (
         if name in columns
         for breaks, reason in _rows_that_break(name, rule)
     )
-    median_ns = pl.when(broken_rule.is_null()).then("start_ns").median()
+    median_start_ns = pl.when(broken_rule.is_null()).then("start_ns").median()
     if process_columns:
-        median_ns = median_ns.over(process_columns)
-    is_far = (pl.col("start_ns") - median_ns).abs() >= LONGEST_NS
+        median_start_ns = median_start_ns.over(process_columns)
+    is_far = (pl.col("start_ns") - median_start_ns).abs() >= LONGEST_NS
     return pl.coalesce(broken_rule, pl.when(is_far).then(pl.lit(far("start_ns"))))
 
 
@@ -66,8 +68,8 @@ def count_reasons(reasons: pl.Series) -> dict[str, int]:
     return dict(reasons.drop_nulls().value_counts().sort(reasons.name).iter_rows())
 
 
-def held_to_range(dtypes: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
-    """Return replacements of columns whose values may break a rule that costs the cell alone.
+def hold_to_range(dtypes: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
+    """Return replacements of columns whose values may break a rule that costs the cell alone, by name.
 
     Of times on a device, both are null unless both are in range.
     """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens.conversion.segments import is_live
 from tracelens.distil.places import fingerprint
 from tracelens.errors import TraceLensError
-from tracelens.readers.native.recordings import recordings
+from tracelens.readers.native.recordings import list_recordings
 from tracelens.schema.vocabulary import TRACE_SUFFIX
 
 if TYPE_CHECKING:
@@ -112,14 +112,14 @@ class FolderFollower:
 
 def follow(path: Path) -> FolderFollower | None:
     """Return the follower of a run, if it is a folder that TraceLens records into."""
-    return FolderFollower(path) if path.is_dir() and recordings(path) else None
+    return FolderFollower(path) if path.is_dir() and list_recordings(path) else None
 
 
 def is_recorded(path: Path) -> bool:
     """Return True if a process of this machine still records into a folder."""
     if not path.is_dir():
         return False
-    for recording in recordings(path):
+    for recording in list_recordings(path):
         if not recording.name.endswith(TRACE_SUFFIX):
             with suppress(TraceLensError, OSError):
                 if is_live(recording):

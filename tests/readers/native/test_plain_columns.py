@@ -17,7 +17,7 @@ from tracelens.errors import NotATrace
 from tracelens.memory import BoundedCache
 from tracelens.readers.native import plain_columns
 from tracelens.readers.native.arrow_file import read_arrow
-from tracelens.readers.native.plain_columns import Usable, read_usable, usable
+from tracelens.readers.native.plain_columns import UsableEvents, read_usable, select_usable
 from tracelens.readers.native.soundness import ALWAYS_READ
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ def rows_of(columns: Columns) -> dict[str, list[Any]]:
     return values_by_column
 
 
-def assert_same(actual: Usable, expected: Usable) -> None:
+def assert_same(actual: UsableEvents, expected: UsableEvents) -> None:
     """Compare all but words that no row has."""
     assert actual.side == expected.side
-    assert (actual.lost, actual.cut) == (expected.lost, expected.cut)
+    assert (actual.lost_by_reason, actual.is_cut) == (expected.lost_by_reason, expected.is_cut)
     assert actual.columns.height == expected.columns.height
     assert actual.columns.uids == expected.columns.uids
     assert rows_of(actual.columns) == rows_of(expected.columns)
@@ -61,7 +61,7 @@ def test_the_same_as_arrow_reads(
     """Batches of any size; Arrow's reader is not even asked."""
     victim = write_run(tmp_path)
     rewritten(victim, lambda table: table, rows=rows, compression="zstd")
-    expected = usable(read_arrow(victim, NAMES))
+    expected = select_usable(read_arrow(victim, NAMES))
     monkeypatch.setattr(plain_columns, "read_arrow", None)
     assert_same(read_usable(victim, NAMES, BoundedCache()), expected)
 
@@ -76,14 +76,16 @@ def test_columns_that_are_null_in_some_batches(tmp_path: Path) -> None:
     """Some batches hold counters only, others communicators only."""
     victim = write_run(tmp_path)
     rewritten(victim, lambda table: table.take(by_kind(table)), rows=50, compression="zstd")
-    assert_same(read_usable(victim, NAMES, BoundedCache()), usable(read_arrow(victim, NAMES)))
+    assert_same(
+        read_usable(victim, NAMES, BoundedCache()), select_usable(read_arrow(victim, NAMES))
+    )
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])
 def test_files_of_other_writers_are_read_by_arrow(compression: str | None, tmp_path: Path) -> None:
     """What is not compressed as recorders do it is left to Arrow's reader."""
     victim = write_run(tmp_path)
-    expected = usable(read_arrow(victim, NAMES))
+    expected = select_usable(read_arrow(victim, NAMES))
     rewritten(victim, lambda table: table, compression=compression)
     assert_same(read_usable(victim, NAMES, BoundedCache()), expected)
 
@@ -120,7 +122,7 @@ def test_changed_bytes_with_right_checksums_are_read_as_arrow_reads_them(
             continue
         victim.write_bytes(content[: len(LEAD)] + region + content[batch.end :])
         try:
-            expected = usable(read_arrow(victim, NAMES))
+            expected = select_usable(read_arrow(victim, NAMES))
         except REFUSED:
             continue
         assert_same(read_usable(victim, NAMES, BoundedCache()), expected)

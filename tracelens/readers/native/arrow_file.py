@@ -59,7 +59,7 @@ class Recording:
 
     table: pa.Table
     side: SideTables
-    cut: bool = False  # the end of the file is missing, or a part of it is damaged
+    is_cut: bool = False  # the end of the file is missing, or a part of it is damaged
 
 
 class FileEnd(NamedTuple):
@@ -90,10 +90,10 @@ def read_arrow(
         OSError: the file system refused.
         ValueError: the contents contradict themselves (also `pyarrow.ArrowInvalid`).
     """
-    content = content_of(path)
+    content = read_content(path)
     names = [name for name in _COLUMNS if columns is None or name in columns]
-    file_end = end_of(content)
-    footer = None if file_end is None else checked_footer(content)
+    file_end = parse_end(content)
+    footer = None if file_end is None else read_checked_footer(content)
     if file_end is not None and footer is not None:
         table = _read_by_footer(content, file_end.schema, footer, names, window_ns)
         return Recording(table, file_end.side)
@@ -102,7 +102,7 @@ def read_arrow(
     indices = _find_columns(schema)
     batches, is_broken = _read_by_stream(content, [indices[name] for name in names])
     table = _to_table(batches, {*names}, names)
-    return Recording(table, side, cut=is_broken or file_end is None)
+    return Recording(table, side, is_cut=is_broken or file_end is None)
 
 
 def read_end(path: Path) -> FileEnd | None:
@@ -112,22 +112,22 @@ def read_end(path: Path) -> FileEnd | None:
         UnusableInput: it is not a trace file, or not one that this version can read.
         OSError: the file system refused.
     """
-    return end_of(content_of(path, max_bytes_in_memory=0))
+    return parse_end(read_content(path, max_bytes_in_memory=0))
 
 
-def content_of(path: Path, max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY) -> pa.Buffer:
+def read_content(path: Path, max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY) -> pa.Buffer:
     """Return the content of a file; a larger file is mapped.
 
     A mapped file is a fatal signal (SIGBUS) if it is cut short while anything refers to it.
     """
-    size = path.stat().st_size
-    if size == 0:
+    file_bytes = path.stat().st_size
+    if file_bytes == 0:
         raise NotATrace("it is empty (0 bytes)")
-    content = pa.py_buffer(contents(path)) if size <= max_bytes_in_memory else mapped(path)
+    content = pa.py_buffer(contents(path)) if file_bytes <= max_bytes_in_memory else mapped(path)
     first_bytes = bytes(memoryview(content)[: len(LEAD)])
     if not first_bytes.startswith(MAGIC):
         raise NotATrace(f"it is not an Arrow file (it begins with {first_bytes!r})")
-    if size <= len(LEAD):
+    if file_bytes <= len(LEAD):
         raise NotATrace(_DAMAGED_SCHEMA)
     return content
 
@@ -139,19 +139,19 @@ def _first_schema(content: pa.Buffer) -> pa.Schema:
         raise NotATrace(_DAMAGED_SCHEMA) from error
 
 
-def end_of(content: pa.Buffer) -> FileEnd | None:
+def parse_end(content: pa.Buffer) -> FileEnd | None:
     """Return the end of a file, where side tables are complete; None if it is missing or damaged.
 
     Raises:
         UnusableInput: it is whole, but its side tables are not ours.
     """
-    schema = last_schema(content)
+    schema = read_last_schema(content)
     if schema is None:
         return None
     return FileEnd(schema, SideTables.from_metadata(schema.metadata, is_checked=True))
 
 
-def last_schema(content: pa.Buffer) -> pa.Schema | None:
+def read_last_schema(content: pa.Buffer) -> pa.Schema | None:
     """Return the schema at a file's end; None without one whose metadata are intact."""
     if bytes(memoryview(content)[-len(MAGIC) :]) != MAGIC:
         return None
@@ -163,8 +163,10 @@ def last_schema(content: pa.Buffer) -> pa.Schema | None:
     return schema if is_intact(schema.metadata) else None
 
 
-def checked_footer(content: pa.Buffer) -> Footer | None:
+def read_checked_footer(content: pa.Buffer) -> Footer | None:
     """Return the positions of messages; None unless all exist and every checksum is right.
+
+    A checksum covers the bytes from the end of the batch before it.
 
     Raises:
         NotATrace: it would grow out of proportion.
@@ -172,14 +174,14 @@ def checked_footer(content: pa.Buffer) -> Footer | None:
     view = memoryview(content)
     try:
         footer = read_footer(view)
-        position = len(LEAD)
+        previous_end = len(LEAD)
         for batch in footer.batches:
-            if batch.offset < position or not checksum_holds(view, position, batch):
+            if batch.offset < previous_end or not checksum_holds(view, previous_end, batch):
                 return None
-            position = batch.end
-        if not footer.batches or bytes(view[position : position + len(END)]) != END:
+            previous_end = batch.end
+        if not footer.batches or bytes(view[previous_end : previous_end + len(END)]) != END:
             return None
-        growth = GrowthLimit(len(view))
+        growth = GrowthLimit(len(view))  # of the file, when its messages are decompressed
         for message in (*footer.dictionaries, *footer.batches):
             growth.count_message(message, view)
     except struct.error:
@@ -194,7 +196,10 @@ def _read_by_footer(
     column_names: Sequence[str],
     window_ns: tuple[int, int] | None,
 ) -> pa.Table:
-    """Decode those of the columns that are not null in all rows; the others are made of nulls."""
+    """Decode those of the columns that are not null in all rows; the others are made of nulls.
+
+    Indices are those of columns in the file's schema. Batches outside of `window_ns` are left out.
+    """
     view = memoryview(content)
     null_indices = set(range(len(schema)))
     for batch in footer.batches:
@@ -203,11 +208,10 @@ def _read_by_footer(
     present_names = {name for name in column_names if index_by_name[name] not in null_indices}
     # Where all columns are null there is still a number of rows, which any column tells.
     decoded_indices = [index_by_name[name] for name in present_names or column_names[:1]]
-    batch_count = len(footer.batches)
-    batch_indices: Sequence[int] = range(batch_count)
-    if window_ns is not None and batch_count > 1:
+    batch_indices: Sequence[int] = range(len(footer.batches))
+    if window_ns is not None and len(batch_indices) > 1:
         batch_indices = _find_batches(content, [index_by_name[name] for name in _TIMES], *window_ns)
-    with pa.ipc.open_file(content, **_options(decoded_indices)) as reader:
+    with pa.ipc.open_file(content, **_make_options(decoded_indices)) as reader:
         batches = [reader.get_batch(index) for index in batch_indices]
     for record_batch in batches:
         record_batch.validate(full=True)
@@ -217,12 +221,12 @@ def _read_by_footer(
 def _find_batches(
     content: pa.Buffer, time_indices: list[int], first_ns: int, last_ns: int
 ) -> list[int]:
-    """Return the indices of batches with rows from `first_ns` to `last_ns`.
+    """Return the indices of batches with spans that overlap the time from `first_ns` to `last_ns`.
 
     `time_indices` are those of the columns `_TIMES`. A span without a duration was still open.
     """
     batch_indices = []
-    with pa.ipc.open_file(content, **_options(time_indices)) as reader:
+    with pa.ipc.open_file(content, **_make_options(time_indices)) as reader:
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index)
             batch.validate(full=True)
@@ -240,14 +244,14 @@ def _find_batches(
 def _read_by_stream(
     content: pa.Buffer, column_indices: list[int]
 ) -> tuple[list[pa.RecordBatch], bool]:
-    """Decode batches until the end or the first that is damaged or cut off; return True if one is.
+    """Decode columns of batches up to the first that is damaged or cut off; return True if one is.
 
     Raises:
         NotATrace: they would grow out of proportion.
     """
     sound_count, is_broken = _count_sound_batches(memoryview(content))
     batches: list[pa.RecordBatch] = []
-    with pa.ipc.open_stream(content.slice(len(LEAD)), **_options(column_indices)) as reader:
+    with pa.ipc.open_stream(content.slice(len(LEAD)), **_make_options(column_indices)) as reader:
         while len(batches) < sound_count:
             try:
                 batch = reader.read_next_batch()
@@ -280,10 +284,10 @@ def _count_sound_batches(view: memoryview) -> tuple[int, bool]:
     return count, False
 
 
-def _options(columns: list[int]) -> dict[str, Any]:
+def _make_options(column_indices: list[int]) -> dict[str, Any]:
     """Return options to decode columns: files are read side by side, so each needs one thread."""
     return {
-        "options": pa.ipc.IpcReadOptions(included_fields=sorted(columns), use_threads=False),
+        "options": pa.ipc.IpcReadOptions(included_fields=sorted(column_indices), use_threads=False),
         "memory_pool": pa.system_memory_pool(),  # Arrow's own keeps what it is given back
     }
 
@@ -322,7 +326,7 @@ def _to_table(
     batches: list[pa.RecordBatch], present_names: set[str], column_names: Sequence[str]
 ) -> pa.Table:
     """Join batches; columns are in the order and types of our schema, null if not in `present_names`."""
-    schema = _schema_of(tuple(column_names))
+    schema = _select_schema(tuple(column_names))
     ordered_batches = []
     for batch in batches:
         columns = [
@@ -340,7 +344,7 @@ def _cast(column: pa.Array[Any], dtype: pa.DataType) -> pa.Array[Any]:
 
 
 @cache
-def _schema_of(wanted: tuple[str, ...]) -> pa.Schema:
-    if len(wanted) == len(_COLUMNS):
+def _select_schema(column_names: tuple[str, ...]) -> pa.Schema:
+    if len(column_names) == len(_COLUMNS):
         return EVENT_SCHEMA
-    return pa.schema([EVENT_SCHEMA.field(name) for name in wanted])
+    return pa.schema([EVENT_SCHEMA.field(name) for name in column_names])

@@ -12,7 +12,7 @@ from tracelens.distil.outline import outlined
 from tracelens.model.calls import NEVER, arrivals_of
 from tracelens.model.fmt import shown_name
 from tracelens.readers.native.arrow_file import read_arrow
-from tracelens.readers.native.recordings import DAMAGE, reason_of
+from tracelens.readers.native.recordings import DAMAGE, first_line_of
 from tracelens.schema.vocabulary import KINDS, OPS, TRACE_SUFFIX
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _find_unsorted(trace: Trace) -> list[str]:
             if not (start_ns[1:] >= start_ns[:-1]).all():
                 sentences.append(f"'{name}': rows are not sorted by start_ns.")
         except DAMAGE as error:
-            sentences.append(f"'{name}': not all columns can be decoded ({reason_of(error)}).")
+            sentences.append(f"'{name}': not all columns can be decoded ({first_line_of(error)}).")
     return sentences
 
 

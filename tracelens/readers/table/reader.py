@@ -24,11 +24,11 @@ from tracelens.errors import InvalidArgument, NotATrace
 from tracelens.model.trace import Note, Trace
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading, quoted
-from tracelens.readers.exported import common_clock
+from tracelens.readers.exported import build_common_clock
 from tracelens.readers.json_values import as_count, as_object
 from tracelens.readers.spans import Origin
 from tracelens.readers.table.arrow_rows import scan_arrow, scan_parquet
-from tracelens.readers.table.cells import gather
+from tracelens.readers.table.cells import read_cells
 from tracelens.readers.table.kinds import translate, translate_roles
 from tracelens.readers.table.naming import Renaming, plan
 from tracelens.schema.arrow import mapped
@@ -134,17 +134,17 @@ def _count_lines(path: Path) -> int:
     Raises:
         NotATrace: a line is longer than any that is read.
     """
-    line_count = line_bytes = 0
+    line_count = line_bytes = 0  # `line_bytes`: at least those of the line that has not ended
     is_quoted = False
     with open_regular(path) as file:
         for block in iter(partial(file.read, _BLOCK_BYTES), b""):
             line_bytes += len(block)
-            for part in block.split(b'"'):
-                if not is_quoted and b"\n" in part:
-                    line_count += part.count(b"\n")
+            for section in block.split(b'"'):
+                if not is_quoted and b"\n" in section:
+                    line_count += section.count(b"\n")
                     line_bytes = 0
                 is_quoted = not is_quoted
-            is_quoted = not is_quoted  # a block ends within a part
+            is_quoted = not is_quoted  # a block ends within a section
             refuse_beyond("text", line_bytes, "a line")
     return line_count
 
@@ -249,24 +249,24 @@ def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool
     """
     name = f"'{file}'" if file else "the table"
     column_plan = plan(table.collect_schema().names(), renaming, name)
-    cells = gather(table, column_plan, name)
-    translated_rows, word_notes = translate(cells.frame, renaming)
+    cells = read_cells(table, column_plan, name)
+    translated_rows, word_notes = translate(cells.rows, renaming)
     origin = Origin(
-        name,
-        file,
-        one_clock=one_clock,
-        dates=cells.wall,
-        unusable=cells.unusable,
+        name=name,
+        file=file,
+        has_one_clock=one_clock,
+        has_dates=cells.has_dates,
+        unusable_by_reason=cells.unusable_by_reason,
         notes=(*_unused(column_plan), *cells.notes, *word_notes),
     )
     return spans.build(translate_roles(translated_rows, renaming, name), origin)
 
 
 def _unused(planned: Plan) -> list[Note]:
-    if not planned.unused:
+    if not planned.unused_columns:
         return []
-    listed = ", ".join(map(quoted, planned.unused))
-    plural = "s" if len(planned.unused) > 1 else ""
+    listed = ", ".join(map(quoted, planned.unused_columns))
+    plural = "s" if len(planned.unused_columns) > 1 else ""
     sentence = f"Nothing is read from the column{plural} {listed}."
     return [Note(file="", sentence=sentence, kind="table")]
 
@@ -306,13 +306,13 @@ def _add_conversion_facts(trace: Trace, path: Path) -> Trace:
         facts = as_object(loads((_footer(path).metadata or {}).get(CONVERSION_KEY, b"{}")))
     except (OSError, ValueError, pa.ArrowException):
         return trace
-    items = facts.get("notes")
-    sentences = [text for text in items if isinstance(text, str)] if isinstance(items, list) else []
-    notes = [Note("", " ".join(sentence.split()), "chosen") for sentence in sentences]
-    window_ns = as_count(facts.get("window_ns"), LONGEST_NS) or 0
-    summed_up_count = as_count(facts.get("summed_up"), LONGEST_NS) or 0
+    entries = facts.get("notes")
+    texts = [text for text in entries if isinstance(text, str)] if isinstance(entries, list) else []
+    notes = [Note("", " ".join(text.split()), "chosen") for text in texts]
+    window_ns = as_count(facts.get("window_ns"), limit=LONGEST_NS) or 0
+    summed_up_count = as_count(facts.get("summed_up"), limit=LONGEST_NS) or 0
     return trace.with_(
-        clocks=pl.concat([trace.clocks, common_clock(window_ns)]),
+        clocks=pl.concat([trace.clocks, build_common_clock(window_ns)]),
         notes=(*trace.notes, *notes),
         dropped=trace.dropped | ({SUMMED_UP: summed_up_count} if summed_up_count else {}),
     )

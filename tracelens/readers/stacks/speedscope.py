@@ -121,13 +121,13 @@ def _read_events(
         stacks.unusable_count += 1
         return
     open_indices: list[int] = []  # of frames, the outermost first
+    known_indices = range(len(frames))
     run_start_ns = 0
     for entry in events:
         event = as_object(entry)
         frame_index, time_ns = event.get("frame"), _to_ns(event.get("at"), unit_ns)
         stacks.event_counts["begins and ends of frames"] += 1
-        is_frame = isinstance(frame_index, int) and 0 <= frame_index < len(frames)
-        if time_ns is None or not is_frame:
+        if time_ns is None or not isinstance(frame_index, int) or frame_index not in known_indices:
             stacks.unusable_count += 1
             continue
         now_ns = round(time_ns)

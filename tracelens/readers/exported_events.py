@@ -61,12 +61,7 @@ def is_exported(path: Path) -> bool:
 
 
 def read_export(path: Path) -> Exported:
-    """Read one file; its rows are spans.
-
-    Raises:
-        NotATrace: there is no list of events, it is no regular file, or larger than it may be.
-        OSError: it cannot be read.
-    """
+    """Read one file, as `FilesReader.read_file` says."""
     export, stream, rows = Exported(), EventStream(path), RowBuffer(_COLUMNS)
     for piece in stream.read_pieces():
         for event in piece:

@@ -91,12 +91,7 @@ def is_inspector(path: Path) -> bool:
 
 
 def read_calls(path: Path) -> Calls:
-    """Read one file.
-
-    Raises:
-        NotATrace: it does not begin as such, is no regular file, or larger than it may be.
-        OSError: it cannot be read.
-    """
+    """Read one file, as `FilesReader.read_file` says."""
     if not is_inspector(path):
         raise NotATrace("it does not begin with a line of NCCL Inspector")
     calls, lines, rows = Calls(), JsonLines(path), RowBuffer(_COLUMNS)

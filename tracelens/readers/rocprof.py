@@ -98,12 +98,7 @@ def is_rocprof(path: Path) -> bool:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read one file.
-
-    Raises:
-        NotATrace: it does not begin as such, is no regular file, or larger than it may be.
-        OSError: it cannot be read.
-    """
+    """Read one file, as `FilesReader.read_file` says."""
     if not is_rocprof(path):
         raise NotATrace("it does not begin as rocprofv3's JSON does")
     profile, documents = Profile(), JsonLines(path)

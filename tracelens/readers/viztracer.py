@@ -56,12 +56,7 @@ def is_viztracer(path: Path) -> bool:
 
 
 def read_calls(path: Path) -> Calls:
-    """Read one file.
-
-    Raises:
-        NotATrace: there is no list of events, it is no regular file, or larger than it may be.
-        OSError: it cannot be read.
-    """
+    """Read one file, as `FilesReader.read_file` says."""
     calls, spans = Calls(), _Spans()
     stream = EventStream(path)
     for event in calls.read_events(stream, row_count=spans.__len__):

@@ -69,12 +69,7 @@ _MESSAGES: Final[dict[str, Fields]] = {
 
 
 def parse_space(content: bytes) -> Any:
-    """Return the outermost message of a file's content.
-
-    Raises:
-        NotATrace: it is another file.
-        MissingExtra: protobuf's library is not installed.
-    """
+    """Return the outermost message of a file's content, with its planes."""
     space_class = space()
     with refuse_damage("XPlane file"):
         return space_class.FromString(content)
@@ -129,13 +124,7 @@ class Profile(CheckedFile):
 
 
 def read_profile(path: Path) -> Profile:
-    """Translate a file.
-
-    Raises:
-        NotATrace: it is another file, or damaged.
-        MissingExtra: protobuf's library is not installed.
-        OSError: it cannot be read.
-    """
+    """Read one file, as `FilesReader.read_file` says."""
     profile_space = parse_space(contents(path))
     if not profile_space.planes:
         raise NotATrace("there is no plane in it")

@@ -156,12 +156,7 @@ def _parse_below(value: object, limit: int) -> int | None:
 
 
 def read_events(path: Path) -> EventTable:
-    """Read a file of trace events.
-
-    Raises:
-        NotATrace: it holds no list of events.
-        OSError: it cannot be read.
-    """
+    """Read a file of trace events, as `FilesReader.read_file` says."""
     table, stream = EventTable(path), EventStream(path, decode_list=decode_events)
     open_begins: dict[tuple[str, str], list[Event]] = {}
     frames: list[pl.DataFrame] = []

@@ -88,11 +88,7 @@ def messages() -> dict[str, Any]:
 
 
 def parse_packet(content: bytes) -> Any:
-    """Return a packet.
-
-    Raises:
-        NotATrace: it is another file.
-    """
+    """Return a packet; NotATrace is raised if it is something else."""
     packet = messages()["Packet"]
     with refuse_damage("packet of Perfetto"):
         return packet.FromString(content)

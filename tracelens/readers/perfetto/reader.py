@@ -87,13 +87,7 @@ class _Slice(NamedTuple):
 
 
 def read_slices(path: Path) -> Slices:
-    """Read one file.
-
-    Raises:
-        NotATrace: it is no regular file, larger than it may be, or holds no packet.
-        MissingExtra: protobuf's library is not installed.
-        OSError: it cannot be read.
-    """
+    """Read one file, as `FilesReader.read_file` says."""
     slices, reading = Slices(), _Reading()
     packets = Packets(path)
     has_packets = False

@@ -36,12 +36,7 @@ def is_py_spy(path: Path) -> bool:
 
 
 def read_stacks(path: Path) -> Stacks:
-    """Read one file.
-
-    Raises:
-        NotATrace: there is no list of events, it is no regular file, or larger than it may be.
-        OSError: it cannot be read.
-    """
+    """Read one file, as `FilesReader.read_file` says."""
     stacks = Stacks()
     threads: dict[tuple[int, int], _OpenFrames] = defaultdict(_OpenFrames)  # by pid and tid
 

@@ -38,13 +38,7 @@ def is_speedscope(path: Path) -> bool:
 
 
 def read_stacks(path: Path) -> Stacks:
-    """Read one file.
-
-    Raises:
-        NotATrace: it is no such file, larger than it may be, or its profiles count something else than
-            time.
-        OSError: it cannot be read.
-    """
+    """Read one file, as `FilesReader.read_file` says."""
     try:
         document = as_object(orjson.loads(contents(path)))
     except orjson.JSONDecodeError as error:

@@ -54,7 +54,8 @@ class Reader(Protocol):
         """Read it; parts that cannot be read become notes, and the rest is read all the same.
 
         Raises:
-            UnusableInput: nothing of it can be read.
+            MissingExtra: the library for the format is not installed.
+            UnusableInput: nothing of it can be read, or it is not known which ranks recorded it.
         """
 
 

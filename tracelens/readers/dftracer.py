@@ -1,10 +1,9 @@
 """Reads DFTracer's events (``.pfw``, ``.pfw.gz``): calls of I/O, and what a data loader did around them.
 
 One event a line, times in microseconds since 1970. Older versions write numbers as text, and the host's
-name into every event. Newer ones write hashes of names (`hhash`), which events of phase M called HH
-resolve. A file does not say its rank. A file alone, of one process, is shown as rank 0, and the verdict
-stays open; of several files the user says each one's rank. Files of one rank, such as those of the
-processes that load its data, are threads of that rank.
+name into every event; newer ones write hashes of names (`hhash`). A file does not say its rank: one
+alone, of one process, is shown as rank 0; of several the user says it. Files of one rank, such as those
+of the processes that load its data, are threads of that rank.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Reads trace events in JSON as a stream: an object with `traceEvents`, a list, or one event a line.
 
-All plain and gzip. A file is taken in pieces of 64 KiB, each cut after the last whole event,
-and each piece is parsed by orjson. What orjson refuses is parsed event by event: damage costs the
-event that it is in, which is counted. A file that was cut off yields every event that is whole.
+A file is taken in pieces of 64 KiB, each cut after the last whole event and parsed by orjson. What that
+refuses is parsed event by event: damage costs the event that it is in, which is counted.
 
-The format: "Trace Event Format" (Google, 2016); what Kineto writes around it: `libkineto`,
-output_json.cpp.
+The format: "Trace Event Format" (Google, 2016); `libkineto`, output_json.cpp.
 """
 
 from __future__ import annotations
@@ -103,11 +101,7 @@ class EventStream:
     has_ns_times: bool = False  # huge whole times are ns, as a double cannot hold them in us
 
     def read_pieces(self) -> Iterator[list[Any]]:
-        """Yield the events of the file, a list for each piece of it.
-
-        Raises:
-            NotATrace: there is no list of events, it is no regular file, or too large.
-        """
+        """Yield the events of the file, a list for each piece; NotATrace is raised if it has no list."""
         with open_regular(self.path) as file:
             growth = GrowthLimit(os.fstat(file.fileno()).st_size)
             chunks = read_decompressed(file, PIECE_BYTES)

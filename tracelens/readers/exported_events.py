@@ -1,8 +1,7 @@
 """Reads the trace events that TraceLens wrote for ui.perfetto.dev: the run comes back as it was.
 
-Reads only files of TraceLens: kinds, facts and numbers are trusted. What is drawn a second time,
-and what is drawn for people alone (arrows, names of tracks, sampled stacks), is passed over. Of a part
-that the dashboard wrote it is not known how many ranks the run has.
+Kinds, facts and numbers are trusted. Of a part that the dashboard wrote it is not known how many ranks
+the run has.
 """
 
 from __future__ import annotations

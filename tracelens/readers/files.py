@@ -178,14 +178,7 @@ class FilesReader(Generic[Content]):
         return any(map(self.is_format, inside(files[:MAX_FILES_SNIFFED], path)))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
-        """Read a file, or all files of a folder; one that cannot be read is noted, if there are others.
-
-        Raises:
-            MissingExtra: the library for the format is not installed.
-            NotATrace: no file can be read.
-            EmptyTrace: no event in them lasts.
-            UnusableInput: the rank of a file is not known.
-        """
+        """Read a file, or all files of a folder, as `Reader.read` says."""
         files = list_files(path, self.suffixes)
         file_by_name, notes = read_each(path, files, self.read_file, options)
         return self.join(path, file_by_name, notes, options.rank_of)

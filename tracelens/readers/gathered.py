@@ -26,10 +26,9 @@ class SpanMeaning(NamedTuple):
 
 @dataclass(eq=False)
 class SpanBuffer(Generic[Key, Thread]):
-    """Spans of a file in arrays, one item a span; each word is held once.
+    """Spans of a file in arrays, one item a span; keys and threads are numbered as they appear.
 
-    A `Key` is their meaning in the file's words, a `Thread` where they ran. Both are numbered in order
-    of appearance.
+    A `Key` is the meaning of a span in the file's words, a `Thread` where it ran.
     """
 
     start_ns: array[int] = field(default_factory=lambda: array("q"))

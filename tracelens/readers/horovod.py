@@ -132,10 +132,7 @@ class Timeline(ReadFile):
         self.origin_us = origin_us or self.origin_us
 
     def _begin(self, name: str, begin_us: int, tensor: _Tensor) -> None:
-        """Open an event of a tensor: a negotiation, an operation, or an activity within one.
-
-        A negotiation begins the call that the operation after it goes on with.
-        """
+        """Open an event of a tensor: a negotiation, its operation, or an activity within that."""
         is_negotiation = name.startswith(_NEGOTIATION)
         if is_negotiation and tensor.open_events:  # one operation at a time: an end was lost
             tensor.open_events.clear()
@@ -159,10 +156,7 @@ class Timeline(ReadFile):
         self.event_counts["ranks that are ready"] += 1
 
     def _end(self, end_us: int, tensor: _Tensor, args: dict[str, Any]) -> None:
-        """Close the last event that a tensor opened; the end of an operation completes its call.
-
-        Events within an operation are its activities.
-        """
+        """Close the last event of a tensor: an activity, a negotiation, or the operation of its call."""
         name, begin_us = tensor.open_events.pop()
         self.event_counts["ends"] += 1
         if tensor.open_events:
@@ -220,10 +214,7 @@ def _number_steps(calls: list[_Call]) -> None:
 
 
 def _reduction_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
-    """Yield an operation for each rank that is known to take part, from when it was ready to its end.
-
-    Times are microseconds since the file begins, in rows as `_ROW` says; `seq` numbers the calls.
-    """
+    """Yield rows of `_ROW`, in microseconds: an operation of each rank that is known to take part."""
     for seq, call in enumerate(calls):
         kind, op = meaning(call.op) or ("reduction", None)
         for rank, ready_us in call.begin_us_by_rank.items():

@@ -36,11 +36,7 @@ class JsonLines:
     damage_reason: str = ""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the objects; those of a list on one line come one by one.
-
-        Raises:
-            NotATrace: the file is no regular file, larger than it may be, or holds no JSON.
-        """
+        """Yield the objects; those of a list on one line come one by one."""
         lines = (line for line in self._lines() if line.strip(_BLANK))
         first_line, second_line = next(lines, b"").lstrip(_BLANK), next(lines, b"")
         is_json = first_line.startswith(_OPENING)

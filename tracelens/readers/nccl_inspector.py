@@ -1,10 +1,8 @@
 """Reads what the Inspector plugin of NCCL and RCCL writes: one call a line (docs/formats.md).
 
-A file is of a process. A call has its number, its size, how long its kernels took and its bandwidth.
-When it ran is only in files of the verbose mode (`NCCL_INSPECTOR_DUMP_VERBOSE=1`): then its times are
-those at which the host saw its kernels begin and end. Other calls are laid end to end before the moment
-at which they were written, and no rank is said to wait in them. Calls are numbered for each operation of
-a communicator, from which the numbers of the communicator are made.
+A file is of a process. When a call ran is only in files of the verbose mode
+(`NCCL_INSPECTOR_DUMP_VERBOSE=1`): its times are those at which the host saw its kernels begin and end.
+No rank is said to wait in other calls.
 
 Source: plugins/profiler/inspector of NCCL 2.28 to 2.30 (formats 4.0 to 4.4).
 """

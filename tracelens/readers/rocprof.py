@@ -64,16 +64,10 @@ _LISTS_LEFT_OUT: Final = {
 }
 _LAUNCH_COLUMNS: Final = {"start_ns": pl.Int64(), "correlation": pl.Int64()}
 _COLUMNS: Final[dict[str, pl.DataType]] = {
-    "start_ns": pl.Int64(),
-    "end_ns": pl.Int64(),
-    "kind": pl.String(),
-    "op": pl.String(),
-    "name": pl.String(),
-    "thread": pl.String(),
-    "stream": pl.Int64(),
+    **dict.fromkeys(("start_ns", "end_ns"), pl.Int64()),
+    **dict.fromkeys(("kind", "op", "name", "thread"), pl.String()),
+    **dict.fromkeys(("stream", "bytes", "correlation"), pl.Int64()),
     "step": pl.Int32(),
-    "bytes": pl.Int64(),
-    "correlation": pl.Int64(),
 }
 
 

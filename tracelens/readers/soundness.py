@@ -1,8 +1,7 @@
 """Checks records of devices: what cannot be is left out, what is missing is reported, with its share.
 
 A stream does one kernel after the other, so none outlasts several of its successors. A launch has a
-kernel, unless the profiler lost it. Events are near each other in time. Steps with too many lost kernels
-are lost are not judged.
+kernel, unless the profiler lost it. Events are near each other in time.
 """
 
 from __future__ import annotations
@@ -139,10 +138,7 @@ def find_lost_kernels(
 
 
 def _is_far_off(events: pl.DataFrame) -> Flags:
-    """Return True for events that begin or end far from nearly all others.
-
-    Nearly all are those without the first and the last of them, a small `share` at each side.
-    """
+    """Return True for events far from all others, but for a small `share` at each side."""
     start_ns = events["start_ns"].to_numpy()
     end_ns = start_ns + events["duration_ns"].to_numpy()
     if not len(start_ns):
@@ -154,10 +150,7 @@ def _is_far_off(events: pl.DataFrame) -> Flags:
 
 
 def _outlasts_stream(events: pl.DataFrame, stream_columns: Sequence[str]) -> Flags:
-    """Mark kernels that last beyond the begins of several later ones of their stream, or the file.
-
-    Where more than a few of a stream do so, its kernels run at once, and none is marked.
-    """
+    """Mark kernels that outlast several later ones of their stream, if few do, or the rest of the file."""
     is_outlasting = np.zeros(events.height, np.bool_)
     is_kernel = events["is_kernel"].to_numpy()
     kernels = events.with_row_index("row_number").filter(is_kernel).sort("start_ns")
@@ -201,10 +194,7 @@ def note_dropped_records(
 def find_record_gaps(
     impossible_phrases: Iterable[str], lost_kernels: Iterable[LostKernels], *, profiler: str
 ) -> Iterator[Gap]:
-    """Yield which records cannot be, as phrases say, and which kernels ranks lost.
-
-    `profiler` is the name of the program whose newer version may lose fewer.
-    """
+    """Yield which records of a `profiler` cannot be, as phrases say, and which kernels ranks lost."""
     phrases = list(dict.fromkeys(impossible_phrases))
     if phrases:
         yield Gap(

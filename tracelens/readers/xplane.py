@@ -1,12 +1,10 @@
 """Reads profiles of XLA (``.xplane.pb``), as JAX, TensorFlow and PyTorch/XLA write them: one a host.
 
-Planes are the host or a device, lines their threads and streams. Lines of a device that say again what
-its operations are part of (modules, scopes, source code) are counted and left out; its steps mark steps
-where the host's annotations do not. Times are picoseconds from a line's begin. A file does not say its
-rank: one alone is shown as rank 0, and the verdict stays open; of several files the user says it.
+Planes are the host or a device, lines their threads and streams. Lines of a device that repeat what its
+operations are part of (modules, scopes, source code) are counted and left out. Times are picoseconds
+from a line's begin. A file does not say its rank.
 
-Source: tsl/profiler/protobuf/xplane.proto of OpenXLA. Fields that are not needed here are not declared:
-protobuf's library skips them. What is made of it: docs/formats.md.
+Source: tsl/profiler/protobuf/xplane.proto of OpenXLA. Fields that are not needed here are not declared.
 """
 
 from __future__ import annotations

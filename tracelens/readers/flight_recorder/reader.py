@@ -47,13 +47,7 @@ class FlightRecorderReader:
         return any(map(_is_dump, inside(_list_dump_files(path), path)[:1]))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
-        """Read all files; one that cannot be read is noted, where there are others.
-
-        Raises:
-            NotATrace: no file is a whole dump.
-            EmptyTrace: there is no call in them.
-            UnusableInput: a file is not named after its rank, or two are of the same one.
-        """
+        """Read all files, as `Reader.read` says."""
         dumps, notes = _read_dumps(path, options)
         ranks = _find_ranks(dumps, options.rank_of)
         dumps = _separate_groups(dumps)

@@ -76,10 +76,7 @@ def select_communication(table: EventTable, groups: Groups) -> pl.DataFrame:
 
 
 def _is_communication(events: pl.DataFrame) -> pl.Expr:
-    """Return a test for rows of communication that does not run in the code itself.
-
-    It is a kernel of a library, or a span on a thread of a library for the host, such as gloo.
-    """
+    """Return a test for communication beside the code: kernels, or spans of a library for the host."""
     distinct_names = events["name"].unique().cast(pl.String)
     kernel_names = distinct_names.filter(distinct_names.str.contains(_KERNEL)).implode()
     library_names = [name for name in distinct_names.to_list() if name.startswith(_HOST_LIBRARIES)]
@@ -91,10 +88,7 @@ def _is_communication(events: pl.DataFrame) -> pl.Expr:
 
 
 def _describe_call(call: Mapping[str, Any], name: str, groups: Groups) -> tuple[Any, ...]:
-    """Return the cells of one call, in the order of `CALL_COLUMNS`.
-
-    `call` are the arguments of its event, `name` is the event's name.
-    """
+    """Return the cells of a call in `CALL_COLUMNS`, by the arguments and the name of its event."""
     collective_name = call.get("Collective name")
     op = find_collective(collective_name) if isinstance(collective_name, str) else None
     if op is None:

@@ -1,9 +1,6 @@
 """Numbers the collectives of all ranks, where files do not: by their order in each step of the profiler.
 
-Steps are made the same on all ranks before that (`windows.py`). Only where all ranks that recorded a
-group made the same calls in a step are they numbered, with the status ``estimated``: an order that was
-concluded accuses nobody. Elsewhere calls stay without a number, and unmatched. A number that one rank
-has twice (one call, several kernels) counts once.
+Such calls have the status ``estimated``: an order that was concluded accuses nobody.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Which phase of training each event of a rank belongs to.
 
 Phases are windows of a thread: annotations that name one, the operators that autograd runs backwards,
-and those that it records for that. Successive events of one phase form a window. An operator
-belongs to the window it begins in, a kernel to that in which it was launched.
-
-A window ends where the thread waits for communication to end, as at the end of backprop under
-DistributedDataParallel: that time is not its own.
+and those that it records for that. An operator belongs to the window it begins in, a kernel to that in
+which it was launched. Waits for communication at the end of backprop are in none.
 """
 
 from __future__ import annotations

@@ -126,13 +126,7 @@ def _find_owners(table: EventTable, events: pl.DataFrame, pids: Sequence[str]) -
 
 
 def _check_owners(table: EventTable, device_events: pl.DataFrame, launches: pl.DataFrame) -> None:
-    """Refuse kernels whose process (`owner`) is not certain.
-
-    `launches` are calls of the host, each with its owner. The kernels of one stream do not overlap.
-
-    Raises:
-        UnusableInput: too few were launched by their process, or streams of two processes are one.
-    """
+    """Refuse kernels whose `owner` did not launch them, or that overlap others of their stream."""
     correlated_events = device_events.drop_nulls("correlation")
     events_and_launches = correlated_events.join(launches, on=["correlation", "owner"])
     is_after_launch = pl.col("launched_ns") <= pl.col("start_ns")

@@ -178,10 +178,7 @@ def _build_wait_spans(
 def _build_device_spans(
     events: pl.DataFrame, runtime_calls: pl.DataFrame, windows: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return kernels and copies; their kind is the phase (of `windows`) in which they were launched.
-
-    They and the call of the runtime that launched them have the same `correlation`.
-    """
+    """Return kernels and copies of the phase in which a call of the same `correlation` launched them."""
     device_events = events.filter(pl.col("category").is_in(["kernel", "copy"]))
     launches = runtime_calls.drop_nulls("correlation").unique("correlation", keep="first")
     launch_phase = find_phase_of_events(launches, windows)
@@ -194,10 +191,7 @@ def _build_device_spans(
 
 
 def _number_streams(devices: pl.Series) -> pl.Expr:
-    """Return an expression of a row's stream number, which differs between devices if there are several.
-
-    `devices` are those of all rows of a file.
-    """
+    """Return an expression of a row's stream number; it differs between `devices`, those of a file."""
     number = pl.coalesce("stream", pl.col("tid").cast(pl.String).cast(pl.Int64, strict=False))
     stream = number.fill_null(0).clip(0, _MOST_STREAMS * _MOST_STREAMS)
     if devices.n_unique() < 2:

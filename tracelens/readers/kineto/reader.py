@@ -1,9 +1,7 @@
 """The reader for trace events in JSON, above all torch.profiler's: a raw `Trace`, of a file a rank.
 
-The rank of a file is in its `distributedInfo`, or given by the user; a file alone that says
-none is rank 0 of an unknown world. A file may hold several processes, each of a rank.
-Several files of one rank are one rank if their times do not overlap, as those of several profiled
-windows.
+A file may hold several processes, each of a rank. Several files of one rank are one rank if their times
+do not overlap, as those of several profiled windows.
 """
 
 from __future__ import annotations
@@ -57,12 +55,7 @@ class KinetoReader:
         return any(map(looks_like_events, inside(list_files(path, _SUFFIXES), path)))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
-        """Read all files; what cannot be read becomes a note.
-
-        Raises:
-            NotATrace: no file holds events. UnusableInput: a file does not say its rank, and the user
-            does not either, or two say the same.
-        """
+        """Read all files, as `Reader.read` says."""
         tables, notes = _read_tables(path, options)
         tables, repeat_notes = _drop_repeats(tables, _find_ranks(tables, options.rank_of))
         ranks = _find_ranks(tables, options.rank_of)
@@ -152,11 +145,7 @@ def _note_damage(table: EventTable) -> list[Note]:
 
 
 def _find_ranks(tables: Sequence[EventTable], given_ranks: Mapping[str, int]) -> list[int]:
-    """Return the rank of each file: as the user says, else as the file does; one alone may be rank 0.
-
-    Raises:
-        UnusableInput: it is not known.
-    """
+    """Return the rank of each file: as the user says, else as the file does; one alone may be rank 0."""
     ranks = [given_ranks.get(table.label, table.rank) for table in tables]
     rankless_tables = [table for table, rank in zip(tables, ranks, strict=True) if rank is None]
     labels = [table.label for table in rankless_tables]
@@ -207,11 +196,7 @@ def _note_assumed_ranks(
 def _drop_repeats(
     tables: Sequence[EventTable], ranks: Sequence[int]
 ) -> tuple[list[EventTable], list[Note]]:
-    """Leave out files that repeat another one of their rank; return the others by rank and time, notes.
-
-    Raises:
-        UnusableInput: two files of a rank hold other events of the same time.
-    """
+    """Leave out files that repeat another one of their rank; return the others by rank and time."""
     kept_tables: list[EventTable] = []
     notes = []
     last_table_by_rank: dict[int, EventTable] = {}

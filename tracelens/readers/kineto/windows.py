@@ -1,8 +1,7 @@
 """Finds by how many steps the profiles of ranks are apart that number the same steps differently.
 
 A profiler counts steps from its own begin. Calls with a sequence number say which steps of two ranks are
-the same; else exits of collectives do, which all ranks leave at nearly the same time: of the right
-steps they differ by one offset of the clocks, of others also by what steps vary.
+the same; else exits of collectives do, which all ranks leave at nearly the same time.
 """
 
 from __future__ import annotations
@@ -97,8 +96,7 @@ def _find_shift_by_exits(
     """Return how many steps to add to those of a rank; None if neither clocks nor exits tell.
 
     At the right shift, exits of equal steps scatter little around one distance, which is near zero if
-    both ranks read the same clock (`have_one_clock`). 0 if exits are near each other without a shift, or
-    too few steps are in common at any shift.
+    both ranks read the same clock. 0 if no shift is needed, or too few steps are in common at any.
     """
     lowest_shift = int(peer_exits.steps[0] - rank_exits.steps[-1])
     highest_shift = int(peer_exits.steps[-1] - rank_exits.steps[0])
@@ -114,11 +112,7 @@ def _find_shift_by_exits(
     }
     if not comparison_by_shift:
         return 0
-    near_shifts = [
-        shift
-        for shift, comparison in comparison_by_shift.items()
-        if comparison.distance_ns <= max_near_ns
-    ]
+    near_shifts = [s for s, c in comparison_by_shift.items() if c.distance_ns <= max_near_ns]
     possible_shifts = near_shifts if have_one_clock else list(comparison_by_shift)
     scatter_by_shift_ns = {
         shift: comparison_by_shift[shift].scatter_ns for shift in possible_shifts

@@ -1,15 +1,9 @@
 """Reads one process's Arrow file, trusting nothing in it.
 
-A whole file all of whose batches have right checksums is read by its footer: of each batch only the
-columns that were asked for, and that hold something, are decoded. Any other file (of schema 1, made by
-another program, damaged, cut off) is read as the stream of messages that it is, up to the first
-message that is cut off, or the first batch whose checksum is wrong.
-
-A right checksum says that a file is as it was written, not that who wrote it meant well. So either way
-columns are checked by name and type before anything is decoded, values after it (`validate`: lengths
-of buffers, offsets, indexes of words), and the sizes that messages claim before anything is
-decompressed, as a file of some kilobytes can claim gigabytes. Nothing in a file is ever executed or
-unpickled.
+A whole file all of whose batches have right checksums is read by its footer, any other file as a stream
+of messages up to the first damage. A right checksum does not say that who wrote the file meant well: so
+columns are checked by name and type before anything is decoded, values after it (`validate`), and the
+sizes that messages claim before anything is decompressed. Nothing in a file is ever executed.
 """
 
 from __future__ import annotations
@@ -293,11 +287,7 @@ def _make_options(column_indices: list[int]) -> dict[str, Any]:
 
 
 def _find_columns(schema: pa.Schema) -> dict[str, int]:
-    """Return the index of each of our columns, by name; others are not even decoded.
-
-    Raises:
-        NotATrace: one is missing, there twice, or of another type.
-    """
+    """Return the index of each of our columns, by name; others are not even decoded."""
     if schema.equals(FILE_SCHEMA) or schema.equals(EVENT_SCHEMA):
         return {name: index for index, name in enumerate(_COLUMNS)}
     if len(schema) > MAX_COLUMNS:

@@ -191,11 +191,7 @@ class RecordedPart:
 
 @contextmanager
 def _name_damage(path: Path) -> Iterator[None]:
-    """Say of errors while a file is read that it could be read before.
-
-    Raises:
-        NotATrace: it cannot be read any more.
-    """
+    """Say of errors while a file is read that it could be read before."""
     try:
         yield
     except (TraceLensError, OSError, ValueError, pa.ArrowException) as error:
@@ -206,9 +202,9 @@ def _name_damage(path: Path) -> Iterator[None]:
 
 
 def _process_row(index: int, part: Part, lost_count: int) -> dict[str, Any]:
-    """Return the row of `Trace.processes` for the process with number `index`.
+    """Return the row of `Trace.processes` for a process that lost events unintentionally.
 
-    `choose_main` sets `main`, by `stepped` and `child`. `lost_count` events were lost unintentionally.
+    `choose_main` sets `main`, by `stepped` and `child`.
     """
     side, outline = part.side, part.outline
     return {name: getattr(side.process, name, None) for name in PROCESS_COLUMNS} | {
@@ -240,10 +236,7 @@ def _build_communicators(parts: list[Part]) -> pl.DataFrame:
 def _join_side_tables(
     parts: list[Part], table_name: str, columns: dict[str, pl.DataType], **field_by_column: str
 ) -> pl.DataFrame:
-    """Join one side table of all processes into a frame; the process is the index of its part.
-
-    `field_by_column` are the fields of a table's rows whose columns have other names.
-    """
+    """Join one side table of all processes; `field_by_column` are columns named unlike their field."""
     tables = [getattr(part.side, table_name) for part in parts]
     rows = [*chain.from_iterable(tables)]
     fields = {name: field_by_column.get(name, name) for name in columns if name != "process"}

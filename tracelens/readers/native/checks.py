@@ -46,10 +46,7 @@ def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
 
 
 def hold_to_range(name: str, values: Array) -> Array:
-    """Return a column of numbers in which values that break a rule are as those that are missing.
-
-    Rules that cost the whole row (`drops`) are judged elsewhere.
-    """
+    """Return a column in which values that break a rule for cells are as those that are missing."""
     rule = RULES.get(name, _NO_RULE)
     if rule.finite:
         is_infinite = np.isinf(values)

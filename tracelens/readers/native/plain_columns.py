@@ -1,12 +1,9 @@
 """Reads columns of a recorded file as plain arrays.
 
-Arrow's reader takes two and a half times as long for a file of some kilobytes: it makes a decompressor
-for each buffer, and reads the dictionaries of all columns. Here all buffers of a batch are decompressed
-in one call, as frames of zstd may stand one after the other, and columns and words whose bytes were
-decoded for another file are shared with it.
-
-Only the layout of recorders is read so, and every length, offset and code is checked before it is
-followed. Anything else is left to Arrow's reader (`arrow_file`), which reports the damage.
+Arrow's reader takes two and a half times as long for a file of some kilobytes. Here all buffers of a
+batch are decompressed in one call, as frames of zstd may stand one after the other, and columns and
+words whose bytes were decoded for another file are shared with it. Every length, offset and code is
+checked before it is followed. Any other layout than that of recorders is left to `arrow_file`.
 """
 
 from __future__ import annotations
@@ -197,11 +194,7 @@ def _read_columns(
 
 
 def _check_layouts(layouts: Sequence[Layout]) -> None:
-    """Refuse batches that are not laid out as recorders do it.
-
-    Raises:
-        ValueError: one is not, or a file has no batch.
-    """
+    """Refuse batches that are not laid out as recorders do it."""
     if not layouts:
         raise ValueError("there is no batch")
     for row_count, nodes, buffers, codec in layouts:
@@ -311,11 +304,7 @@ def _unpack_valid(packed_bits: memoryview, row_count: int, null_count: int) -> F
 
 
 def _fill_nulls(name: str, values: Array, is_valid: Flags | None) -> _Column:
-    """Fill nulls of a column with numbers: codes of words with -1, others with those for missing values.
-
-    Raises:
-        ValueError: a code is negative.
-    """
+    """Fill nulls of a column: codes of words with -1, others with the numbers of missing values."""
     if name in WORDS:
         codes = filled(values, is_valid, 0)
         if codes.min() < 0:

@@ -58,13 +58,7 @@ class NsightReader:
         return any(map(_is_profile, inside(list_files(path, SUFFIXES), path)[:1]))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
-        """Read all files; one that cannot be read is noted, where there are others.
-
-        Raises:
-            NotATrace: no file is whole.
-            EmptyTrace: nothing that lasts is in them.
-            UnusableInput: of a process it is not known which rank it is, or two are the same one.
-        """
+        """Read all files, as `Reader.read` says."""
         profiles, notes = _read_profiles(path, options)
         profiles, repeat_notes = drop_repeated_files(profiles)
         notes += repeat_notes
@@ -174,9 +168,6 @@ def _find_ranks(
     """Return the rank of each process that recorded something, by file and number.
 
     `profiles` are by file. What is assumed is added to `notes`.
-
-    Raises:
-        UnusableInput: it is not known, or not one of a kind.
     """
     is_only_file = len(profiles) == 1
     ranks: dict[tuple[str, int], int] = {}

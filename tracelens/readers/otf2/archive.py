@@ -80,11 +80,7 @@ def read_archive(anchor: Path) -> Archive:
 
 
 def _admit_files(anchor: Path) -> Iterator[Path]:
-    """Yield the files of an archive, each through the gate.
-
-    Raises:
-        NotATrace: one is a link to elsewhere, no regular file, or beyond the limit of a file.
-    """
+    """Yield the files of an archive, each through the gate."""
     folder = anchor.with_suffix("")
     paths = [anchor, *(anchor.with_suffix(suffix) for suffix in _SUFFIXES), folder]
     if folder.is_dir():

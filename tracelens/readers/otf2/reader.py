@@ -42,14 +42,7 @@ class Otf2Reader:
         return any(map(_is_anchor, inside(list_files(path, (ANCHOR,)), path)))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
-        """Read the archive.
-
-        Raises:
-            MissingExtra: OTF2's library is not installed.
-            NotATrace: it is damaged.
-            EmptyTrace: there is no event in it.
-            UnusableInput: a folder has several, or it is not known which rank a process is.
-        """
+        """Read the archive, as `Reader.read` says."""
         anchor = _find_anchor(path)
         archive = read_archive(anchor)
         rank_by_group = find_ranks(archive.definitions)
@@ -105,11 +98,7 @@ def _find_anchor(path: Path) -> Path:
 
 
 def _rank_only_process(definitions: dict[str, Any], rank: int, path: Path) -> dict[int, int]:
-    """Return `rank` for each location group, by its number, if they belong to one process.
-
-    Raises:
-        UnusableInput: there are several.
-    """
+    """Return `rank` for each location group, by its number, if they belong to one process."""
     groups = definitions["location_groups"]  # number, name, sort, host and maker of each
     process_count = sum(sort == "PROCESS" for _, _, sort, _, _ in groups) or len(groups)
     if process_count == 1:

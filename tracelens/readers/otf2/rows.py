@@ -69,10 +69,7 @@ def _find_groups(definitions: dict[str, Any]) -> dict[int, int]:
 def describe_communicators(
     definitions: dict[str, Any], rank_by_group: dict[int, int]
 ) -> Communicators:
-    """Return label and ranks (-1 = unknown) of each communicator, by number; labels are unique.
-
-    A definition has the communicator's number, its name, and its locations by their numbers.
-    """
+    """Return label and ranks (-1 = unknown) of each communicator, by number; labels are unique."""
     group_by_location = _find_groups(definitions)
     names = [str(name) for _, name, _ in definitions["communicators"]]
     communicators = {}
@@ -226,11 +223,7 @@ def _requests_in_flight(operations: pl.DataFrame) -> list[pl.DataFrame]:
 def _join_requests(
     operations: pl.DataFrame, begin_code: int, end_code: int, *, described_by: str, op: pl.Expr
 ) -> pl.DataFrame:
-    """Join begins and ends of requests, which have codes of their own.
-
-    One of them, "begin" or "end", describes the operation (`described_by`): its communicator, peer and
-    size. `op` is the word for the operation.
-    """
+    """Join begins and ends of requests; one of them, "begin" or "end", describes the operation `op`."""
     key = ["location", "request", "turn"]
     begins, ends = (_number_turns(operations, code) for code in (begin_code, end_code))
     descriptions, others = (begins, ends) if described_by == "begin" else (ends, begins)

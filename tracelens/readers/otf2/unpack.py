@@ -1,7 +1,6 @@
 """Prints the events of an OTF2 archive as columns; a process of its own, which imports no package.
 
-OTF2's library is in C and was not written for files of strangers: what ends this process, or has it use
-too much memory or time, ends nothing else.
+What ends OTF2's library, or has it use too much memory or time, ends only this process.
 
 Usage: unpack.py ANCHOR BYTES SECONDS EVENTS. On standard output: a line of JSON (`definitions`, below),
 then the columns of `SPANS`, then those of `OPERATIONS`, each as 64-bit integers. With exit code 1 it is

@@ -184,11 +184,7 @@ def _count_lost_message(span_file: ReadFile, reason: str) -> None:
 
 
 def _import_decoder() -> tuple[Any, type[Exception]]:
-    """Return the class of a resource's spans, and the error of a message that is damaged.
-
-    Raises:
-        MissingExtra: the library of OTLP's messages is not installed.
-    """
+    """Return the class of a resource's spans, and the error of a message that is damaged."""
     try:
         from google.protobuf.message import DecodeError  # noqa: PLC0415 - an extra
         from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans  # noqa: PLC0415 - an extra
@@ -245,11 +241,7 @@ def _proto_value(value: Any) -> Any:
 
 
 def _split_messages(path: Path, span_file: ReadFile) -> Iterator[bytes]:
-    """Yield the messages of a file, decompressed, as `_find_framing` says that they are delimited.
-
-    Raises:
-        NotATrace: the file holds no request.
-    """
+    """Yield the messages of a file, decompressed, as `_find_framing` says that they are delimited."""
     growth = GrowthLimit(path.stat().st_size)
     with open_regular(path) as file:
         content = _join_chunks(read_decompressed(file, _BEGIN_BYTES), growth, span_file)

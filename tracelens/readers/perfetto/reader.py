@@ -236,10 +236,7 @@ class _Reading:
         return slices
 
     def _find_track(self, uuid: int, name_by_pid: Mapping[int, str]) -> _Track:
-        """Return a track's name and process: its own, or of the first above it that has one.
-
-        `name_by_pid` are the names of processes.
-        """
+        """Return a track's name and process: its own, or of the first above it that has one."""
         name, ancestor_uuid = "", uuid
         for _ in range(_HIGHEST_PARENT):
             ancestor = self.descriptor_by_track.get(ancestor_uuid)

@@ -1,17 +1,11 @@
 """Infers what rows of spans seldom hold: threads in flight, step numbers, matching collectives.
 
 Communication on a thread of its own is in flight, and so is what runs on a device's stream. So is
-communication that crosses other work of its thread, since no thread does two things at the same time,
-and where a table names no threads also what lies within other work, as gradient buckets do: it is moved
-to a track of its own.
+communication that crosses other work of its thread, since no thread does two things at the same time:
+it is moved to a track of its own.
 
-Steps without a number are counted by step rows.
-
-Messages without a number are counted between each two ranks, if both record equally many.
-Calls of different ranks are matched by number (`seq`). Where numbers restart in each step,
-step and number together are the number. Without numbers, calls are put together by their order
-within communicator, name and step, and only if all ranks make equally many of each: such calls have
-the status ``estimated``. Anything else stays unmatched.
+Calls of different ranks are matched by number (`seq`). Without numbers, they are put together by their
+order, with the status ``estimated``, and only if all ranks make equally many of each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Rows of Arrow and Parquet files as a lazy frame, decoded and checked by Arrow's own library.
 
-polars decodes both faster, but ends a damaged file by a panic, which prints where in polars it happened.
-Arrow's library returns an error, and `validate` finds lengths, offsets and indexes that lead outside of
-the file before anything follows them. What polars gets are columns of simple types under names that
+polars ends a damaged file by a panic. Arrow's library returns an error, and `validate` finds lengths,
+offsets and indexes that lead outside of the file. polars gets columns of simple types under names that
 are text; of any other type there are nulls, as nothing would be read from it.
 """
 

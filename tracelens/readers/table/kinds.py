@@ -1,8 +1,7 @@
 """Translates kind, operation and name of every row of a table into TraceLens' words.
 
-The kind is taken from the word for it, else from the operation, else from the name; only a kernel that
-communicates says so in its name alone. An unknown word
-loses nothing: its rows are kept as kind ``user`` under their name, and a note lists it.
+The kind is taken from the word for it, else from the operation, else from the name. Rows of an unknown
+word are kept as kind ``user`` under their name, and a note lists it.
 """
 
 from __future__ import annotations

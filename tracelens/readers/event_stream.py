@@ -50,9 +50,8 @@ _NO_NUMBER: Final = re.compile(rb"(?<=[:\s,\[])[-+]?(?:nan|inf|infinity)\b", re.
 _ESCAPE: Final = re.compile(rb'\\(?!["\\/bfnrtu])')
 # A text, which stays, or a comma with nothing behind it.
 _STRAY_COMMA: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|,(?=\s*[\]},])', re.DOTALL)
-_BLANK: Final = (
-    b"\xef\xbb\xbf \r\n\t"  # may stand before the first character: byte order mark, space
-)
+# may stand before the first character: byte order mark, space
+_BLANK: Final = b"\xef\xbb\xbf \r\n\t"
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _LONG_TIME: Final = re.compile(rb'"ts"\s*:\s*-?\d{13}')
 _TIME_WITH_DECIMALS: Final = re.compile(rb'("ts"\s*:\s*-?\d{14,})\.(\d{3})(?=\s*[,}])')

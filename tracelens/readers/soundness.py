@@ -22,20 +22,17 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Flags
 
-MIN_SUCCESSORS_OUTLASTED: Final = (
-    3  # kernels: no kernel of a stream outlasts as many later ones [chosen]
-)
+# kernels: no kernel of a stream outlasts as many later ones [chosen]
+MIN_SUCCESSORS_OUTLASTED: Final = 3
 # share of a stream's kernels: if more (and more than one) outlast others, these do run at once [chosen]
 MAX_SHARE_OUTLASTING: Final = 0.05
 # times the span of nearly all begins: no event begins or ends farther away [chosen]
 MAX_DISTANCE_IN_SPANS: Final = 100
 MIN_EVENTS_OUTLASTED: Final = 100  # events: a kernel may go on for long after fewer [chosen]
-MIN_SPAN_OF_EVENTS_NS: Final = (
-    1_000_000_000  # ns: the span of nearly all begins is at least this [chosen]
-)
-SHARE_OF_EVENTS_ASIDE: Final = (
-    0.01  # share of events: as many at each end are not nearly all [chosen]
-)
+# ns: the span of nearly all begins is at least this [chosen]
+MIN_SPAN_OF_EVENTS_NS: Final = 1_000_000_000
+# share of events: as many at each end are not nearly all [chosen]
+SHARE_OF_EVENTS_ASIDE: Final = 0.01
 # share of a step's launches: with more of them without a kernel, a step is not judged [policy]
 MIN_SHARE_LOST_IF_STEP_IS_LEFT_OUT: Final = 0.5
 # share of launches: if more of the steps that are left have no kernel, nothing is judged [policy]
@@ -150,7 +147,7 @@ def _is_far_off(events: pl.DataFrame) -> Flags:
 
 
 def _outlasts_stream(events: pl.DataFrame, stream_columns: Sequence[str]) -> Flags:
-    """Mark kernels that outlast several later ones of their stream, if few do, or the rest of the file."""
+    """Mark kernels that outlast several later ones of their stream, if few do, or the whole file."""
     is_outlasting = np.zeros(events.height, np.bool_)
     is_kernel = events["is_kernel"].to_numpy()
     kernels = events.with_row_index("row_number").filter(is_kernel).sort("start_ns")

@@ -74,9 +74,7 @@ _STEP: Final = re.compile(r"(?i)^(?:\w+[ ._#-])?(?:step|iter|iteration|batch)[ .
 _RANK: Final = re.compile(
     r"(?i)(?:^worker|(?:\b|_)(?:(?P<of>[a-z]+)[ _-])?rank)[ #:=_-]*(?P<rank>\d{1,6})(?!\w)"
 )
-_GROUPS_SMALLER_THAN_JOB: Final = frozenset(
-    ("local", "node", "group", "tp", "dp", "pp", "ep", "cp")
-)
+_SMALLER_GROUPS: Final = frozenset(("local", "node", "group", "tp", "dp", "pp", "ep", "cp"))
 _SEPARATOR: Final = re.compile(r"[\W_]+")
 _NUMBER: Final = re.compile(r"\d+$")
 _KIND_OF_OP: Final = {op: kind for kind, ops in OPS.items() for op in ops}
@@ -125,7 +123,7 @@ def step_number(name: str) -> int | None:
 def rank_in_name(name: str) -> int | None:
     """Return the rank in the name of a process: ``rank 3``, ``worker 3``; None without one."""
     match = _RANK.search(name)
-    if not match or (match["of"] or "").casefold() in _GROUPS_SMALLER_THAN_JOB:
+    if not match or (match["of"] or "").casefold() in _SMALLER_GROUPS:
         return None
     return int(match["rank"])
 

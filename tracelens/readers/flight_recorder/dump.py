@@ -62,7 +62,7 @@ _ELEMENT_BYTES: Final = {
     "BFloat16": 2, "Short": 2, "Byte": 1, "Char": 1, "Bool": 1,
 }  # fmt: skip
 _BARRIER: Final = "barrier"
-_OPS_THAT_TELL_SIZES: Final = ("all_gather", "reduce_scatter", "gather", "scatter")
+_OPS_THAT_SHOW_SIZES: Final = ("all_gather", "reduce_scatter", "gather", "scatter")
 _NAME_OF_LAST_PART: Final = "coalesced"
 _NO_LABEL: Final = ("", "undefined")
 _OWN_FILES: Final = ("torch/distributed/", "torch/nn/parallel/")
@@ -228,7 +228,7 @@ def _find_group_sizes(entries: Sequence[Any]) -> dict[str, int]:
         if not isinstance(entry, dict):
             continue
         torch_op, _, op = _translate_name(str(entry.get("profiling_name")))
-        if op in _OPS_THAT_TELL_SIZES and not torch_op.endswith("_v"):
+        if op in _OPS_THAT_SHOW_SIZES and not torch_op.endswith("_v"):
             bytes_of_sides = (_tensor_bytes(entry, side) or 0 for side in ("input", "output"))
             fewer_bytes, more_bytes = sorted(bytes_of_sides)
             if fewer_bytes and more_bytes % fewer_bytes == 0:

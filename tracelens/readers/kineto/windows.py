@@ -93,7 +93,7 @@ def _find_exits(calls: pl.DataFrame) -> _Exits:
 def _find_shift_by_exits(
     peer_exits: _Exits, rank_exits: _Exits, *, have_one_clock: bool
 ) -> int | None:
-    """Return how many steps to add to those of a rank; None if neither clocks nor exits tell.
+    """Return the number of steps to add to those of a rank; None if neither clocks nor exits show it.
 
     At the right shift, exits of equal steps scatter little around one distance, which is near zero if
     both ranks read the same clock. 0 if no shift is needed, or too few steps are in common at any.

@@ -191,7 +191,7 @@ class RecordedPart:
 
 @contextmanager
 def _name_damage(path: Path) -> Iterator[None]:
-    """Say of errors while a file is read that it could be read before."""
+    """Add to errors while a file is read that it could be read before."""
     try:
         yield
     except (TraceLensError, OSError, ValueError, pa.ArrowException) as error:

@@ -30,15 +30,8 @@ if TYPE_CHECKING:
 UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 # Errors that damaged input makes pyarrow, its C++ library and our own decoding raise.
 DAMAGE: Final = (
-    TraceLensError,
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    MemoryError,
-    struct.error,
-    pa.ArrowException,
+    *(TraceLensError, OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError),
+    *(struct.error, pa.ArrowException),
 )
 
 

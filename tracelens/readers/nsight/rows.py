@@ -37,10 +37,7 @@ _NAME_OF_COPY: Final = {
     0: "memcpy", 1: "memcpy HtoD", 2: "memcpy DtoH", 8: "memcpy DtoD", 10: "memcpy PtoP",
 }  # fmt: skip
 _MPI: Final = (
-    "MPI_COLLECTIVES_EVENTS",
-    "MPI_P2P_EVENTS",
-    "MPI_START_WAIT_EVENTS",
-    "MPI_OTHER_EVENTS",
+    *("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS"),
 )
 _PHASES: Final = ("data", "forward", "backprop", "update", "checkpoint")
 _COLUMNS: Final[dict[str, pl.DataType]] = {

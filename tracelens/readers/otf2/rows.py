@@ -226,10 +226,10 @@ def _join_requests(
     """Join begins and ends of requests; one of them, "begin" or "end", describes the operation `op`."""
     key = ["location", "request", "turn"]
     begins, ends = (_number_turns(operations, code) for code in (begin_code, end_code))
-    descriptions, others = (begins, ends) if described_by == "begin" else (ends, begins)
+    descriptions, other_events = (begins, ends) if described_by == "begin" else (ends, begins)
     other_time = "end" if described_by == "begin" else "begin"
     joined = descriptions.rename({"time": described_by}).join(
-        others.select(*key, pl.col("time").alias(other_time)),
+        other_events.select(*key, pl.col("time").alias(other_time)),
         on=key, how="left", maintain_order="left",
     )  # fmt: skip
     requests = joined.with_columns(op=op, begin=pl.coalesce("begin", "end"))

@@ -204,7 +204,7 @@ class Packets:
     def _decompress(
         self, compressed: bytes, growth: GrowthLimit, wbits: int = zlib.MAX_WBITS
     ) -> bytes:
-        """Return what zlib compressed, up to where it breaks off."""
+        """Decompress bytes by zlib, up to where they break off."""
         decompressor = zlib.decompressobj(wbits=wbits)
         chunks = []
         try:

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 MAX_FRAMES: Final = 2_000  # frames of a stack: deeper ones are not read [policy]
 MAX_CHARACTERS_OF_SPAN: Final = 256  # characters of a span's name [policy]
-MAX_CHARACTERS_OF_FRAME: Final = (
-    1_000  # of a function's name, or of its file's, in a stack [policy]
-)
+# of a function's name, or of its file's, in a stack [policy]
+MAX_CHARACTERS_OF_FRAME: Final = 1_000
 _RANK: Final = re.compile(r"^rank (\d{1,6}): ")  # as TraceLens exports speedscope's JSON
 _THREAD_COLUMNS: Final = {"rank": pl.Int32(), "pid": pl.Int64(), "thread_name": pl.String()}
 Key: TypeAlias = tuple[str, str | None, str]  # kind, operation, name

@@ -224,7 +224,7 @@ def column_meaning(name: str) -> tuple[str, int | None] | None:
 
 
 def _distance(our_name: str, name: str) -> int:
-    """Return how far a name is from ours: 0 equal, 1 but for unit or case, then synonyms."""
+    """Return the distance of a name from ours: 0 equal, 1 but for unit or case, then synonyms."""
     if name in {our_name, f"{our_name}_ns"}:
         return 0
     words = _split_words(name)

@@ -52,11 +52,8 @@ _BLOCK_BYTES: Final = 1 << 18  # bytes of text that are looked at together
 _DELIMITERS: Final = (",", ";", "\t", "|")
 # What a damaged file makes polars and Arrow's library raise.
 _DAMAGE: Final = (
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
-    pa.ArrowException,
-    OSError,
-    ValueError,
+    *(pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException),
+    *(OSError, ValueError),
 )
 
 

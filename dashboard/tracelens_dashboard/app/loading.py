@@ -75,7 +75,7 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
     def retry(clicks: Any, path: Any, search: Any) -> Any:
         runs, view, page = current.runs(), state.read(search), page_by_path.get(str(path), pages[0])
         entry = _find_pending(page, runs, view, patience_s=0)
-        entry = current.require(entry if clicks else None)
+        entry = current.stop_unless(entry if clicks else None)
         runs.retry(entry)
         runs.open(entry)
         return _waiting(entry)
@@ -95,10 +95,10 @@ def register_growth(app: Dash, pages: Sequence[Page]) -> None:
         prevent_initial_call=True,
     )
     def lay_out(run: Any, shape_before: Any, path: Any, search: Any) -> tuple[Component, str]:
-        page = current.require(page_by_path.get(str(path)) if current.edition(run) else None)
+        page = current.stop_unless(page_by_path.get(str(path)) if current.edition(run) else None)
         store = current.store(run)
         shape = live.digest_shape(store)
-        current.require(shape != shape_before)
+        current.stop_unless(shape != shape_before)
         return page.layout(store, state.read(search)), shape
 
 
@@ -176,5 +176,5 @@ def _message_not_served() -> Component:
 
 def _message(title: str, *lines: Component) -> Component:
     link = html.P(dcc.Link("All runs", href=run_list.PATH, className="way"))
-    heading = dmc.Title(text.shown(title), order=1, className="page-title")
+    heading = dmc.Title(text.clean_name(title), order=1, className="page-title")
     return page_in_words([heading], *lines, link, identity="message")

@@ -81,7 +81,7 @@ def layout(runs: Runs, _view: ViewState) -> Component:
     """Return the page."""
     title = dmc.Title("Runs", order=1, className="page-title")
     if runs.only_store:
-        link = dcc.Link(text.shown(runs.only_store.name), href="/", className="way")
+        link = dcc.Link(text.clean_name(runs.only_store.name), href="/", className="way")
         return heading.page_in_words([title], ONLY_ONE, html.P(link), identity="runs")
     rows = _list_rows(runs)
     sections = [
@@ -135,7 +135,7 @@ def _register_table(app: Dash) -> None:
         tags_and_ids = _read_texts(chosen_tags), _read_texts(chosen_ids)
         query = Query(search, str(sort), str(group), *tags_and_ids)
         digest = _digest([query.list_options, is_surveying, *(row.shown_values for row in rows)])
-        current.require(digest != digest_before)
+        current.stop_unless(digest != digest_before)
         return (
             _list_table(rows, query),
             _progress(rows, is_surveying=is_surveying),
@@ -160,7 +160,7 @@ def _register_tags(app: Dash) -> None:
     )
     def add(_clicks: Any, _submits: Any, tag: Any, changes: Any, choice: Any) -> tuple[int, str]:
         entries = _find_chosen(choice)
-        current.require(bool(entries and tags.clean_tag(tag)))
+        current.stop_unless(bool(entries and tags.clean_tag(tag)))
         current.runs().tags.add([entry.path for entry in entries], tag)
         return _count_change(changes), ""
 
@@ -173,7 +173,7 @@ def _register_tags(app: Dash) -> None:
     def remove(clicks: Any, changes: Any) -> int:
         button = ctx.triggered_id
         entry = current.runs().find_entry(button.get("run")) if isinstance(button, dict) else None
-        entry = current.require(entry if any(clicks) else None)
+        entry = current.stop_unless(entry if any(clicks) else None)
         current.runs().tags.remove(entry.path, str(button.get("tag")))
         return _count_change(changes)
 
@@ -198,7 +198,7 @@ def _register_choice(app: Dash) -> None:
     )
     def compare(clicks: Any, choice: Any) -> str:
         readable_runs = [entry for entry in _find_chosen(choice) if entry.stage.kind != "failed"]
-        current.require(bool(clicks) and len(readable_runs) >= FEWEST)
+        current.stop_unless(bool(clicks) and len(readable_runs) >= FEWEST)
         newest, *others = sorted(readable_runs, key=lambda entry: -entry.changed_ns)
         return links.to_comparison(newest.id, *(entry.id for entry in others))
 

@@ -64,7 +64,7 @@ class Row:
     @property
     def name(self) -> str:
         """What the run is called."""
-        return text.shown(self.entry.name)
+        return text.clean_name(self.entry.name)
 
     @property
     def searchable_text(self) -> str:
@@ -119,7 +119,7 @@ def _by_tags(row: Row) -> tuple[Any, str]:
 # Each returns a group's sort key, and its title.
 GROUPS: Final[dict[str, Callable[[Row], tuple[Any, str]] | None]] = {
     UNGROUPED: None,
-    "by folder": lambda row: (row.folder.casefold(), text.shown(row.folder)),
+    "by folder": lambda row: (row.folder.casefold(), text.clean_name(row.folder)),
     "by verdict": _by_verdict,
     "by tags": _by_tags,
 }

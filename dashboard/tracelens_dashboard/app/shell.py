@@ -132,7 +132,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         prevent_initial_call=True,
     )
     def grow(run: Any, search: Any) -> list[Component]:
-        current.require(bool(current.edition(run)))
+        current.stop_unless(bool(current.edition(run)))
         return heading(current.runs(), state.read(search))
 
     @app.callback(
@@ -146,7 +146,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         view = state.read(search)
         run_selection = selection.read(view.run_id)
         is_other = run_selection is None or run_id != run_selection.run_id
-        current.require(is_other and current.runs().find_entry(run_id))
+        current.stop_unless(is_other and current.runs().find_entry(run_id))
         page_paths = {page.PATH for page in pages}
         return ViewState(run_id=run_id, baseline_ids=view.baseline_ids).link(
             path if path in page_paths else "/"
@@ -156,7 +156,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
 def heading(runs: Runs, view: ViewState) -> list[Component]:
     """Return the size of the shown run as soon as it is open; of one served alone its name, too."""
     if runs.only_store and view.run_id is None:
-        name, size = text.shown(runs.only_store.name), current.describe_size(runs.only_store)
+        name, size = text.clean_name(runs.only_store.name), current.describe_size(runs.only_store)
         return [html.B(name), html.Span(size, className="chip-facts")]
     entry = runs.find_entry(view.run_id)
     if entry is None:
@@ -169,7 +169,7 @@ def heading(runs: Runs, view: ViewState) -> list[Component]:
 def list_choices(runs: Runs) -> list[dict[str, str]]:
     """List the runs to choose from, by name."""
     entries = sorted(runs.list_entries(), key=lambda entry: entry.name.casefold())
-    return [{"value": entry.id, "label": text.shown(entry.name)} for entry in entries]
+    return [{"value": entry.id, "label": text.clean_name(entry.name)} for entry in entries]
 
 
 def _header(runs: Runs) -> Component:

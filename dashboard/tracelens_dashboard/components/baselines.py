@@ -130,8 +130,8 @@ def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
     lines = [f"Baselines: {baseline_text}", *messages.list_cautions(comparison)]
     return html.Div(
         [
-            dmc.Title(text.tied(title), order=2, id="verdict"),
-            *(html.P(text.tied(line)) for line in lines),
+            dmc.Title(text.tie_units(title), order=2, id="verdict"),
+            *(html.P(text.tie_units(line)) for line in lines),
         ],
         className="verdict",
         **aria(f"what changed in {current.name(store)}"),
@@ -140,7 +140,7 @@ def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
 
 def _link_baselines(store: Store, baselines: tuple[str, ...]) -> Component:
     """Return a link to the comparison with each baseline alone, step by step."""
-    name_by_id = {entry.id: text.shown(entry.name) for entry in current.runs().list_entries()}
+    name_by_id = {entry.id: text.clean_name(entry.name) for entry in current.runs().list_entries()}
     baseline_selections = (selection.read(run_id) for run_id in baselines)
     run_ids = [part.run_id for part in baseline_selections if part and part.run_id]
     baseline_links = [

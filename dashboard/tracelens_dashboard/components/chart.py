@@ -114,7 +114,7 @@ class ChartCard:
         scheme_input = Input(ids.SCHEME, "computedColorScheme")
 
         def draw(scheme: str | None, run: Any, *values: Any) -> Drawing:
-            scheme_theme = theme.for_scheme(current.require(scheme))
+            scheme_theme = theme.for_scheme(current.stop_unless(scheme))
             return self.draw(current.store(run), scheme_theme, *values)
 
         @app.callback(
@@ -141,7 +141,7 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def tabulate(checked: Any, *values: Any) -> Component:
-            current.require(bool(checked))
+            current.stop_unless(bool(checked))
             return table(ids.part(self.name, "rows"), draw(*values).rows)
 
     def _register_marks(self, app: Dash, link: Callable[..., str | None]) -> None:
@@ -155,8 +155,8 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def follow(click: dict[str, Any] | None, run: Any, *values: Any) -> str:
-            point = axes.read_cell_values(current.require(clicked_point(click)))
-            return current.require(link(current.store(run), point, *values))
+            point = axes.read_cell_values(current.stop_unless(clicked_point(click)))
+            return current.stop_unless(link(current.store(run), point, *values))
 
     def _register_rows(self, app: Dash, link: Callable[[Store, int], str | None]) -> None:
         """Go to where `link` leads from the row of the table that is clicked."""
@@ -168,7 +168,8 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def follow(cell: dict[str, Any] | None, run: Any) -> str:
-            return current.require(link(current.store(run), current.require(clicked_row(cell))))
+            store, row_index = current.store(run), current.stop_unless(clicked_row(cell))
+            return current.stop_unless(link(store, row_index))
 
 
 def clicked_point(click: Any) -> dict[str, Any] | None:

@@ -136,9 +136,9 @@ def sizes_table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
     """List all message sizes of all operations, a row each."""
     return [
         {
-            "operation": text.safe(row["op"]),
+            "operation": text.escape_name(row["op"]),
             "ranks": row["ranks"],
-            **({"algorithm": text.safe(row["algorithm"])} if row["algorithm"] else {}),
+            **({"algorithm": text.escape_name(row["algorithm"])} if row["algorithm"] else {}),
             "size": quantity.size(row["bytes"]),
             "calls": row["calls"],
             "time": quantity.time(row["wire_ns"]),
@@ -206,8 +206,8 @@ def _mark_peak(plot: go.Figure, peak_bandwidth: float, theme: Theme) -> None:
 
 
 def _name_operation(row: dict[str, Any]) -> str:
-    algorithm = f" ({text.safe(row['algorithm'])})" if row["algorithm"] else ""
-    return f"{text.safe(row['op'])} of {row['ranks']} ranks{algorithm}"
+    algorithm = f" ({text.escape_name(row['algorithm'])})" if row["algorithm"] else ""
+    return f"{text.escape_name(row['op'])} of {row['ranks']} ranks{algorithm}"
 
 
 def by_link(

@@ -148,7 +148,7 @@ def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> D
         (names[1], other_run_ns, theme.quiet),
         (names[0], this_run_ns, theme.accent),
     ):
-        name, duration_texts = text.safe(run_name), list(map(text.duration, times_ns))
+        name, duration_texts = text.escape_name(run_name), list(map(text.duration, times_ns))
         hover = f"%{{y}}: %{{customdata}} per step<extra>{name}</extra>"
         options = {"name": name, "customdata": duration_texts, "hovertemplate": hover}
         traces.append(bars(categories, times_ns, colour, hover, **options))
@@ -190,7 +190,7 @@ def changes(comparison: Comparison, theme: Theme) -> Drawing:
     low_ratios = np.maximum(low_ratios, cut_ratio)
     trace = dots(
         ratios,
-        [text.safe(_name_metric(metric)) for metric in drawn_metrics],
+        [text.escape_name(_name_metric(metric)) for metric in drawn_metrics],
         {"size": 10, "color": [_change_colour(metric, theme) for metric in drawn_metrics]},
         "%{y}: %{customdata}",
         error_x=intervals(low_ratios, ratios, high_ratios, theme.secondary, thickness=1.5),
@@ -303,7 +303,7 @@ def levels(comparison: Comparison, theme: Theme) -> Drawing:
     spread_ns = np.array(
         [np.quantile(run.values_by_metric[STEP_TIME], MIDDLE_QUANTILES) for run in runs]
     )
-    labels = [text.safe(run.name) for run in runs]
+    labels = [text.escape_name(run.name) for run in runs]
     colours = [theme.accent if run is comparison.new else theme.secondary for run in runs]
     spread_lines = [
         drawing.lines([low, high], [label, label], {"color": colour, "width": 2}, showlegend=False)

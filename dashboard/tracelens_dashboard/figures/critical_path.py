@@ -234,7 +234,7 @@ def part_name(category: str) -> str:
 def _name_group(grouping: str, host_by_rank: Mapping[int, str]) -> pl.Expr:
     """Return the expression for the group of a row with the columns `rank` and `category`."""
     if grouping == "host":
-        names = {rank: text.safe(host) for rank, host in host_by_rank.items()}
+        names = {rank: text.escape_name(host) for rank, host in host_by_rank.items()}
         return pl.col("rank").replace_strict(names, default="?", return_dtype=pl.String)
     if grouping == "category":
         return pl.col("category").map_elements(part_name, return_dtype=pl.String)
@@ -280,7 +280,7 @@ def segments(longest: pl.DataFrame, theme: Theme) -> Drawing:
     labels, names, hovers = [], [], []
     for row, ns in zip(drawn_segments, lengths_ns.tolist(), strict=True):
         position = f"rank {row['rank']}, step {row['step']}"
-        name = f" {text.safe(row['name']) or name_of(row['category'])}, {text.duration(ns)} "
+        name = f" {text.escape_name(row['name']) or name_of(row['category'])}, {text.duration(ns)} "
         labels.append(f"{position} ")
         names.append(name)
         hovers.append(f"{position}, {name_of(row['category'])}:{name}")

@@ -67,7 +67,7 @@ def from_table(
         for bin_index, example in zip(bin_indexes.tolist(), bin_examples, strict=True):
             examples[bin_index] = list(example)
         colour = theme.series_colours[series_index % len(theme.series_colours)]
-        name = text.safe(str(bins[name_column][0]))
+        name = text.escape_name(str(bins[name_column][0]))
         all_series.append(Series(name, edges_ns, counts, colour, examples))
     return all_series
 

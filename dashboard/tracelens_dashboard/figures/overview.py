@@ -54,7 +54,7 @@ def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
     for loss in efficiency.waterfall:
         remaining_share -= loss.share
         if loss.share >= LEAST_SHARE:
-            name, base_share = text.safe(name_cause(loss.cause)), max(remaining_share, 0.0)
+            name, base_share = text.escape_name(name_cause(loss.cause)), max(remaining_share, 0.0)
             bar = WaterfallBar(name, base_share, loss.share, theme.loss, loss.cause)
             waterfall_bars.append(bar)
     achieved = efficiency.achieved

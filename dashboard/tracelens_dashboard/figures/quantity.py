@@ -79,7 +79,7 @@ def tabulate(frame: pl.DataFrame, columns: Columns) -> Rows:
 
 def name(value: str | None) -> str:
     """Show a name from a trace."""
-    return text.safe(value)
+    return text.escape_name(value)
 
 
 def choose_unit(column: Iterable[Quantity]) -> tuple[float, str]:

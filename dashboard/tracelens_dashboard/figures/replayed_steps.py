@@ -131,7 +131,7 @@ def savings(whatif: WhatIf, theme: Theme) -> Drawing:
     if not answers:
         return empty(theme, NO_EDIT)
     drawn_answers = answers[:MOST_EDITS]
-    labels = [text.safe(" + ".join(answer.edits) + " ") for answer in drawn_answers]
+    labels = [text.escape_name(" + ".join(answer.edits) + " ") for answer in drawn_answers]
     saving_shares = np.array([answer.saving for answer in drawn_answers])
     low_shares, high_shares = np.array([answer.interval for answer in drawn_answers]).T
     low_shares = np.minimum(low_shares, saving_shares)

@@ -103,7 +103,7 @@ def short(frame: str, most_letters: int = 80) -> str:
     if match:
         file = match["file"].replace("\\", "/").rsplit("/", 1)[-1]
         name = f"{match['name']} ({file}:{match['line']})"
-    return text.safe(name if len(name) <= most_letters else name[: most_letters - 1] + "…")
+    return text.escape_name(name if len(name) <= most_letters else name[: most_letters - 1] + "…")
 
 
 def icicle_sentence(calls: pl.DataFrame, rank: int, peer_count: int) -> str:
@@ -169,7 +169,7 @@ def _call_colour(row: dict[str, Any], total_ns: float, theme: Theme) -> Colour:
 def _call_hover(row: dict[str, Any], total_ns: float, peer_count: int) -> str:
     """Return the text under the mouse of a call: its time, its share, and its peers' median."""
     share_text = text.percent(row["ns"] / total_ns)
-    name = text.safe(row["frame"]) or "all"
+    name = text.escape_name(row["frame"]) or "all"
     hover_text = f"{name}<br>{text.duration(row['ns'])}, {share_text} of what is shown"
     if row["peers_ns"] is None:
         return hover_text
@@ -222,7 +222,8 @@ def _function_bars(
     name: str, self_times: Array, frames: list[str], unit: str, colour: str
 ) -> go.Bar:
     """Draw a bar per frame; `self_times` are in `unit`."""
-    hover, texts = f"%{{hovertext}}<br>{name}: %{{x:,.2f}} {unit}", list(map(text.safe, frames))
+    hover = f"%{{hovertext}}<br>{name}: %{{x:,.2f}} {unit}"
+    texts = [text.escape_name(frame) for frame in frames]
     options: dict[str, Any] = {"name": name, "customdata": frames, "hovertext": texts}
     return bars(list(range(len(frames))), self_times, colour, hover, **options)
 

@@ -71,7 +71,7 @@ def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> li
             name=name,
             mode="lines+markers",
             customdata=[
-                [text.percent(factor_share), text.safe(row.point.name)]
+                [text.percent(factor_share), text.escape_name(row.point.name)]
                 for factor_share, row in zip(factor_shares, curve.rows, strict=True)
             ],
         )

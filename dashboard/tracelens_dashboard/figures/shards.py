@@ -181,7 +181,7 @@ def tensor_bars(
     drawn_tensors = tensors_of_shard.head(MOST_TENSORS)
     step_bytes = drawn_tensors["step_bytes"].to_numpy()
     unit_name, scaled_sizes = scale_to_unit(step_bytes.astype(float), BYTES)
-    labels = [text.safe(name) for name in drawn_tensors["tensor"]]
+    labels = [text.escape_name(name) for name in drawn_tensors["tensor"]]
     trace = bars(
         list(range(len(labels))),
         scaled_sizes,
@@ -229,7 +229,7 @@ def _describe_tensors(tensors_of_shard: pl.DataFrame, shard: int, mean_bytes: fl
     """Return the largest tensor of a shard, and whether it exceeds the mean shard."""
     # Tensors are rows, the largest first; bytes move one way in a step, `share` is of the shard's.
     largest_tensor = tensors_of_shard.row(0, named=True)
-    name, size = text.safe(largest_tensor["tensor"]), text.size(largest_tensor["step_bytes"])
+    name, size = text.escape_name(largest_tensor["tensor"]), text.size(largest_tensor["step_bytes"])
     sentence = (
         f"Shard {shard} serves {text.count(tensors_of_shard.height, 'tensor')}; {name} ({size} "
         f"per step, one way) is {text.percent(largest_tensor['share'])} of its bytes."

@@ -52,7 +52,7 @@ def by_host(residuals: Residuals, host_by_rank: Mapping[int, str], theme: Theme)
     rank_indexes_by_host: dict[str, list[int]] = {}
     for index, rank in enumerate(residuals.ranks):
         rank_indexes_by_host.setdefault(host_by_rank[rank], []).append(index)
-    labels = [text.safe(name) for name in rank_indexes_by_host]
+    labels = [text.escape_name(name) for name in rank_indexes_by_host]
     return _draw_map(
         residuals, list(rank_indexes_by_host.values()), labels, theme, marked_steps=None
     )

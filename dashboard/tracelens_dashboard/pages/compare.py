@@ -150,7 +150,7 @@ def register(app: Dash) -> None:
     )
     def choose(chosen: Any, search: Any) -> str:
         view, run_ids = state.read(search), state.read_baselines(chosen)
-        current.require(
+        current.stop_unless(
             all(map(current.runs().find_entry, run_ids)) and run_ids != view.baseline_ids
         )
         return links.to_comparison(view.run_id, *run_ids)
@@ -163,7 +163,7 @@ def register(app: Dash) -> None:
     )
     def renew(chosen: Any, search: Any) -> str:
         view = state.read(search)
-        current.require(chosen in view.baseline_ids)
+        current.stop_unless(chosen in view.baseline_ids)
         return _swap_runs(view, chosen)
 
 
@@ -177,7 +177,7 @@ def _choose_runs(store: Store, view: ViewState) -> Component:
     """Return the fields for the baselines and, with several of them, for the new run."""
     run_selection = selection.read(store.run_id)
     run_id = run_selection.run_id if run_selection else None
-    name_by_id = {entry.id: text.shown(entry.name) for entry in current.runs().list_entries()}
+    name_by_id = {entry.id: text.clean_name(entry.name) for entry in current.runs().list_entries()}
     other_names = {other_id: name for other_id, name in name_by_id.items() if other_id != run_id}
     baseline_ids = [other_id for other_id in view.baseline_ids if other_id in other_names]
     baseline_field = fields.multi_select(
@@ -223,7 +223,7 @@ def _lay_out_verdict(store: Store, view: ViewState) -> Component | None:
         return None
     describers = (_compare_steps, _compare_efficiency, _describe_largest_change)
     sentences = (describe(store, baseline) for describe in describers)
-    sentence = text.tied(" ".join(filter(None, sentences)))
+    sentence = text.tie_units(" ".join(filter(None, sentences)))
     return html.Div(dmc.Title(sentence, order=2, id="verdict"), className="verdict")
 
 

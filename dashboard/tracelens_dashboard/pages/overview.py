@@ -60,7 +60,8 @@ def _find_rows(store: Store, label: str) -> list[int]:
     ranks = store.residuals.ranks
     if _has_rank_rows(store):
         return [ranks.index(axes.first_rank(label))]
-    return [row for row, rank in enumerate(ranks) if text.safe(store.host_by_rank[rank]) == label]
+    host_labels = [text.escape_name(store.host_by_rank[rank]) for rank in ranks]
+    return [row for row, host_label in enumerate(host_labels) if host_label == label]
 
 
 def _link_to_loss(store: Store, point: dict[str, Any]) -> str | None:
@@ -138,9 +139,9 @@ def _lay_out_verdict(store: Store, _view: ViewState) -> Component:
     lines = [
         term_or_line
         for name, line in list_verdict_lines(store.report)
-        for term_or_line in (html.Dt(name), html.Dd(text.tied(line)))
+        for term_or_line in (html.Dt(name), html.Dd(text.tie_units(line)))
     ]
-    headline = text.tied(clean(store.report.verdict.headline))
+    headline = text.tie_units(clean(store.report.verdict.headline))
     return html.Div(
         [dmc.Title(headline, order=1, id="verdict"), html.Dl(lines)],
         className=f"verdict lead lead-{store.report.verdict.state}",

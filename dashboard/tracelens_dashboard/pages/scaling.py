@@ -123,14 +123,14 @@ def register(app: Dash) -> None:
         )
         lines += [UNREAD.format(count=text.count(unread_count, "run"))] if unread_count else []
         return [
-            dmc.Title(text.tied(messages.headline(comparison)), order=2, id="verdict"),
+            dmc.Title(text.tie_units(messages.headline(comparison)), order=2, id="verdict"),
             *(html.P(line, className="summary") for line in lines),
         ]
 
 
 def _lay_out_controls(entries: list[Entry]) -> Component:
     """Return the fields for the runs, what they differ in, the kind of scaling, and forecasts."""
-    run_choices = [(entry.id, text.shown(entry.name)) for entry in entries]
+    run_choices = [(entry.id, text.clean_name(entry.name)) for entry in entries]
     run_ids = [entry.id for entry in entries[:MOST_RUNS]]
     options = {"searchable": True, "clearable": True, "limit": 100, "maw": 640}
     runs_field = fields.multi_select(
@@ -161,7 +161,7 @@ def _compare_sizes(chosen_ids: Any, grouping: Any, kind: Any, forecast_text: Any
     points = [
         point
         for entry in _find_entries(chosen_ids)
-        if (point := _measure(entry.path, text.shown(entry.name), entry.changed_ns))
+        if (point := _measure(entry.path, text.clean_name(entry.name), entry.changed_ns))
     ]
     sizes = re.findall(r"\b\d{1,7}\b", forecast_text) if isinstance(forecast_text, str) else []
     return curves(

@@ -151,7 +151,7 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def renew(run: Any, search: Any) -> list[int]:
-        current.require(bool(current.edition(run)))
+        current.stop_unless(bool(current.edition(run)))
         window = _find_window(current.store(run), state.read(search))
         return [window.start_ns, window.end_ns]
 
@@ -165,7 +165,7 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         prevent_initial_call=True,
     )
     def choose_mark(click: Any) -> str:
-        return _read_frame(current.require(chart.clicked_point(click)).get("customdata"))
+        return _read_frame(current.stop_unless(chart.clicked_point(click)).get("customdata"))
 
     @app.callback(
         Output(FRAME, "data", allow_duplicate=True),
@@ -174,14 +174,14 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         prevent_initial_call=True,
     )
     def choose_row(cell: Any, rows: Any) -> str:
-        row_index = current.require(chart.clicked_row(cell))
+        row_index = current.stop_unless(chart.clicked_row(cell))
         row = rows[row_index] if rows and row_index < len(rows) else {}
         return _read_frame(row.get("call") or row.get("frame"))
 
 
 def _read_frame(value: Any) -> str:
     is_frame = isinstance(value, str) and 0 < len(value) <= LONGEST_FRAME
-    return str(current.require(value if is_frame else None))
+    return str(current.stop_unless(value if is_frame else None))
 
 
 def _lay_out_controls(store: Store, view: ViewState) -> Component:

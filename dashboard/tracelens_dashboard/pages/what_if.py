@@ -144,7 +144,7 @@ def layout(store: Store, view: ViewState) -> Component:
     if store.step_windows.is_empty():
         return heading.page_in_words([title], NO_STEPS, identity="no-replay")
     if span_count > MOST_SPANS:
-        refusal = TOO_LARGE.format(spans=f"{span_count:,}", name=text.shown(store.name))
+        refusal = TOO_LARGE.format(spans=f"{span_count:,}", name=text.clean_name(store.name))
         return heading.page_in_words([title], refusal, identity="no-replay")
     edits = view.edits or _suggest_edits(store)
     controls = _lay_out_controls(store, edits)
@@ -166,7 +166,7 @@ def register(app: Dash) -> None:
     )
     def collect(_values: Any, before: Any) -> list[str]:
         edits = edits_of(_read_controls(ctx.inputs_list[0]))
-        current.require(edits != before)
+        current.stop_unless(edits != before)
         return edits
 
     @app.callback(Output(ANSWER, "children"), Input(EDITS, "data"), current.RUN)
@@ -316,9 +316,9 @@ def _answer_edits(store: Store, edits: tuple[str, ...]) -> list[Component]:
     options = " ".join(f"--what '{edit}'" for edit in edits)
     lines = [*_name_fixes(store, edits), whatif.trust, *answer.remarks]
     return [
-        dmc.Title(text.tied(describe_answer(answer)), order=2, id="verdict"),
+        dmc.Title(text.tie_units(describe_answer(answer)), order=2, id="verdict"),
         *(html.P(line, className="summary") for line in lines),
-        html.Code(f"tracelens whatif {text.shown(store.name)} {options}", className="summary"),
+        html.Code(f"tracelens whatif {text.clean_name(store.name)} {options}", className="summary"),
     ]
 
 

@@ -24,8 +24,8 @@ BEFORE_EDITION: Final = "@"  # in what pages hand back, behind the run's id
 _Value = TypeVar("_Value")
 
 
-def require(value: _Value | None) -> _Value:
-    """Return a value; without one, None or False, the request changes nothing on the page."""
+def stop_unless(value: _Value | None) -> _Value:
+    """Return a value; None and False end the request (PreventUpdate), and the page stays."""
     if value is None or value is False:
         raise PreventUpdate
     return value
@@ -79,7 +79,7 @@ def find_store(run: Any) -> Store | None:
 def name(store: Store) -> str:
     """Name a run among those that are served."""
     entry = runs().find_entry(store.run_id)
-    return text.shown(entry.name if entry else store.name)
+    return text.clean_name(entry.name if entry else store.name)
 
 
 def describe_size(store: Store) -> str:

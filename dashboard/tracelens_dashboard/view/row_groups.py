@@ -25,7 +25,7 @@ def group_columns(workers: pl.DataFrame) -> list[str]:
 def ranks_by(workers: pl.DataFrame, column: str) -> list[tuple[str, list[int]]]:
     """Return (name, ranks) of each group of workers, one a row, by a column."""
     groups = workers.group_by(column, maintain_order=True).agg("rank")
-    return [(text.shown(str(value)), ranks) for value, ranks in groups.iter_rows()]
+    return [(text.clean_name(str(value)), ranks) for value, ranks in groups.iter_rows()]
 
 
 def gather(store: Store, column: Any, opened_keys: Collection[str] = ()) -> list[RowGroup]:

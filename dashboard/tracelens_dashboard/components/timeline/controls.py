@@ -157,7 +157,7 @@ def register_strip(app: Dash) -> None:
     )
     def draw(scheme: str | None, run: Any) -> tuple[Any, ...]:
         """Return the strip's figure with its label, and the parts of the legend."""
-        store, theme = current.store(run), themes.for_scheme(current.require(scheme))
+        store, theme = current.store(run), themes.for_scheme(current.stop_unless(scheme))
         drawing = overview.strip(
             store.times, store.step_windows, store.run_window, theme, of_hosts=store.uses_devices
         )

@@ -69,7 +69,7 @@ def _register_drawing(app: Dash) -> None:
     )
     def draw(scheme: str | None, _edition: Any, *values: Any) -> tuple[Any, ...]:
         """Return the timeline's figure and style, its note twice, and the row buttons."""
-        theme = themes.for_scheme(current.require(scheme))
+        theme = themes.for_scheme(current.stop_unless(scheme))
         frame = viewport.frame(*names.read_arguments(values))
         picture = viewport.picture(frame)
         figure = plot.draw(frame, picture, theme)
@@ -111,7 +111,7 @@ def _register_following(app: Dash) -> None:
     )
     def follow(scheme: str | None, *values: Any) -> tuple[Any, ...]:
         store, controls = names.read_arguments(values)
-        current.require(
+        current.stop_unless(
             controls.plot_width_px
         )  # None: not drawn yet, but a store without data changed
         frame = viewport.frame(store, controls)

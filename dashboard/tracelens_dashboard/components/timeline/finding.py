@@ -83,7 +83,7 @@ def register(app: Dash) -> None:
         """Return the values that select the next or previous match, and a note on it."""
         press = pressed if isinstance(pressed, dict) else {}
         search = read_search(press.get("text") or value)
-        current.require(press.get("key") in DIRECTIONS and bool(search))
+        current.stop_unless(press.get("key") in DIRECTIONS and bool(search))
         store, controls = names.read_arguments(values)
         position = viewport.read_position(store, controls.selected)
         hit = find_next_hit(store, search, position, DIRECTIONS[press["key"]])
@@ -186,7 +186,7 @@ def _no_match(search: str) -> str:
 
 def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, ...]:
     """Return the values of `SPAN_OUTPUTS` that select a span, open its process and scroll to it."""
-    hit = current.require(hit)
+    hit = current.stop_unless(hit)
     position, key = hit.position, key_of(store.scene.lanes.lanes[hit.position.row])
     opened_keys = viewport.choose_opened(store, controls)
     if position.track is not None and key not in opened_keys:

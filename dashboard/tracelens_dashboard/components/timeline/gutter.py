@@ -81,7 +81,7 @@ def register(app: Dash) -> None:
     def toggle(asked: Any, *values: Any) -> list[str]:
         store, controls = names.read_arguments(values)
         key = asked.get("key") if isinstance(asked, dict) else None
-        return current.require(toggle_key(store, key, controls))
+        return current.stop_unless(toggle_key(store, key, controls))
 
 
 def toggle_key(store: Store, key: object, controls: Controls) -> list[str] | None:

@@ -64,7 +64,7 @@ def register(app: Dash) -> None:
     def describe(click: Any, *values: Any) -> tuple[Component, Selection]:
         store, controls = names.read_arguments(values)
         frame = viewport.frame(store, controls)
-        position = current.require(viewport.find_position(store, frame, click))
+        position = current.stop_unless(viewport.find_position(store, frame, click))
         return span_details(store, position), selection_of(store, position)
 
 

@@ -54,18 +54,18 @@ def register(app: Dash) -> None:
     )
     def go(pressed: Any, view: Any, selected: Any, run: Any) -> list[float]:
         key = _pressed_key(pressed)
-        window = current.require(find_destination(current.store(run), key, view, selected))
+        window = current.stop_unless(find_destination(current.store(run), key, view, selected))
         return [window.start_ns / SECOND, window.end_ns / SECOND]
 
     @app.callback(
         Output(names.PINS, "value"), Input(PRESSED, "data"), *under_mouse, prevent_initial_call=True
     )
     def pin(pressed: Any, hover: Any, *values: Any) -> list[str]:
-        current.require(_pressed_key(pressed) == PIN)
+        current.stop_unless(_pressed_key(pressed) == PIN)
         store, controls = names.read_arguments(values)
         position = _meant_position(store, viewport.frame(store, controls), hover, controls)
         rank = rank_of(store, position.row if position else None)
-        return current.require(toggle_pin(store, controls.pinned_ranks, rank))
+        return current.stop_unless(toggle_pin(store, controls.pinned_ranks, rank))
 
     @app.callback(
         Output(names.TOGGLE, "data"),
@@ -74,9 +74,9 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def open_or_close(pressed: Any, hover: Any, *values: Any) -> dict[str, Any]:
-        current.require(_pressed_key(pressed) == OPEN)
+        current.stop_unless(_pressed_key(pressed) == OPEN)
         store, controls = names.read_arguments(values)
-        key = current.require(_meant_key(store, hover, controls))
+        key = current.stop_unless(_meant_key(store, hover, controls))
         return {"key": key, "presses": pressed.get("presses")}
 
     app.clientside_callback(

@@ -93,7 +93,7 @@ def register(app: Dash) -> None:
     def put(pressed: Any, notes: Any, marked: Any, hover: Any, *shown: Any) -> tuple[Any, ...]:
         """Return the notes with a new one, the edited one's index, and a problem, if any."""
         press = pressed if isinstance(pressed, dict) else {}
-        current.require(press.get("key") == KEY)
+        current.stop_unless(press.get("key") == KEY)
         selected, view, run = shown
         store = current.store(run)
         notes_before = with_typed(address_notes.from_browser(notes), press)
@@ -119,7 +119,7 @@ def register(app: Dash) -> None:
         notes_before = address_notes.from_browser(notes)
         action = asked if isinstance(asked, dict) else {}
         typed_notes = with_typed(notes_before, action)
-        notes_after = current.require(apply_action(typed_notes, action))
+        notes_after = current.stop_unless(apply_action(typed_notes, action))
         if not address_notes.fits(notes_after.notes):
             return no_update, no_update, NO_ROOM, no_update
         notes_to_write: Any = no_update

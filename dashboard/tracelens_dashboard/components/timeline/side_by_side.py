@@ -101,7 +101,7 @@ def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
         Output(STEP, "value"), Input(graph_id, "clickData"), current.RUN, prevent_initial_call=True
     )
     def choose(click: Any, run: Any) -> int:
-        point = current.require(chart.clicked_point(click))
+        point = current.stop_unless(chart.clicked_point(click))
         return index_of_step(current.store(run), int(point["x"]))
 
     @app.callback(
@@ -112,8 +112,8 @@ def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
         prevent_initial_call=True,
     )
     def align(index: Any, run: Any, other_run: Any) -> dict[str, Any]:
-        other_store = current.require(current.find_store(other_run))
-        current.require(isinstance(index, int) and index >= 0)
+        other_store = current.stop_unless(current.find_store(other_run))
+        current.stop_unless(isinstance(index, int) and index >= 0)
         return view_step(current.store(run), other_store, index)
 
 
@@ -135,7 +135,7 @@ def _register_drawing(app: Dash, other_id: str) -> None:
     )
     def draw(sync: Any, scheme: str | None, run: Any, other_run: Any) -> tuple[Any, ...]:
         """Return figures, heights and labels of both timelines, and the colour scale."""
-        theme = themes.for_scheme(current.require(scheme))
+        theme = themes.for_scheme(current.stop_unless(scheme))
         stores = (current.store(run), current.find_store(other_run))
         ceiling_ns = common_ceiling(stores)
         figures = [

@@ -91,11 +91,11 @@ def band_label(frame: Frame, band: Band) -> str:
     """Return the label of a band, a strip of pixels: its group, rank, stream, shard, or track."""
     # One that several ranks share is named after the first.
     if band.group:
-        return text.safe(band.group.name)
+        return text.escape_name(band.group.name)
     lane = frame.scene.lanes.lanes[band.lanes[0]]
     if band.section == "tracks":
         owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
-        return f"{owner}, {text.safe(lane.part)}"
+        return f"{owner}, {text.escape_name(lane.part)}"
     if lane.role == "ps":
         return f"PS {lane.rank} {lane.part}s"
     stream = lane.part.partition(" ")[2]  # without the device: there is little room
@@ -106,7 +106,7 @@ def track_label(lane: Lane) -> str:
     """Name a track at its first row; empty for the rows of deeper spans below it."""
     if lane.level:
         return ""
-    return text.safe(cut_name(lane.part))
+    return text.escape_name(cut_name(lane.part))
 
 
 def cut_name(name: str) -> str:

@@ -195,8 +195,8 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 def arrival_summary(call: Call) -> str:
     """Return the last rank, and the arrival skew."""
-    skew_text = text.duration(call.last_ns - call.first_ns)
-    return f"{text.safe(call.op)} {call.seq}: rank {call.last_rank} arrives last, skew {skew_text}"
+    operation, skew = text.escape_name(call.op), text.duration(call.last_ns - call.first_ns)
+    return f"{operation} {call.seq}: rank {call.last_rank} arrives last, skew {skew}"
 
 
 def _find_arrivals(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
@@ -260,4 +260,4 @@ def note_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 def _note_label(at_s: float, words: str, theme: Theme) -> dict[str, Any]:
     box = {"bgcolor": theme.surface, "bordercolor": theme.text, "borderpad": 2, "name": "note"}
     position = {"x": at_s, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom"}
-    return drawing.label(text.safe(words), theme.text, position, box, yshift=ABOVE_STEPS_PX)
+    return drawing.label(text.escape_name(words), theme.text, position, box, yshift=ABOVE_STEPS_PX)

@@ -257,7 +257,7 @@ def _row_labels(frame: Frame) -> list[tuple[float, str]]:
 
 
 def _row_label(frame: Frame, band: Band) -> str:
-    name = text.safe(cut_name(band.group.name)) if band.group else band_label(frame, band)
+    name = text.escape_name(cut_name(band.group.name)) if band.group else band_label(frame, band)
     return f"<b>{name}</b>" if band.section == "pinned" else name
 
 
@@ -313,7 +313,7 @@ def _category_bars(
     bands_of_spans = [frame.plan.bands[band] for band in bars.bands.tolist()]
     starts_ns = lanes.starts[bars.items]
     lengths_ns = (lanes.ends[bars.items] - starts_ns).tolist()
-    names = [text.safe(lanes.words[name]) for name in lanes.names[bars.items].tolist()]
+    names = [text.escape_name(lanes.words[name]) for name in lanes.names[bars.items].tolist()]
     steps = lanes.steps[bars.items].tolist()
     hover_texts = [
         [band_label(frame, band), name or category_name, step, text.duration(length_ns)]

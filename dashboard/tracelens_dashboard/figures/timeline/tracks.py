@@ -75,7 +75,7 @@ def _draw_counter(
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": text.safe(counter.name),
+        "name": text.escape_name(counter.name),
         "x": [
             frame.seconds_since_start(at_ns) for at_ns in counter.at_ns[reading_indexes].tolist()
         ],

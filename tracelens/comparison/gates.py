@@ -73,7 +73,7 @@ class Outcome:
 
 
 def parse(text: str) -> Gate:
-    """Read a condition, such as ``step_time>+3%``; a limit in a unit of time is in ns.
+    """Read a condition, such as ``step_time>+3%``; a limit is a share (0.03), or a time in ns.
 
     Raises:
         InvalidArgument: the text is no condition, or its metric or kind of finding does not exist.

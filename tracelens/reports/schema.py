@@ -74,7 +74,7 @@ def _to_current_format(report: Any) -> Any:
 
 
 def _check_shares(efficiency: dict[str, Any] | None) -> list[str]:
-    """Check what a schema cannot say: time adds up."""
+    """Return the problem, which no schema can state, that shares do not sum to 1; else nothing."""
     if efficiency is None:
         return []
     total_share = efficiency["achieved"] + sum(bar["share"] for bar in efficiency["waterfall"])

@@ -218,7 +218,7 @@ def over_run(steps: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def over_run_summary(steps: pl.DataFrame) -> str:
-    """Return the median arrival skew of steps, and the step with the largest."""
+    """Return the median of the steps' median arrival skews (`skew_ns`), and the largest of a call."""
     largest_step = steps.sort("skew_max_ns").row(-1, named=True)
     median_ns = float(np.median(steps["skew_ns"].to_numpy()))
     return (

@@ -60,7 +60,7 @@ def icicle(calls: pl.DataFrame, rank: int, peer_count: int, theme: Theme) -> Dra
     trace = go.Icicle(
         ids=[str(row["call"]) for row in drawn_rows],
         parents=["" if row["parent"] is None else str(row["parent"]) for row in drawn_rows],
-        labels=[root_label, *(short(row["frame"]) for row in drawn_rows[1:])],
+        labels=[root_label, *(shorten_frame(row["frame"]) for row in drawn_rows[1:])],
         text=[root_label, *(_fitting_name(row, total_ns) for row in drawn_rows[1:])],
         texttemplate="%{text}",
         values=[row["ns"] for row in drawn_rows],
@@ -96,7 +96,7 @@ def icicle(calls: pl.DataFrame, rank: int, peer_count: int, theme: Theme) -> Dra
     return Drawing(plot, icicle_sentence(calls, rank, peer_count), table)
 
 
-def short(frame: str, most_letters: int = 80) -> str:
+def shorten_frame(frame: str, most_letters: int = 80) -> str:
     """Name a frame without the folders of its file, in at most `most_letters` letters."""
     match = FRAME.match(frame)
     name = frame
@@ -125,7 +125,7 @@ def icicle_sentence(calls: pl.DataFrame, rank: int, peer_count: int) -> str:
         if _residual_of_call(worst_callee) < CHILD_SHARE * _residual_of_call(call):
             break
         call = worst_callee
-    frame_text = f", most of it in {short(call['frame'])}" if call["frame"] else ""
+    frame_text = f", most of it in {shorten_frame(call['frame'])}" if call["frame"] else ""
     peers = _count_peers(peer_count)
     residual = text.duration(residual_ns)
     return f"Rank {rank} takes {residual} longer than the median of {peers}{frame_text}."
@@ -156,7 +156,7 @@ def _leave_out_outer(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], 
 
 def _fitting_name(row: dict[str, Any], total_ns: float) -> str:
     """Name a call; where it is narrow without its file, as a text that is cut says less."""
-    name = short(row["frame"])
+    name = shorten_frame(row["frame"])
     return name if row["ns"] >= WIDE_SHARE * total_ns else name.partition(" (")[0]
 
 
@@ -195,7 +195,7 @@ def by_function(frames: pl.DataFrame, rank: int, theme: Theme) -> Drawing:
             rank_lengths > LONGER_RATIO * peer_lengths + LEAST_LONGER * self_ns.max() / unit_ns
         )
         traces[1].marker.color = np.where(is_longer, theme.loss, theme.accent)
-    labels = [f"{short(name, LABEL_LETTERS)} " for name in names]
+    labels = [f"{shorten_frame(name, LABEL_LETTERS)} " for name in names]
     tick_font = {"color": theme.text, "size": 11}
     plot = figure(
         theme,
@@ -232,7 +232,7 @@ def _function_sentence(frames: pl.DataFrame, rank: int, *, is_compared: bool) ->
     """Return the frame with the largest residual, and its self time on the rank and its peers."""
     # `frames` has one row per frame, that one first; times are in ns, the peers' is their median.
     worst_frame = frames.row(0, named=True)
-    name, self_time = short(worst_frame["frame"]), text.duration(worst_frame["self_ns"])
+    name, self_time = shorten_frame(worst_frame["frame"]), text.duration(worst_frame["self_ns"])
     if not is_compared:
         return (
             f"Rank {rank} spends most self time in {name}: {self_time}. Click a frame to see when."
@@ -251,7 +251,7 @@ def over_time(
         return empty(theme, "Click a frame above to see when it was on the stack.")
     percents = 100 * np.stack(list(shares.values()))
     if not percents.any():
-        return empty(theme, f"{short(frame_name)} was not sampled in this window.")
+        return empty(theme, f"{shorten_frame(frame_name)} was not sampled in this window.")
     bin_count = percents.shape[1]
     bin_ns = window.width_ns / bin_count
     offset_ns = window.start_ns - origin_ns
@@ -279,7 +279,7 @@ def over_time(
     totals_ns = {rank: float(row.sum()) * bin_ns for rank, row in shares.items()}
     top_rank = max(totals_ns, key=lambda rank: totals_ns[rank])
     summary = (
-        f"{short(frame_name)} was on rank {top_rank}'s stack for "
+        f"{shorten_frame(frame_name)} was on rank {top_rank}'s stack for "
         f"{text.duration(totals_ns[top_rank])}, more than on any other rank shown. Click a cell "
         "to see its spans."
     )

@@ -49,8 +49,8 @@ CARDS: Final[tuple[ChartCard, ...]] = (BY_ATTEMPT,)
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say why nothing is known of the job's life."""
     title = heading.page_title(TITLE, EXPLANATION)
-    shares = store.report.life
-    if shares is None:
+    life_shares = store.report.life
+    if life_shares is None:
         return heading.page_in_words([title], NOT_RECORDED, identity="no-life")
-    summary = html.P(describe_life(shares), className="summary prose")
+    summary = html.P(describe_life(life_shares), className="summary prose")
     return html.Div([title, summary, chart.grid(CARDS, store, view)], className="page")

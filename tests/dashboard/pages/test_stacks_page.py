@@ -132,7 +132,7 @@ def test_what_is_no_frame_is_not_chosen(frame: Any) -> None:
 
 def test_frames_are_named_without_folders_or_markup() -> None:
     """Only the file's name is shown, markup is text, and long names are cut."""
-    assert sampled_stacks.short("f (/a/b/c.py:3)") == "f (c.py:3)"
-    assert sampled_stacks.short("f (C:\\a\\c.py:3)") == "f (c.py:3)"
-    assert sampled_stacks.short("<module> (c.py:3)") == "&lt;module&gt; (c.py:3)"
-    assert sampled_stacks.short("g" * 50, 10) == "g" * 9 + "…"
+    assert sampled_stacks.shorten_frame("f (/a/b/c.py:3)") == "f (c.py:3)"
+    assert sampled_stacks.shorten_frame("f (C:\\a\\c.py:3)") == "f (c.py:3)"
+    assert sampled_stacks.shorten_frame("<module> (c.py:3)") == "&lt;module&gt; (c.py:3)"
+    assert sampled_stacks.shorten_frame("g" * 50, 10) == "g" * 9 + "…"

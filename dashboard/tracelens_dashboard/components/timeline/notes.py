@@ -166,8 +166,8 @@ def choose_time(store: Store, hover: Any, selected: Any, view: Any) -> int:
     window, mouse = viewport.read_window(store, view), viewport.read_mouse(hover)
     position = viewport.read_position(store, selected)
     note_ns = (window.start_ns + window.end_ns) // 2
-    if mouse and abs(mouse[0]) < SECOND:
-        note_ns = round(mouse[0] * SECOND)
+    if mouse and abs(mouse_s := mouse[0]) < SECOND:  # no run has 30 years
+        note_ns = round(mouse_s * SECOND)
     elif position:
         note_ns = position.at_ns - store.run_window.start_ns
     return max(0, min(note_ns, store.run_window.width_ns - 1))

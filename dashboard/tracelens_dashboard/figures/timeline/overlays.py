@@ -62,15 +62,15 @@ def path_shapes(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, 
 
 def path_sentence(frame: Frame, picture: Picture) -> str:
     """Return the ranks that hold most of the path in view; empty if it is not drawn."""
-    lanes, time_by_rank = frame.scene.lanes.lanes, Counter[int]()  # ns
+    lanes, ns_by_rank = frame.scene.lanes.lanes, Counter[int]()
     for row, begin_ns, end_ns in _path_stretches(frame, picture):
         visible_begin_ns = max(begin_ns, frame.visible_window.start_ns)
         visible_ns = min(end_ns, frame.visible_window.end_ns) - visible_begin_ns
-        time_by_rank[lanes[row].rank] += max(visible_ns, 0)
-    total_ns = time_by_rank.total()
+        ns_by_rank[lanes[row].rank] += max(visible_ns, 0)
+    total_ns = ns_by_rank.total()
     if not total_ns:
         return " The critical path is not in view." if frame.path_stretches is not None else ""
-    ranks_by_time = sorted((-ns, rank) for rank, ns in time_by_rank.items() if ns)
+    ranks_by_time = sorted((-ns, rank) for rank, ns in ns_by_rank.items() if ns)
     share_texts = [
         f"rank {rank} {text.percent(-negative_ns / total_ns)}"
         for negative_ns, rank in ranks_by_time[:MOST_RANKS_NAMED]

@@ -198,6 +198,7 @@ def measure_work(discipline: Discipline, tasks: TaskTimes) -> Floats:
 def _find_starts(begin_ns: Floats, end_ns: Floats, group: Ints) -> Floats:
     """Return when each task had its resource, ns, if tasks of a `group` (number) end one by one."""
     order = np.lexsort((begin_ns, end_ns, group))
+    # When the task before is over; the first one of a group waits for none.
     free_ns = np.append(-np.inf, end_ns[order][:-1])
     free_ns[np.append(True, np.diff(group[order]) != 0)[: len(order)]] = -np.inf
     start_ns = np.empty(len(begin_ns))

@@ -134,7 +134,7 @@ class EdgeList:
         )
 
     def shift_to_recorded_times(self, first_part: int, event_times_ns: Floats) -> None:
-        """Shift lags so that targets occur as recorded; of edges from part `first_part` on."""
+        """Shift lags of edges since call `first_part` of `add`, so that targets occur as recorded."""
         if first_part == self.part_count:
             return
         sources, targets, lags_ns, *_ = zip(*self._columns[first_part:], strict=True)
@@ -182,13 +182,13 @@ class LayeredGraph:
 
     @classmethod
     def from_edges(
-        cls, recorded_ns: Floats, source: Indices, target: Indices, lag_ns: Floats
+        cls, recorded_times_ns: Floats, source: Indices, target: Indices, lag_ns: Floats
     ) -> Self:
         """Sort edges into layers; raise `ValueError` if events follow each other in a circle."""
-        layer = _find_layers(len(recorded_ns), source, target)[target]
+        layer = _find_layers(len(recorded_times_ns), source, target)[target]  # [edge], from 1 on
         order = np.lexsort((target, layer))
         layer_begins = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))
-        return cls(recorded_ns, source, target, lag_ns, order, layer_begins)
+        return cls(recorded_times_ns, source, target, lag_ns, order, layer_begins)
 
     def keep(self, is_kept: Flags) -> Self:
         """Return the graph with some of its edges (flags), in the same order."""

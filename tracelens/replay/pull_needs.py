@@ -70,9 +70,8 @@ def measure_unknown_share(requests: pl.DataFrame, needs_ns: Ints, timeline: Time
     """Return the share of pulls needed at an unknown time (-1), while the worker computed."""
     is_pull = (requests["op"] == "pull") & (requests["bytes"] > 0)
     pull_rows = np.flatnonzero(is_pull.fill_null(value=False).to_numpy())
-    unknown_rows = pull_rows[
-        ~requests["is_blocking"].to_numpy()[pull_rows] & (needs_ns[pull_rows] < 0)
-    ]
+    is_unknown = ~requests["is_blocking"].to_numpy() & (needs_ns < 0)  # [request]
+    unknown_rows = pull_rows[is_unknown[pull_rows]]
     worker, begin_ns, end_ns = (
         requests[name].to_numpy()[unknown_rows] for name in ("worker", "start_ns", "end_ns")
     )

@@ -231,13 +231,12 @@ class Threads:
 
     def find_step_end_events(self, steps: Ints) -> Ints:
         """Return the events at which some steps end, [step, worker]; -1 where a worker lacks one."""
-        step_row = self._find_step_rows(steps)
+        step_row = self._find_step_rows(steps)  # [step of a worker]
         is_known = step_row >= 0
         events = np.full((len(steps), self.worker_count), -1, np.int64)
-        worker = self.timeline.to_workers(self.step_end_positions)[is_known]
-        events[step_row[is_known], worker] = np.searchsorted(
-            self.event_positions, self.step_end_positions[is_known]
-        )
+        end_positions = self.step_end_positions[is_known]
+        cells = step_row[is_known], self.timeline.to_workers(end_positions)
+        events[cells] = np.searchsorted(self.event_positions, end_positions)
         return events
 
     def find_interval_step_rows(self, steps: Ints) -> Ints:

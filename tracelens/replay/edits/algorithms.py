@@ -266,5 +266,5 @@ def _number_groups(step: Ints, nbytes: Ints, max_bytes: int, ends_group: Flags) 
         if row and (begins or is_full):
             group, joined_bytes = group + 1, 0
         groups[row] = group
-        joined_bytes += max(size, 0)
+        joined_bytes += max(size, 0)  # -1 = unknown
     return groups

@@ -131,9 +131,9 @@ def apply_at_once(variant: Variant) -> None:
     """Let servers apply each gradient when it comes, and answer when they are asked."""
     graph, edges = variant.graph, variant.graph.edges
     resumption_events = np.unique(edges.target[edges.reason == EdgeReason.BARRIER])
-    pull_count = len(graph.steps) * len(graph.ranks)
-    in_turn = len(resumption_events) > MIN_SHARE_OF_PULLS_IN_TURN * pull_count
-    if len(graph.ranks) < 2 or not (len(graph.requests.joint_update_rows) or in_turn):
+    pull_count = len(graph.steps) * len(graph.ranks)  # each rank pulls in each step
+    is_in_turn = len(resumption_events) > MIN_SHARE_OF_PULLS_IN_TURN * pull_count
+    if len(graph.ranks) < 2 or not (len(graph.requests.joint_update_rows) or is_in_turn):
         raise InvalidArgument(
             "this needs servers that join the gradients of several workers, or take workers in turn; "
             "there are none."
@@ -146,7 +146,7 @@ def apply_at_once(variant: Variant) -> None:
     # Without barriers, workers come to the servers when they waited for an update.
     resumed_worker = graph.threads.find_workers(resumption_events)
     resumptions = _list_events(graph, resumed_worker, resumption_events)
-    if in_turn:
+    if is_in_turn:
         # What a server began by itself follows when its worker waits.
         is_alone = ~has_source[begin_event] & (worker >= 0)
         lone_begins = _list_events(graph, worker[is_alone], begin_event[is_alone])

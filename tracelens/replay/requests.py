@@ -269,6 +269,7 @@ class Requests:
         `find_resumptions`.
         """
         sides = self.sides
+        # [request]; an answer that no thread noted is needed at its worker's next wait, update or end.
         request_event, answer_event = threads.find_side_events(self.sides_until_needed)
         next_need = threads.find_next_need_events(sides.worker, sides.end_ns)
         answer_event = np.where(answer_event < 0, next_need, answer_event)

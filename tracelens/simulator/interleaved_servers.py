@@ -53,6 +53,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
         backward_ns = np.rint(compute.backprop_ns[step][:, None] * done_shares).astype(np.int64)
         gradients_ns = forward_end_ns[step][:, None] + backward_ns
         backprop_end_ns[step] = forward_end_ns[step] + compute.backprop_ns[step]
+        # When all workers know that everything is applied.
         token_ns = exchange.push(step, gradients_ns[:, variable_of_piece])
         now_ns = end_ns[step] = np.maximum(backprop_end_ns[step], token_ns)
     _record_phases(scenario, sheet, compute, (start_ns, forward_end_ns, backprop_end_ns, end_ns))

@@ -107,10 +107,10 @@ def _ask_efficiency() -> Section:
     figures = []
     for gbytes_per_s in _BANDWIDTHS:
         ring_ms = 2 * (_RANKS - 1) / _RANKS * _GRADIENT_BYTES / gbytes_per_s / 1e6
-        efficiency, pace = _STEP_MS / (_STEP_MS + ring_ms), f"at {gbytes_per_s:g} GB/s"
-        name = f"efficiency without overlap {pace}"
+        efficiency, suffix = _STEP_MS / (_STEP_MS + ring_ms), f"at {gbytes_per_s:g} GB/s"
+        name = f"efficiency without overlap {suffix}"
         figures += [
-            Figure(f"ring of all gradients {pace}", ring_ms, "ms", "assumed"),
+            Figure(f"ring of all gradients {suffix}", ring_ms, "ms", "assumed"),
             Figure(name, efficiency, "%", "assumed", published="90 %"),
         ]
     exposed_ms = _STEP_MS * (1 / 0.9 - 1)

@@ -109,8 +109,8 @@ def write_in_background(variant: Variant, size: str) -> None:
         raise InvalidArgument(costs.explain_lack(is_network=True))
     ns_per_byte = max(paces)
     write_ns = written_bytes * ns_per_byte
-    departures_of_step: dict[int, list[int]] = {}  # the first one of each communicator
-    completions_of_step: dict[int, list[int]] = {}  # the last one
+    departures_of_step: dict[int, list[int]] = {}  # events: the first one of each communicator
+    completions_of_step: dict[int, list[int]] = {}  # events: the last one of each communicator
     for calls in graph.calls:
         first_call, last_call = _find_first_and_last(calls, np.arange(calls.count))
         ends = calls.departure_events[first_call], calls.departure_events[last_call] + 1

@@ -160,10 +160,7 @@ def _measure_absorbed_share(lost_ns: Floats, effect_ns: Floats) -> float:
 
 
 def measure_side_by_side(total_ns: Floats, effect_ns: Floats) -> Floats:
-    """Return by how much shorter each step is without an effect if ranks meet at its end, ns, [step].
-
-    Both arguments are [step, rank]: what ranks take in all, and what of it the effect is.
-    """
+    """Return how much shorter steps are, ns, [step], without an effect if ranks meet at their ends."""
     return np.asarray(total_ns.max(axis=1) - (total_ns - effect_ns).max(axis=1))
 
 

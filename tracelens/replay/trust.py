@@ -9,7 +9,7 @@ shorter by the same share; a rigid one by less.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tracelens.caching import cached_property
@@ -140,14 +140,8 @@ class Identity:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
-        return {
-            "whole": self.run_error_share,
-            "median_step": self.median_step_error_share,
-            "kept": self.unexplained_share,
-            "rigid": self.rigid_share,
-            "reliable": self.is_reliable,
-            "doubt": self.doubt,
-        }
+        share_by_key = zip(("whole", "median_step", "kept", "rigid"), astuple(self), strict=True)
+        return dict(share_by_key) | {"reliable": self.is_reliable, "doubt": self.doubt}
 
 
 @dataclass(frozen=True, eq=False)

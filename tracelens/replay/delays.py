@@ -160,7 +160,7 @@ def _measure_absorbed_share(lost_ns: Floats, effect_ns: Floats) -> float:
 
 
 def measure_side_by_side(total_ns: Floats, effect_ns: Floats) -> Floats:
-    """Return how much shorter steps are, ns, [step], without an effect if ranks meet at their ends."""
+    """Return by how much shorter steps are without an effect if ranks meet at their ends, ns, [step]."""
     return np.asarray(total_ns.max(axis=1) - (total_ns - effect_ns).max(axis=1))
 
 

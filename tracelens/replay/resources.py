@@ -45,7 +45,7 @@ class Tasks:
     crowding_of_kind: Floats
 
     def measure_hold_times_ns(self, work_ns: Floats) -> Floats:
-        """Return how long each task keeps its resource, ns: the first of a unit does so for all."""
+        """Return the time for which each task keeps its resource, ns: that of all its unit, if first."""
         key = self.unit * (int(self.server_index.max(initial=0)) + 1) + self.server_index
         _, unit = np.unique(key, return_inverse=True)
         return np.where(self.is_unit_begin, np.bincount(unit, work_ns)[unit], 0.0)
@@ -125,7 +125,7 @@ class _SharedResource:
         self.plan_version = 0
 
     def _measure_slowdown(self) -> float:
-        """Return how many times as long each message takes as it would alone."""
+        """Return the ratio of the time that each message takes to what it would take alone."""
         return self.message_count * (1 + self.crowding * max(self.message_count - 1, 0.0))
 
     def advance(self, now_ns: float) -> None:

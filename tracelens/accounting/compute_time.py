@@ -98,9 +98,7 @@ class ComputeTime:
             return self
         compute_ns, columns_by_stage = self.compute_ns.copy(), self.stages.columns_by_stage
         for phase_ns in compute_ns:
-            stages_ns = [
-                self._find_typical_ns(phase_ns[:, columns]) for columns in columns_by_stage
-            ]
+            stages_ns = [self._find_typical_ns(phase_ns[:, stage]) for stage in columns_by_stage]
             mean_ns = medians(np.stack(stages_ns)[:, self.settled_rows], axis=1).mean()
             for columns, stage_ns in zip(columns_by_stage, stages_ns, strict=True):
                 phase_ns[:, columns] += mean_ns - stage_ns[:, None]
@@ -179,9 +177,7 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
     length_ns = grid.fill_matrix(steps, (steps["end_ns"] - steps["start_ns"]).to_numpy())
     is_missing = np.isnan(length_ns) | grid.find_cut_short(steps, workers)
     cell_of_window = grid.find_cells(phases.pieces.windows)
-    phase_names = [
-        name for name in COMPUTE_CATEGORIES if phases.spent_ns[:, CATEGORIES.index(name)].any()
-    ]
+    phase_names = [name for name in COMPUTE_CATEGORIES if phases.sum_ns_by_window(name).any()]
     uncovered_ns = phases.sum_by_worker(phases.sum_ns_by_window(CATEGORIES[UNINSTRUMENTED]))
     if _is_worth_reporting(uncovered_ns, phases):
         phase_names.append(CATEGORIES[UNINSTRUMENTED])

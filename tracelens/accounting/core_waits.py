@@ -66,10 +66,8 @@ class CoreWait:
         if self.explained_share is None or self.delay_left is None:
             return False
         is_little_left = self.delay_left < MAX_DELAY_LEFT_IF_CAUSE
-        do_all_wait = self.usual_wait_share >= MIN_SHARE_OF_TIME_PEERS_WAIT
-        return self.explained_share >= MIN_SHARE_OF_DELAY_IF_CAUSE or (
-            is_little_left and do_all_wait
-        )
+        all_wait = self.usual_wait_share >= MIN_SHARE_OF_TIME_PEERS_WAIT
+        return self.explained_share >= MIN_SHARE_OF_DELAY_IF_CAUSE or (is_little_left and all_wait)
 
     @property
     def may_be_cause(self) -> bool:
@@ -188,17 +186,15 @@ def measure_core_wait_of_run(trace: Trace) -> float | None:
 
     None where that was not read of any, or there are no steps.
     """
-    times_of_ranks = _read_times(trace, trace.steps["step"].to_numpy())
-    shares = [times.queued_ns / times.steps_ns for times in times_of_ranks]
+    rank_times = _read_times(trace, trace.steps["step"].to_numpy())
+    shares = [times.queued_ns / times.steps_ns for times in rank_times]
     return float(np.mean(shares)) if shares else None
 
 
 def measure_ready_shares(trace: Trace) -> dict[int, float]:
     """Return for what share of the time of its steps each rank ran or waited for a core, where read."""
-    times_of_ranks = _read_times(trace, trace.steps["step"].to_numpy())
-    return {
-        times.rank: (times.ran_ns + times.queued_ns) / times.steps_ns for times in times_of_ranks
-    }
+    rank_times = _read_times(trace, trace.steps["step"].to_numpy())
+    return {times.rank: (times.ran_ns + times.queued_ns) / times.steps_ns for times in rank_times}
 
 
 def _measure_waits(
@@ -213,9 +209,7 @@ def _measure_waits(
     waits = {}
     for core_times in _read_times(trace, compute_times.steps[rows]):
         column = column_by_rank.get(core_times.rank)
-        work_ns = (
-            compute_times.total_compute_ns[rows, column] if column is not None else np.empty(0)
-        )
+        work_ns = np.empty(0) if column is None else compute_times.total_compute_ns[rows, column]
         if column is None or core_times.ran_ns <= 0 or np.isnan(work_ns).all():
             continue
         work_per_step_ns = float(np.nanmean(work_ns))

@@ -79,12 +79,8 @@ def measure_device_time(trace: Trace, timed_spans: pl.DataFrame | None = None) -
         windows = work.windows  # only time within them counts
         activities = (work.compute, work.compute_or_communication, work.busy, work.communication)
         compute_ns, compute_or_communication_ns, busy_ns, communication_ns = (
-            int(
-                (
-                    intervals.passed_before(windows.end) - intervals.passed_before(windows.start)
-                ).sum()
-            )
-            for intervals in activities
+            int((activity.passed_before(windows.end) - activity.passed_before(windows.start)).sum())
+            for activity in activities
         )
         device_times.append(
             DeviceTime(

@@ -226,9 +226,7 @@ def _list_tasks(
 
     `steps` has one row per step, by process and time; all tasks share the names of spans.
     """
-    thread_by_process = dict(
-        trace.workers.select("process", "training_thread").drop_nulls().iter_rows()
-    )
+    thread_by_process = dict(trace.workers.select("process", "training_thread").drop_nulls().rows())
     queues = find_server_queues(trace)  # a row per stretch of a request's queue
     queues_by_process = queues.partition_by("process", as_dict=True)
     tracks_by_process, step_interval = in_flight_tracks(trace), find_step_interval(trace)

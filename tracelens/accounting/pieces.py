@@ -55,6 +55,11 @@ class PackedPieces:
     category_code: Int8s
     name_code: Array
 
+    @property
+    def arrays(self) -> tuple[Array, Int32s, Int8s, Array]:
+        """All arrays, in the order of the fields."""
+        return self.lengths_ns, self.first_piece_of_window, self.category_code, self.name_code
+
     @classmethod
     def from_pieces(cls, pieces: Pieces, name_code: Int32s) -> Self:
         """Pack the pieces of a worker; `name_code` is each piece's index of a shared name."""
@@ -158,12 +163,7 @@ class PieceStore:
         Raises:
             OSError: the file cannot be written.
         """
-        arrays = (
-            pieces.lengths_ns,
-            pieces.first_piece_of_window,
-            pieces.category_code,
-            pieces.name_code,
-        )
+        arrays = pieces.arrays
         sizes_bytes = tuple(array.nbytes for array in arrays)
         if self._free_bytes is None or sum(sizes_bytes) <= self._free_bytes:
             if self._free_bytes is not None:
@@ -174,10 +174,8 @@ class PieceStore:
         for array in arrays:
             self._file.write(array.tobytes())
         self._file.flush()
-        dtypes = tuple(array.dtype for array in arrays)
-        self._entries.append(
-            _Stored(self._file, offset_bytes, sizes_bytes, dtypes, pieces.first_ns)
-        )
+        types = tuple(array.dtype for array in arrays)
+        self._entries.append(_Stored(self._file, offset_bytes, sizes_bytes, types, pieces.first_ns))
 
     @cached_property
     def _file(self) -> IO[bytes]:
@@ -283,14 +281,9 @@ class Segments:
     def unpack_worker(self, index: int) -> WorkerPieces:
         """Return the pieces of a worker, by its index in order."""
         packed = self.store[index]
+        process, first_window = self.processes[index], self.first_windows[index]
         return WorkerPieces(
-            packed.first_ns,
-            packed.lengths_ns,
-            packed.first_piece_of_window,
-            packed.category_code,
-            packed.name_code,
-            process=self.processes[index],
-            first_window=self.first_windows[index],
+            packed.first_ns, *packed.arrays, process=process, first_window=first_window
         )
 
     def join_workers(
@@ -315,9 +308,7 @@ class Segments:
     def select(self, category: str, steps: Ints, ranks: Collection[int]) -> pl.DataFrame:
         """Return the pieces of one category in some steps, of some ranks, in `SEGMENT_COLUMNS`."""
         is_in_steps, code = self._flag_windows(steps), CATEGORIES.index(category)
-        workers = (
-            self.unpack_worker(index) for index, rank in enumerate(self.ranks) if rank in ranks
-        )
+        workers = (self.unpack_worker(row) for row, rank in enumerate(self.ranks) if rank in ranks)
         matching = ((worker, np.flatnonzero(worker.category_code == code)) for worker in workers)
         return self._to_frame(
             (worker, piece_rows[is_in_steps[worker.window[piece_rows] + worker.first_window]])

@@ -277,10 +277,7 @@ def _cut_by_intervals(
 def _find_edges_of_union(intervals: pl.DataFrame) -> Ints:
     """Return the edges of the union of some intervals, a row each, ns: begins and ends in turn."""
     ordered = intervals.sort("start_ns")
-    start_ns, latest_end_ns = (
-        ordered["start_ns"].to_numpy(),
-        ordered["end_ns"].cum_max().to_numpy(),
-    )
+    start_ns, latest_end_ns = ordered["start_ns"].to_numpy(), ordered["end_ns"].cum_max().to_numpy()
     is_first = np.append(True, start_ns[1:] > latest_end_ns[:-1])  # of those that overlap
     last_rows = np.append(np.flatnonzero(is_first)[1:] - 1, len(start_ns) - 1)
     return np.stack([start_ns[is_first], latest_end_ns[last_rows]], axis=1).ravel()

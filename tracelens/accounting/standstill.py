@@ -240,9 +240,7 @@ class _WaitGraph:
         from scipy.sparse import coo_array  # noqa: PLC0415 - few runs stand still
         from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
 
-        ranks = sorted(
-            {rank for call in calls for rank in (*call.ranks_inside, *call.awaited_ranks)}
-        )
+        ranks = sorted({rank for call in calls for rank in call.ranks_inside + call.awaited_ranks})
         node_by_rank = {rank: node for node, rank in enumerate(ranks)}
         pairs: list[tuple[int, int]] = []
         for call_node, call in enumerate(calls, len(ranks)):
@@ -294,13 +292,9 @@ class _WaitGraph:
                 for rank in circle_ranks & {*largest_call.ranks_inside}
                 if call_count_by_rank[rank] != usual_call_count
             }
-            corrected_calls = (
-                _correct_call(call, largest_call, wrong_ranks) for call in circle_calls
-            )
+            corrected = (_correct_call(call, largest_call, wrong_ranks) for call in circle_calls)
             kept_calls = [*compress(self.calls, map(not_, is_in_circle))]
-            kept_calls += [
-                call for call in corrected_calls if call.ranks_inside and call.awaited_ranks
-            ]
+            kept_calls += [call for call in corrected if call.ranks_inside and call.awaited_ranks]
             return self.from_calls(kept_calls)
         return None
 

@@ -12,7 +12,6 @@ nanosecond to one span.
 from __future__ import annotations
 
 import os
-from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -65,19 +64,12 @@ def cut_time(window_bounds_ns: Ints, thread: Spans, around: Surroundings) -> Pie
     """
     if _NATIVE is None:
         return cut_in_numpy(window_bounds_ns, thread, around)
-    edges = [
-        side for intervals in around.interval_sets for side in (intervals.start, intervals.end)
-    ]
-    span_arrays = [
-        (
-            spans.start_ns,
-            np.sort(spans.end_ns, kind="stable"),
-            spans.end_ns,
-            spans.meaning_code,
-            spans.name_code,
-        )
-        for spans in (thread, around.device_work)
-    ]
+    edges = [side for cover in around.interval_sets for side in (cover.start, cover.end)]
+    span_arrays: list[Array] = []
+    for spans in (thread, around.device_work):
+        sorted_ends_ns = np.sort(spans.end_ns, kind="stable")
+        span_arrays += [spans.start_ns, sorted_ends_ns, spans.end_ns]
+        span_arrays += [spans.meaning_code, spans.name_code]
     span_count = len(thread.start_ns) + len(around.device_work.start_ns)
     max_bounds = len(window_bounds_ns) + sum(map(len, edges)) + 2 * span_count
     window_count = len(window_bounds_ns) - 1
@@ -89,7 +81,7 @@ def cut_time(window_bounds_ns: Ints, thread: Spans, around: Surroundings) -> Pie
         spent_ns=np.zeros((window_count, len(CATEGORIES)), np.int64),
         hidden_ns=np.zeros(window_count, np.int64),
     )
-    arrays = map(np.ascontiguousarray, (window_bounds_ns, *chain(*span_arrays), *edges))
+    arrays = map(np.ascontiguousarray, (window_bounds_ns, *span_arrays, *edges))
     piece_count = _NATIVE.cut(tuple(arrays), tuple(buffers))
     return buffers._replace(
         bounds_ns=buffers.bounds_ns[: piece_count + 1],
@@ -184,10 +176,8 @@ def _find_boundaries(
     np.not_equal(ordered_ns[1:], ordered_ns[:-1], out=is_new[1:])
     index = np.empty(len(edges_ns), np.int32)
     index[order] = np.cumsum(is_new, dtype=np.int32) - 1
-    set_stops = np.cumsum(
-        [len(window_bounds_ns), *(2 * len(begins) for begins, _ in interval_sets)]
-    )
-    window_edges, *set_edges = np.split(index, set_stops[:-1])
+    stops = np.cumsum([len(window_bounds_ns), *(2 * len(begins) for begins, _ in interval_sets)])
+    window_edges, *set_edges = np.split(index, stops[:-1])
     return ordered_ns[is_new], window_edges, [indices.reshape(2, -1) for indices in set_edges]
 
 

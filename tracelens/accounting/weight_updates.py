@@ -210,11 +210,9 @@ class WeightUpdates:
         )
 
 
-def _share_equal_arrays(
-    previous: tuple[Array, ...], arrays: tuple[Array, ...]
-) -> tuple[Array, ...]:
+def _share_equal_arrays(earlier: tuple[Array, ...], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return arrays of a worker, those of the one before where they are equal, so that one is kept."""
-    pairs = zip(previous, arrays, strict=True)
+    pairs = zip(earlier, arrays, strict=True)
     return tuple(shared if np.array_equal(array, shared) else array for shared, array in pairs)
 
 

@@ -135,9 +135,8 @@ def _follow_buckets(trace: Trace, updates: pl.DataFrame, step_interval: int) -> 
     if bucket_updates.height:
         with_updates = calls.join(bucket_updates, on=[*_STEP, "bucket"], how="left")
     else:
-        step_updates = updates.group_by(_STEP).agg(
-            pl.col("update_begin_ns").min(), pl.col("update_end_ns").max()
-        )
+        update_bounds_ns = pl.min("update_begin_ns"), pl.max("update_end_ns")
+        step_updates = updates.group_by(_STEP).agg(update_bounds_ns)
         with_updates = calls.join(step_updates, on=_STEP, how="left")
     return with_updates.select(*_measure_stages("bucket"), returned_ns=None)
 

@@ -123,9 +123,7 @@ def _average_by_step(phases: Phases) -> pl.DataFrame:
     has_time = (phases.steps >= 0) & (phases.sum_by_step(phases.window_has_time) > 0)  # [step]
     rank_counts = phases.sum_by_step(np.ones(len(phases.window_has_time)))[has_time]
     sums_ns = _communication_ns(phases)
-    means_ns = {
-        name: phases.sum_by_step(ns)[has_time] / rank_counts for name, ns in sums_ns.items()
-    }
+    means_ns = {key: phases.sum_by_step(ns)[has_time] / rank_counts for key, ns in sums_ns.items()}
     steps = pl.Series(phases.steps[has_time], dtype=pl.Int32)
     return pl.DataFrame({"step": steps, **means_ns})
 

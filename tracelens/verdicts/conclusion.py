@@ -99,9 +99,7 @@ def conclude(
     if not job_has_ended and (any(gap.voids_faults for gap in gaps) or (gaps and accuses_no_rank)):
         return _make_open_verdict(trace, gaps, scope)
     if faults:
-        worst_fault = max(
-            faults, key=lambda fault: (KINDS[fault.kind].ends_job, fault.saving or 0.0)
-        )
+        worst_fault = max(faults, key=lambda one: (KINDS[one.kind].ends_job, one.saving or 0.0))
         if worst_fault.saving is None or worst_fault.saving >= MIN_SAVING_OF_FAULT_IN_HEADLINE:
             why = _explain(worst_fault) + _describe_larger_gain(worst_fault, findings)
             return Verdict(

@@ -111,11 +111,10 @@ def measure(
     if trace.steps["step"].n_unique() >= MIN_STEPS_IF_SHARDS_ARE_JUDGED:
         account.book("ps_queue", sum(queued_shares[""].values()), "known")
     account.close()
-    is_mostly_for_pushes = (
-        queues.missing_push_ns > sum_exactly(phases.sum_ns_by_window("ps_queue")) / 2
-    )
+    queue_ns = sum_exactly(phases.sum_ns_by_window("ps_queue"))
+    is_for_pushes = queues.missing_push_ns > queue_ns / 2  # mostly
     awaited_rank, awaited_share = _find_most_awaited(
-        at_calls or (at_servers if is_mostly_for_pushes else None)
+        at_calls or (at_servers if is_for_pushes else None)
     )
     return Ledger(
         useful=useful_share,

@@ -197,9 +197,7 @@ def _list_reached_bandwidths(timed_calls: pl.DataFrame) -> list[tuple[str, float
 
 def _list_fast_barriers(timed_calls: pl.DataFrame) -> list[tuple[str, float]]:
     """List communicators, and the time of a fast barrier of each, ns; no call of all takes less."""
-    barriers = timed_calls.filter(pl.col("op") == "barrier").group_by(
-        pl.col("communicator").cast(pl.String)
-    )
+    barriers = timed_calls.filter(op="barrier").group_by(pl.col("communicator").cast(pl.String))
     fast_barriers = barriers.agg(pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS), pl.len())
     return fast_barriers.filter(pl.col("len") >= MIN_BARRIERS_TO_BOUND_LATENCY).drop("len").rows()
 
@@ -257,21 +255,14 @@ def find_fastest(costs: Mapping[CallKind, CostModel]) -> pl.DataFrame:
     Calls whose algorithm was not recorded count as one: the library's own choice. Only sizes that all
     of them were measured with are compared.
     """
-    costs_of_calls: dict[tuple[str, int], dict[str | None, CostModel]] = {}  # then by algorithm
+    lines_of_calls: dict[tuple[str, int], dict[str | None, CostModel]] = {}  # then by algorithm
     for (op, ranks, algorithm), cost in costs.items():
-        costs_of_calls.setdefault((op, ranks), {})[algorithm] = cost
+        lines_of_calls.setdefault((op, ranks), {})[algorithm] = cost
     rows = [
-        (
-            op,
-            ranks,
-            from_bytes,
-            name,
-            algorithm_costs[name].latency_ns,
-            algorithm_costs[name].ns_per_byte,
-        )
-        for (op, ranks), algorithm_costs in sorted(costs_of_calls.items())
-        if len(algorithm_costs) > 1
-        for from_bytes, name in _find_crossings(algorithm_costs)
+        (op, ranks, from_bytes, name, lines[name].latency_ns, lines[name].ns_per_byte)
+        for (op, ranks), lines in sorted(lines_of_calls.items())
+        if len(lines) > 1
+        for from_bytes, name in _find_crossings(lines)
     ]
     return pl.DataFrame(rows, schema=CHOICE_COLUMNS, orient="row")
 

@@ -252,10 +252,8 @@ def _are_sends_buffered(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns
     """
     is_blocking = (pl.col("stops_there") | pl.col("wait_ns").is_not_null()) & ~pl.col("hop")
     begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
-    message_facts = messages.select(
-        "message", "through_ns", "bytes", begun_ns=begun_ns, blocks=is_blocking
-    )
-    rows = ends.join(message_facts, on="message")
+    facts = messages.select("message", "through_ns", "bytes", begun_ns=begun_ns, blocks=is_blocking)
+    rows = ends.join(facts, on="message")
     unexplained_ns = pl.col("end_ns") - pl.col("through_ns").max().over("call")
     least_ns = MIN_SHARE_UNEXPLAINED_IF_BUFFERED * (pl.col("end_ns") - pl.col("begun_ns"))
     is_unexplained = unexplained_ns > pl.max_horizontal(least_ns, uncertain_ns)

@@ -45,11 +45,9 @@ def report_hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
             groups.setdefault((case, call, own_ranks), []).append(root)
     for (case, call, _), group in groups.items():
         yield _report_hang(facts, standstill, case, call, group)
-    stuck_calls = [
-        call for call in standstill.calls if call.ranks_inside and not call.awaited_ranks
-    ]
-    if trace.is_snapshot and stuck_calls and not standstill.roots:
-        yield _report_call_without_root(trace, stuck_calls[0])
+    stuck = [call for call in standstill.calls if call.ranks_inside and not call.awaited_ranks]
+    if trace.is_snapshot and stuck and not standstill.roots:
+        yield _report_call_without_root(trace, stuck[0])
 
 
 def _choose_case(trace: Trace, root: Root) -> str:

@@ -167,9 +167,7 @@ def _report_links(
     steps = int(main_link.steps[0]), int(main_link.steps[-1])
     in_steps = messages.filter(pl.col("step").is_between(*steps))
     on_link = pl.col("sender").eq(sender) & pl.col("receiver").eq(receiver)
-    message_ns, usual_ns = (
-        _find_median_ns(in_steps.filter(is_chosen)) for is_chosen in (on_link, ~on_link)
-    )
+    message_ns, usual_ns = (_find_median_ns(in_steps.filter(rows)) for rows in (on_link, ~on_link))
     has_hops = bool(in_steps.filter(on_link)["hop"].any())  # messages that are part of a collective
     price = _price_links(facts, calls, group, is_of_collectives=has_hops)
     shared_ranks = set.intersection(*({*link.end_ranks} for link in group))
@@ -290,9 +288,7 @@ def _find_slow_links(facts: Facts, messages: pl.DataFrame) -> list[_SlowLink]:
         link
         for link in links
         if link in between_hosts
-        or not any(
-            _may_rank_be_slow(rank, link, link_times, facts.phases) for rank in link.end_ranks
-        )
+        or not any(_may_be_slow(rank, link, link_times, facts.phases) for rank in link.end_ranks)
     ]
 
 
@@ -384,9 +380,7 @@ def _to_shares_of_step(delays_ns: Floats, step_ns: float) -> Floats:
     return np.minimum(delays_ns / max(step_ns, 1.0), MAX_DELAY_SCANNED)
 
 
-def _may_rank_be_slow(
-    rank: int, link: _SlowLink, link_times: list[_LinkTimes], phases: Phases
-) -> bool:
+def _may_be_slow(rank: int, link: _SlowLink, link_times: list[_LinkTimes], phases: Phases) -> bool:
     """Return True if a rank of a link computes longer, or has no other link that could show it."""
     links_of_rank = [ends for times in link_times for ends in times.links if rank in ends]
     if links_of_rank == [link.end_ranks]:
@@ -428,10 +422,8 @@ class _LinkTimes:
         links = sums.select(_ENDS).unique().sort(_ENDS)
         all_cells = steps.to_frame().join(links, how="cross")  # a row per step and link
         sums = all_cells.join(sums, on=all_cells.columns, how="left", maintain_order="left")
-        columns = sums.select(
-            pl.col("link_ns", "usual_ns", "messages").fill_null(0).cast(pl.Float64)
-        )
-        matrices = columns.to_numpy().T.reshape(3, len(steps), links.height)
+        cells = sums.select(pl.col("link_ns", "usual_ns", "messages").fill_null(0).cast(pl.Float64))
+        matrices = cells.to_numpy().T.reshape(3, len(steps), links.height)
         spent_ns, expected_ns, counts = matrices  # [step, link]
         min_count = MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP * np.median(counts, axis=1, keepdims=True)
         is_known = (expected_ns > 0) & (counts >= min_count)
@@ -500,9 +492,8 @@ def _follow_link(
         first_row = 0
     rows = slice(first_row, last_row + 1)
     is_known = times.is_known[rows, link]
-    slow_ratio = times.time_ratio[rows, link] / medians(
-        times.time_ratio[rows, ~window.is_in_group], axis=1
-    )
+    time_ratio = times.time_ratio[rows]  # [step, link]
+    slow_ratio = time_ratio[:, link] / medians(time_ratio[:, ~window.is_in_group], axis=1)
     is_slow = medians(slow_ratio[is_known], axis=0) >= MIN_RATIO_OF_SLOW_LINK
     lost_ns = np.where(is_known, np.maximum(delays_ns[rows], 0), 0.0)
     loss_of_message_ns = lost_ns.sum() / max(times.message_counts[rows, link].sum(), 1)

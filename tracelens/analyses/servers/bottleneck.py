@@ -187,9 +187,7 @@ def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPr
 
 def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
     """Report that links of shards (columns) collapse when many workers push at once."""
-    goodputs = {
-        column: goodput for column in columns if (goodput := exchange.goodput_of_shard[column])
-    }
+    goodputs = {column: found for column in columns if (found := exchange.goodput_of_shard[column])}
     worst = max(goodputs.values(), key=lambda goodput: goodput.collapse_ratio)
     price = price_edits(exchange.replay, "incast=off")
     lost_ns = sum(

@@ -167,9 +167,7 @@ def measure_utilisation(
     `receiving_ns` its work for pushes. Where nothing shows when pushes came, as workers' times do not if
     clocks are not aligned, their window is 0.
     """
-    first_sends = (
-        requests.filter(pl.col("op") == "push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
-    )
+    first_sends = requests.filter(op="push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
     has_receives = (pl.col("receiving_ns") > 0).any().over("shard")
     since_sent_ns = (pl.col("worked_ns") - pl.col("sent_ns")).clip(lower_bound=0)
     known_window_ns = pl.when(has_receives).then("push_window_ns")

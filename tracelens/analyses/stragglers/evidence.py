@@ -124,11 +124,9 @@ def _judge_many_ranks(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flag
 def _is_worth_repeating(is_late: Flags) -> bool:
     """Return True if late ranks (flags) matter to what is normal, and enough others can show it."""
     rank_count, late_count = len(is_late), np.count_nonzero(is_late)
-    other_count = rank_count - late_count
+    peer_count = rank_count - late_count
     matters = late_count * MAX_RANKS_PER_LATE_RANK >= rank_count
-    return bool(
-        matters and other_count >= max(MIN_RANKS_LEFT, MIN_SHARE_OF_RANKS_LEFT * rank_count)
-    )
+    return bool(matters and peer_count >= max(MIN_RANKS_LEFT, MIN_SHARE_OF_RANKS_LEFT * rank_count))
 
 
 def _judge_by_peers(

@@ -170,9 +170,8 @@ def _report_delays(delays: _Delays, job_ns: float, facts: Facts | None) -> list[
     times, phase, steps = delays.times, delays.phase, delays.steps
     fix = WorkFix(times.steps, (((phase,), delays.delay_ns),))
     price = price_delay(times, fix, job_ns, facts.replay if facts else None)
-    is_awaited = (
-        price.waiting_rank_count or price.communicating_rank_count or times.leaves_out_ranks
-    )
+    others_wait = price.waiting_rank_count or price.communicating_rank_count
+    is_awaited = others_wait or times.leaves_out_ranks
     if not is_awaited or price.saving_share < delays.min_saving:
         return []
     clue_sentences, clue_evidence = _find_clues(facts, delays)

@@ -105,10 +105,7 @@ class ComputeTime:
         return replace(self, compute_ns=compute_ns, stages=None)
 
     def _find_typical_ns(self, stage_ns: Floats) -> Floats:
-        """Return the typical time of the ranks of a stage, ns, [step]; `stage_ns` is [step, rank].
-
-        It is the median; of two ranks the faster one; of one rank its own median step.
-        """
+        """Return the median of ranks, [step, rank]; of two the faster one, of one its median step."""
         if stage_ns.shape[1] > 2:
             return medians(stage_ns, axis=1)
         if stage_ns.shape[1] == 2:
@@ -203,10 +200,7 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
 
 
 def _is_worth_reporting(spent_ns: Ints, phases: Phases) -> bool:
-    """Return True if any worker spends enough of its time so that a finding could be worth it.
-
-    `spent_ns` is the time in question, [worker].
-    """
+    """Return True if `spent_ns`, [worker], is enough of any worker's time to be worth a finding."""
     total_ns = phases.sum_by_worker(phases.sum_ns_by_window(*CATEGORIES))
     return bool((spent_ns >= LEAST_LOSS * total_ns)[total_ns > 0].any())
 
@@ -238,10 +232,7 @@ class _Grid:
         return matrix
 
     def find_cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> Flags:
-        """Find which cells, [step, rank], are the last step of a process that was cut short.
-
-        `steps` has a row per step of a process, `workers` one per process.
-        """
+        """Find the cells, [step, rank], that are the last step of a process that was cut short."""
         incomplete = workers.filter(~pl.col("complete")).select("process")
         last_steps = (
             steps.join(incomplete, on="process", how="semi")

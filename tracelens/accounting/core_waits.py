@@ -82,10 +82,7 @@ class CoreWait:
         return self.is_cause and self.usual_wait_share >= min_usual_share
 
     def sentences(self, ranks: str, others: str) -> list[str]:
-        """Describe it in a sentence, where it explains a good part of the delay, or may do so.
-
-        `ranks` and `others` name the late ranks, and what they are compared with.
-        """
+        """Describe it in a sentence, if it explains the delay or may; `ranks`, `others`: their names."""
         percent, usual_percent = fmt.percent(self.wait_share), fmt.percent(self.usual_wait_share)
         wait_clause = f"{fmt.capital(ranks)} waited for a core for {percent} of the time"
         if self.explained_share is None:
@@ -174,18 +171,12 @@ def measure_core_wait_of_all(
 
 
 def is_machine_busy(core_wait_share: float) -> bool:
-    """Return True if ranks wait for cores too long to tell which one computes slowly.
-
-    `core_wait_share` is the share of the time of steps in which they wait for one.
-    """
+    """Return True if ranks wait for cores for too large a share of steps to tell which one is slow."""
     return core_wait_share >= MIN_WAIT_FOR_CORES_IF_BUSY
 
 
 def measure_core_wait_of_run(trace: Trace) -> float | None:
-    """Return for what share of the time of their steps ranks waited for a core, on average.
-
-    None where that was not read of any, or there are no steps.
-    """
+    """Return for what mean share of their steps' time ranks waited for a core; None if not read."""
     rank_times = _read_times(trace, trace.steps["step"].to_numpy())
     shares = [times.queued_ns / times.steps_ns for times in rank_times]
     return float(np.mean(shares)) if shares else None
@@ -240,10 +231,7 @@ class _TimesInSteps:
 
 
 def _read_times(trace: Trace, steps: Ints) -> Iterator[_TimesInSteps]:
-    """Yield the times of each rank whose main thread trains, from the first to the last of `steps`.
-
-    Ranks without two readings of their thread's times are left out.
-    """
+    """Yield the times, from the first to the last of `steps`, of each rank that has two readings."""
     readings = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
     if readings.is_empty() or not len(steps):
         return

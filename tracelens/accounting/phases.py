@@ -142,10 +142,7 @@ class Phases(DisplayMixin):
         return np.add.reduceat(values, first_windows) if first_windows else np.zeros(0, np.int64)
 
     def find_least_ns_by_step(self, times_ns: Ints, is_counted: Flags) -> Ints:
-        """Return the least time of each step, [step], ns; `NO_TIME` if none of its windows is counted.
-
-        `times_ns` and `is_counted` are [step window].
-        """
+        """Return the least of counted times, [step window], of each step, ns; `NO_TIME` without any."""
         least_ns = np.full(len(self.steps), NO_TIME)
         np.minimum.at(least_ns, self.step_index_of_window[is_counted], times_ns[is_counted])
         return least_ns
@@ -222,10 +219,7 @@ def _report_progress(
 def _list_tasks(
     trace: Trace, steps: pl.DataFrame, processes: list[int], span_names: tuple[str, ...]
 ) -> Iterator[Task]:
-    """Yield what is needed to account for the time of each worker, by its process.
-
-    `steps` has one row per step, by process and time; all tasks share the names of spans.
-    """
+    """Yield the task of each worker (a process); `steps` has a row per step, by process and time."""
     thread_by_process = dict(trace.workers.select("process", "training_thread").drop_nulls().rows())
     queues = find_server_queues(trace)  # a row per stretch of a request's queue
     queues_by_process = queues.partition_by("process", as_dict=True)
@@ -350,10 +344,7 @@ def measure_ns_after_steps(steps: pl.DataFrame) -> pl.Series:
 
 
 def measure_exposed_transfer_ns(phases: Phases, steps: Ints) -> Floats:
-    """Return the transfer that nothing hides in each of `steps`, ns: a step cannot save more of it.
-
-    That is the least of all ranks; 0 for a step that no rank has.
-    """
+    """Return the exposed transfer of the rank with least of it in each step, ns; 0 without any."""
     least_ns = phases.least_transfer_ns
     if not len(least_ns):
         return np.zeros(len(steps))

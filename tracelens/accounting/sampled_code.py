@@ -137,10 +137,7 @@ def find_in_ranks(
 def find_in_steps(
     trace: Trace, phases: Phases, phase: str, *, steps: Ints, other_steps: Ints, extra_ns: float
 ) -> Culprit | None:
-    """Find the code of a phase in which all ranks spend `extra_ns` more in `steps` than in others.
-
-    None if samples do not tell.
-    """
+    """Find the code of a phase with `extra_ns` more in `steps` on all ranks; None if not known."""
     if not _is_sampled(trace, steps) or not len(other_steps):
         return None
     slow_times, usual_times = (
@@ -213,10 +210,7 @@ def find_in_shards(trace: Trace, shards: Collection[int]) -> Culprit | None:
 
 
 def _list_service_times(trace: Trace) -> pl.DataFrame:
-    """Return when threads of shards served, a row each, without overlaps of a thread.
-
-    Columns are `process`, `thread`, `step`, `start_ns` and `end_ns`.
-    """
+    """Return when threads of shards served, a row each, without overlaps of a thread."""
     serving_threads = trace.threads.filter(~pl.col("in_flight")).select("process", "thread")
     thread_columns = ("process", "thread")
     earlier_end_ns = pl.col("end_ns").cum_max().shift(1).over(thread_columns)

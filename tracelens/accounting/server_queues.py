@@ -236,10 +236,7 @@ def _leave_out_transfer(queued_times: pl.DataFrame, shard_work: pl.DataFrame) ->
 
 
 def _keep_last_served(queued_times: pl.DataFrame) -> pl.DataFrame:
-    """Remove overlaps of a worker's queued times: the request that is served last keeps each moment.
-
-    `queued_times` has a row each, with the end of the whole time as `served_ns`.
-    """
+    """Remove overlaps of queued times (rows) of a worker: the one that is served last keeps them."""
     ordered = queued_times.filter(pl.col("start_ns") < pl.col("end_ns")).sort(
         *("process", "served_ns", "shard", "key", "start_ns"),
         descending=[False, True, False, False, True],

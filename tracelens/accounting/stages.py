@@ -50,10 +50,7 @@ class Stages:
 
 @dataclass(frozen=True, eq=False)
 class Roles:
-    """The parts that ranks play; `stages` is None where all play the same.
-
-    `server_rank` serves all others by messages; None without one.
-    """
+    """The parts that ranks play: pipeline stages, or None; and the rank that serves others, or None."""
 
     stages: Stages | None
     server_rank: int | None

@@ -226,7 +226,7 @@ def _find_work_on_threads(
 
 
 def _list_meanings(columns: Columns, rows: Indices, work_codes: Array) -> Array:
-    """Return what each span (row) of the training thread means, as `work_codes` of devices' work."""
+    """List meanings of the training thread's spans (rows); `work_codes` are those of devices."""
     codes = columns.word_column("kind").take(rows).translated(_MEANING, USER)
     codes_of_ops = columns.word_column("op").take(rows).translated(_MEANING_OF_OP, NULL)
     codes = np.where(codes_of_ops == NULL, codes, codes_of_ops)

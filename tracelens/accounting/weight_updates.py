@@ -112,10 +112,7 @@ def _read_gaps(columns: Columns, update_rows: Indices, pass_rows: Indices) -> tu
 def _read_updates(
     columns: Columns, update_rows: Indices, step_interval: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
-    """Return step, bucket (`NULL`: none), begin and end, ns, of the updates of each step and bucket.
-
-    Only every n-th step counts (`step_interval`).
-    """
+    """Return step, bucket (`NULL`: none), begin and end, ns, of updates of every n-th step."""
     steps, buckets = columns.number("step"), columns.number("bucket")
     step, bucket, rows, group_begins = cache.get_or_make(
         "order of updates",

@@ -140,10 +140,7 @@ def _read_amounts(columns: Columns, cache: BoundedCache) -> dict[str, Amounts]:
 
 
 def _sum_amounts(columns: Columns) -> dict[str, Amounts]:
-    """Return the steps that counters tell of, and the sum in each, by the name of the amount.
-
-    `columns` are those of a worker's events.
-    """
+    """Return steps, and the sum in each, by the name of the amount, as a worker's counters tell."""
     names, values = columns.word_column("name"), columns.values["value"]
     counter_rows = np.flatnonzero(columns.word_column("type").is_in(("counter",)))
     is_of_step = columns.word_column("kind").take(counter_rows).is_in(("step",))

@@ -189,10 +189,7 @@ def _describe_calls(grid: CallGrid, has_left: Flags) -> pl.DataFrame:
 
 
 def _summarise_steps(sums: pl.DataFrame, calls: pl.DataFrame, rank_count: int) -> pl.DataFrame:
-    """Return skew and the mean rank's waits by step, in `STEP_COLUMNS`.
-
-    `sums` are waits and transfers by step, `calls` has a row each.
-    """
+    """Return skew and the mean rank's waits by step, in `STEP_COLUMNS`; `sums` are sums by step."""
     greatest_skew = pl.col("skew_ns").arg_max()
     skews = calls.group_by("step").agg(
         pl.col("last_rank", "first_ns", "over_ns").get(greatest_skew),
@@ -215,10 +212,7 @@ def _sum_by_step(step: Int32s, has_left: Flags, wait_ns: Ints, transfer_ns: Ints
 
 
 def _sum_by_rank(grid: CallGrid, has_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
-    """Sum up waits, transfers and calls of each rank, and how often it is last by chance.
-
-    The matrices are [call, process]; calls count that a rank has left.
-    """
+    """Sum waits, transfers and calls, [call, process], by rank, and how often it is last by chance."""
     fair_share = 1 / grid.expected
     if is_uniform(grid.step) and has_left.all():
         steps_of_ranks = [np.unique(grid.step[:, 0])] * len(grid.ranks)

@@ -200,10 +200,7 @@ def _measure_left_out(trace: Trace, path: pl.DataFrame) -> Iterator[tuple[int, i
 
 
 def path_segments(path_pieces: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
-    """Join the path's pieces, a row each, that are neighbours of a rank, step and category.
-
-    They are in order of time, in `PATH_SEGMENT_COLUMNS`.
-    """
+    """Join pieces of the path (rows) that are neighbours of a rank, step and category, by time."""
     segments = (
         path_pieces.sort("start_ns", maintain_order=True)
         .group_by(segment=pl.struct(_CELL).rle_id(), maintain_order=True)

@@ -144,10 +144,7 @@ def _measure_overlap(phases: Phases) -> pl.DataFrame:
 
 
 def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -> list[Finding]:
-    """Report what could be overlapped, or, if that is little, that more than that is exposed.
-
-    `overlap_of_ranks` has rows in `OVERLAP_COLUMNS`.
-    """
+    """Report what could be overlapped, or, if that is little, that more than that is exposed."""
     exposed_share = int(overlap_of_ranks["transfer_ns"].sum()) / (overlap_of_ranks.height * run_ns)
     if exposed_share < MIN_SAVING_TO_REPORT_OVERLAP:
         return []
@@ -263,10 +260,7 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
 
 
 def _measure_host_time(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
-    """Measure how long each worker runs unrecorded code in gaps between updates, ns, [step, worker].
-
-    `gaps` has a row each, `steps` are the numbers of the rows.
-    """
+    """Measure unrecorded code in gaps (rows) between updates, ns, [step, worker], for `steps`."""
     ranks = trace.workers["rank"].to_numpy()
     step, rank, gap_ns = (gaps[name].to_numpy() for name in ("step", "rank", "gap_ns"))
     step_row = np.searchsorted(steps, step)

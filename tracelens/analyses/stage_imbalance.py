@@ -106,10 +106,7 @@ def _exclude_implicit_waits(times: ComputeTime, replay: EventGraph) -> ComputeTi
 
 
 def _condense_stages(times: ComputeTime, stages: Stages, spent_ns: Floats) -> Floats:
-    """Return the time of the median rank of each stage, ns, [step, stage], in steps that all took.
-
-    `spent_ns` is [step, rank].
-    """
+    """Return the median `spent_ns` of the ranks of each stage, [step, stage], in steps that all took."""
     settled_ns = spent_ns[times.settled_rows]
     by_stage = [medians(settled_ns[:, members], axis=1) for members in stages.columns_by_stage]
     stage_ns = np.stack(by_stage, axis=1)

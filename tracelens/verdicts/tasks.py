@@ -86,10 +86,7 @@ class Tasks:
 
 
 def measure_tasks(trace: Trace, phases: Phases, server: int | None) -> Tasks | None:
-    """Return the times that ranks held tasks of `server`, the rank that hands them out.
-
-    None without such a rank, or if fewer than two ranks took tasks.
-    """
+    """Return the times that ranks held tasks of `server`; None if fewer than two ranks took tasks."""
     if server is None:
         return None
     messages = trace.sent.filter(pl.col("peer") == server).sort("start_ns")

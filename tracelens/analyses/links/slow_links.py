@@ -229,7 +229,7 @@ def _price_links(
 
 
 def _measure_ratio_of_collectives(link: _SlowLink, collectives_ns: Floats) -> Floats:
-    """Return what collectives would take without a slow link, as a ratio of their time, [step].
+    """Return collectives' time without a slow link, as a ratio of their time, [step].
 
     Where its messages make up the collectives' transfer, that is divided by the link's ratio; else the
     link's loss is subtracted.
@@ -248,10 +248,7 @@ def _find_median_ns(messages: pl.DataFrame) -> float:
 
 
 def _name_links(messages: pl.DataFrame, group: list[_SlowLink], ranks: list[int]) -> str:
-    """Name slow links as the subject of a sentence, by the ranks that they have in common.
-
-    `messages` has a row each, of all links.
-    """
+    """Name slow links as a subject, by ranks in common; `messages` has a row each, of all links."""
     if len(group) == 1:
         sender, receiver = group[0].end_ranks
         return f"The link from rank {sender} to rank {receiver} is"

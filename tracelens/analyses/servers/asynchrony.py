@@ -128,10 +128,7 @@ def _sum_ns_by(spans: pl.LazyFrame, key: str) -> pl.DataFrame:
 
 
 def _report_turns(workers: pl.DataFrame, trace: Trace, run_ns: int) -> list[Finding]:
-    """Report what serving in turns costs: without turns, the job lasts as long as its busiest part.
-
-    `workers` has rows in `WORKER_COLUMNS`.
-    """
+    """Report what serving in turns costs: without turns, the job lasts as long as its busiest part."""
     waiting_workers = workers.filter(pl.col("turn_ns") > 0)
     if waiting_workers.height < 2:
         return []

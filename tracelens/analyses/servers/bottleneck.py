@@ -64,7 +64,7 @@ _FIELDS: Final[dict[Bound, dict[str, str]]] = {
 
 
 def classify_shards(exchange: Exchange, message_share: float) -> dict[int, Bound]:
-    """Return what binds each shard, by its column, where it is clear.
+    """Return the bound of each shard, by its column, where it is clear.
 
     `message_share` is the links' work for messages however few their bytes, as a share of all.
     """
@@ -187,7 +187,7 @@ def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPr
 
 def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
     """Report that links of shards (columns) collapse when many workers push at once."""
-    goodputs = {column: found for column in columns if (found := exchange.goodput_of_shard[column])}
+    goodputs = {column: link for column in columns if (link := exchange.goodput_of_shard[column])}
     worst = max(goodputs.values(), key=lambda goodput: goodput.collapse_ratio)
     price = price_edits(exchange.replay, "incast=off")
     lost_ns = sum(
@@ -282,10 +282,7 @@ def _report_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[
 
 
 def _find_pattern(own: Floats, usual: Floats) -> Pattern | None:
-    """Return when a shard is slower than usual, both ns per byte, [step]; None if not, or by chance.
-
-    What a single step shows may be chance.
-    """
+    """Return when a shard is slower than usual, both ns per byte, [step]; None if not, or by chance."""
     ratio = MIN_RATIO_OF_TIME_PER_BYTE
     if own.sum() < ratio * usual.sum() or not own.any():
         return None

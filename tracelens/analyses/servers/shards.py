@@ -212,10 +212,7 @@ def _add_clues(finding: Finding, trace: Trace, services: pl.DataFrame) -> Findin
 
 
 def _is_sized(requests: pl.DataFrame) -> bool:
-    """Return True if all shards are known, and the bytes of all pushes, of all pulls, or of both.
-
-    `requests` has a row each.
-    """
+    """Return True if each request (a row) has its shard, and all pushes or all pulls their bytes."""
     counts = requests.group_by("op").agg(unsized=pl.col("bytes").null_count(), all=pl.len())
     is_known, is_unknown = counts["unsized"] == 0, counts["unsized"] == counts["all"]
     is_consistent = is_known.any() and (is_known | is_unknown).all()

@@ -69,10 +69,7 @@ class Messages:
 
 
 def _measure_costs(services: pl.DataFrame) -> tuple[float, float]:
-    """Return the cost of a message however few its bytes, ns, and its share of all costs, 0 to 1.
-
-    `services` has a row per operation of a shard.
-    """
+    """Return the cost of a message however few its bytes, ns, and its share of all costs, 0 to 1."""
     latencies_ns, sum_of_latencies_ns, total_ns = [], 0.0, 0.0
     for op in ("receive", "reply"):
         messages = services.filter(pl.col("op") == op, pl.col("bytes") > 0)

@@ -128,7 +128,7 @@ class Exchange:
 
 
 def list_services(trace: Trace) -> pl.DataFrame:
-    """Return what shards did for requests, a row per operation, by shard, step and begin.
+    """Return the work of shards for requests, a row per operation, by shard, step and begin.
 
     Where a shard does not know steps, a request has that of the worker that made it, and an update
     without a request that of the request before.

@@ -135,10 +135,7 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
 
 
 def _find_least(spent_ns: Floats) -> Floats:
-    """Return the time of the rank with the least of it, ns, [step]; 0 where none was there.
-
-    `spent_ns` is [step, rank].
-    """
+    """Return the least time of a rank, [step]; 0 without ranks. `spent_ns` is [step, rank]."""
     return np.asarray(np.nan_to_num(np.fmin.reduce(spent_ns, axis=1), nan=0.0))
 
 

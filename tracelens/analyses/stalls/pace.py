@@ -206,10 +206,7 @@ def report_slowdown(
     replay: WindowedReplay | None,
     more_work: Floats | None = None,
 ) -> tuple[Finding, Slowdown] | None:
-    """Find and report a slowdown of all; None if it costs too little or is among `known_findings`.
-
-    `more_work` is the additional share of work of each step and rank, [step, rank].
-    """
+    """Report a slowdown of all; None if too cheap or known. `more_work`: share, [step, rank]."""
     slowdown = find_slowdown(times, more_work)
     if slowdown is None or any(_is_same(times, slowdown, finding) for finding in known_findings):
         return None

@@ -87,10 +87,7 @@ def find_evidence(residuals: list[Floats], steps: Indices) -> list[Evidence]:
 
 
 def _find_windows(residuals: list[Floats]) -> list[Evidence]:
-    """Find windows of steps in which ranks are late.
-
-    `residuals` are by series, [step, rank] as shares of a step.
-    """
+    """Find windows of steps with late ranks; each series of residuals is [step, rank], shares."""
     judge = _judge_many_ranks if residuals[0].shape[1] > 2 else _judge_pair
     scans, p_values, is_late = judge(residuals)  # flags and p-values are [series, rank]
     return [

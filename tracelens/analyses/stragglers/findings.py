@@ -298,10 +298,7 @@ def _examine(
 
 
 def _compare_phase(times: ComputeTime, episode: Episode) -> tuple[float | None, float | None]:
-    """Return the time of the latest rank and of its median peer in the phase, ns a step.
-
-    Both are None where no peer takes part in it.
-    """
+    """Return the times of the latest rank and of its median peer, ns a step; None: no peer has any."""
     phase_ns = times.compute_ns[times.phases.index(episode.phase)][episode.late_rows]
     peers_ns = phase_ns[:, times.find_peer_columns(episode.columns)]
     if not peers_ns.size or np.isnan(peers_ns).all():

@@ -89,10 +89,7 @@ class Sections:
 def compare_sections(
     phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], phase: str, steps: Ints
 ) -> Sections | None:
-    """Compare late ranks' spans in a phase and some steps with their peers'; None if not longer.
-
-    Ranks without time in that phase do not count.
-    """
+    """Compare late ranks' spans in a phase and some steps with their peers'; None if not longer."""
     spans = phases.pieces.sum_ns_by_span_name(phase, steps).filter(
         pl.col("rank").is_in([*ranks, *peers])
     )

@@ -221,11 +221,11 @@ class JoinedPieces:
         bounds_ns = np.zeros(first_pieces[-1] + 1, np.int64)
         np.cumsum(np.concatenate([worker.lengths_ns for worker in workers]), out=bounds_ns[1:])
         return cls(
-            tuple(worker.process for worker in workers),
-            np.array([worker.first_ns for worker in workers]),
-            bounds_ns[first_pieces],
-            bounds_ns,
-            np.concatenate([worker.category_code for worker in workers]),
+            processes=tuple(worker.process for worker in workers),
+            first_ns=np.array([worker.first_ns for worker in workers]),
+            begins_on_line_ns=bounds_ns[first_pieces],
+            bounds_ns=bounds_ns,
+            category_code=np.concatenate([worker.category_code for worker in workers]),
         )
 
     def to_line_ns(self, moments_ns: Ints, worker: Ints) -> Ints:

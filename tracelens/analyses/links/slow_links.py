@@ -442,7 +442,7 @@ def _add_usual_time(messages: pl.DataFrame) -> pl.DataFrame:
     that a slow link alone carries are compared, too.
     """
     message_bytes = pl.col("bytes").fill_null(0) + 1
-    with_size = messages.with_columns(size=message_bytes.log(2).mul(2).round())
+    with_size = messages.with_columns(size=message_bytes.log(2).mul(2).round())  # half powers of 2
     medians_ns_and_bytes = pl.col("link_ns").median(), message_bytes.median().alias("nbytes")
     by_size = with_size.group_by("size").agg(medians_ns_and_bytes).sort("size")
     size_bytes = by_size["nbytes"].to_numpy()

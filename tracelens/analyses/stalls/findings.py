@@ -302,4 +302,4 @@ def _report_loading(
         steps=(int(times.steps[0]), int(times.steps[-1])),
         evidence={"data_ns": round(usual_ns), "share_of_step": share},
     )
-    return [_Stall(finding, None, usual_ns)]
+    return [_Stall(finding, rows=None, extra_ns_per_step=usual_ns)]

@@ -380,7 +380,8 @@ def find_migrating(
 ) -> Episode | None:
     """Search all phases together for a delay that migrates: some rank is late, each time another one.
 
-    `residuals` is what ranks take beyond their peers, [step, rank] as shares of a step, in all phases.
+    `residuals` is what ranks take beyond their peers in all phases, [step, rank] as shares of a step,
+    `residuals_of_phases` in each of them.
     """
     rows = np.flatnonzero(times.is_settled)
     settled = residuals[times.settled_rows]
@@ -399,7 +400,7 @@ def find_migrating(
     level = float(np.median(clear_delays))
     for _ in range(ROUNDS_OF_MIGRATING_LEVEL):
         gains = np.minimum(settled, level + spread) - level / 2
-        is_late = find_best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)
+        is_late = find_best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)  # [settled step, rank]
         if not _migrates(is_late):
             return None
         level = float(np.median(settled[is_late]))

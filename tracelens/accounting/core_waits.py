@@ -276,8 +276,8 @@ def _interpolate(
     between_readings_ns -= times_ns[max(np.searchsorted(times_ns, first_ns, side="right") - 1, 0)]
     return _TimesInSteps(
         rank,
-        float(last_ns - first_ns),
-        float(ran_ns[0]),
-        float(queued_ns[0]),
-        float(between_readings_ns),
+        steps_ns=float(last_ns - first_ns),
+        ran_ns=float(ran_ns[0]),
+        queued_ns=float(queued_ns[0]),
+        between_readings_ns=float(between_readings_ns),
     )

@@ -81,7 +81,7 @@ def _link_longest_calls(ranks: pl.DataFrame) -> list[list[Any] | None]:
 
 
 def _draw_counts(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
-    """Draw a bar per rank (row): in how many calls it was last; red if that is beyond chance."""
+    """Draw a bar per rank (row): how many calls it was last in; red beyond `chance`, a count."""
     last_counts = ranks["last"]
     is_beyond_chance = last_counts.to_numpy() > ranks["chance"].to_numpy()
     colours = np.where(is_beyond_chance, theme.loss, theme.accent).tolist()

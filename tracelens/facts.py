@@ -51,15 +51,15 @@ class Facts:
         return find_early_end(self.trace, self.phases, self.roles)
 
     @cached_property
-    def life(self) -> LifeLedger | None:
+    def life_ledger(self) -> LifeLedger | None:
         """The attempts of the job and the uses of its wall time; None if TraceLens did not record it."""
-        is_part = self.trace.parted or self.trace.cut_short
+        is_part = self.trace.partial_communicators or self.trace.is_cut_short
         return None if is_part or self.trace.is_snapshot else measure_life(self.trace)
 
     @cached_property
     def failures(self) -> list[Failure]:
         """How ranks of the last attempt failed, the one that explains the others first."""
-        return find_failures(self.trace, self.life.lives[-1]) if self.life else []
+        return find_failures(self.trace, self.life_ledger.lives[-1]) if self.life_ledger else []
 
     @cached_property
     def spent_time(self) -> SpentTime:

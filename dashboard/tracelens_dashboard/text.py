@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from tracelens.model.fmt import count, duration, listing, percent, points, size, steps
+from tracelens.model.fmt import count, duration, listing, percent, percent_number, size, steps
 from tracelens.model.inert import clean
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
     "escape_name",
     "listing",
     "percent",
-    "points",
+    "percent_number",
     "size",
     "steps",
     "tie_units",

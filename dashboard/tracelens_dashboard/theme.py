@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from plotly import graph_objects as go
 
-from tracelens.lod.colours import NAMES, PALE, STRONG, rgb, shades
+from tracelens.lod.colours import NAMES, PALE, STRONG, list_palette, parse_rgb
 from tracelens.lod.lanes import LEVELS
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ def palette(scheme: str, reach: float = 1.0) -> tuple[Colour, ...]:
     further.
     """
     theme = for_scheme(scheme)
-    category_colours = shades(theme.colour_by_category, theme.surface)
-    stops = np.array([rgb(colour) for colour in theme.ramp_colours], float)  # [stop, channel]
+    category_colours = list_palette(theme.colour_by_category, theme.surface)
+    stops = np.array([parse_rgb(colour) for colour in theme.ramp_colours], float)  # [stop, channel]
     positions = reach * np.linspace(0, len(stops) - 1, LEVELS)
     channels = [np.interp(positions, range(len(stops)), stops[:, c]).round() for c in range(3)]
     residual_colours = ((int(r), int(g), int(b)) for r, g, b in zip(*channels, strict=True))
@@ -184,7 +184,7 @@ def palette(scheme: str, reach: float = 1.0) -> tuple[Colour, ...]:
 
 def readable(ground: Colour) -> str:
     """Choose the text that can be read on a colour, whichever it is: black or white."""
-    return max(("#000000", "#FFFFFF"), key=lambda text: contrast(rgb(text), ground))
+    return max(("#000000", "#FFFFFF"), key=lambda text: contrast(parse_rgb(text), ground))
 
 
 def contrast(first: Colour, second: Colour) -> float:

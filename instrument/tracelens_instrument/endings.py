@@ -21,7 +21,7 @@ from tracelens.schema.endings import (
     Ending,
     is_library_file,
 )
-from tracelens.schema.side import to_line
+from tracelens.schema.side import format_line
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.failures import Tolerated, contain, contained
 from tracelens_instrument.core.state import STATE
@@ -122,7 +122,7 @@ class EndNotes:
             user_frame=user_frame,
             frames=frames,
         )
-        self._append_line(to_line("endings", row))
+        self._append_line(format_line("endings", row))
 
     def _wrap_hook(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
         def note_and_pass_on(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, to_line
+from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, format_line
 from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES, UNFINISHED_FILE
 from tracelens_instrument.core.arguments import any_text
 from tracelens_instrument.core.clock import now, read_clocks
@@ -69,8 +69,8 @@ class Recording:
         self.clipped_events = self._losses.counter(CLIPPED)
         self.failed_events = self._losses.counter(FAILED)
         self._losses.adopt(TOO_MANY_NAMES, REGISTRY.overflow)
-        self._side.append(to_line("process", self.process))
-        self._side.append(to_line("retention", retention))
+        self._side.append(format_line("process", self.process))
+        self._side.append(format_line("retention", retention))
         self.end_notes = EndNotes(self.folder, self._side.append)
         REGISTRY.listen(self._side.append, identity.job)
         self.read_clocks()
@@ -162,7 +162,7 @@ class Recording:
             thread = ThreadState(REGISTRY.thread_index())
             if thread.index != LAST_THREAD:
                 row = Thread(thread.index, any_text(python_thread.name)[:MAX_NAME], native_id)
-                self._side.append(to_line("threads", row))
+                self._side.append(format_line("threads", row))
             if is_foreign:
                 self._remember(native_id, thread)
         STATE.local.thread_state = thread
@@ -179,17 +179,17 @@ class Recording:
         """Change the identity of the process, which was not known before; the last one counts."""
         self.identity = identity
         self.process = replace(describe_process(identity), incarnation=self.process.incarnation)
-        self._side.append(to_line("process", self.process))
+        self._side.append(format_line("process", self.process))
 
     def look(self, level: str) -> None:
         """Write down that a hook looks so closely, if that is closer than what is written so far."""
         if DETAILS.index(level) > DETAILS.index(self._detail):
             self._detail = level
-            self._side.append(to_line("retention", replace(self.retention, detail=level)))
+            self._side.append(format_line("retention", replace(self.retention, detail=level)))
 
     def clock_reading(self, reading: ClockReading) -> None:
         """Write down a reading of clocks."""
-        self._side.append(to_line("clocks", reading))
+        self._side.append(format_line("clocks", reading))
 
     def read_clocks(self) -> None:
         """Tie the monotonic clock to the wall clock, again."""

@@ -138,7 +138,7 @@ def measure_bubble(
     step_ns = run_report.efficiency.job_ns / setting.steps
     # Each stage is idle for the forward and backward of one micro-batch for each other stage.
     pipelined_ns = PIPELINED_SHARE * result.stages["own_ns"].to_numpy().mean()
-    return run_report.ledger.share_of("bubble"), (stages - 1) / micro * pipelined_ns / step_ns
+    return run_report.ledger.sum_share("bubble"), (stages - 1) / micro * pipelined_ns / step_ns
 
 
 @pytest.mark.parametrize(
@@ -177,5 +177,5 @@ def test_other_runs_have_no_bubble() -> None:
     """Ranks that only reduce wait in turns."""
     run_report = report(synchronous(kinds_of_ranks.nothing)(TWO_STAGES))
     assert run_report.ledger
-    assert run_report.ledger.share_of("bubble") == 0
-    assert run_report.ledger.share_of("jitter") > 0
+    assert run_report.ledger.sum_share("bubble") == 0
+    assert run_report.ledger.sum_share("jitter") > 0

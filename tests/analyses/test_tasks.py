@@ -138,7 +138,7 @@ def test_a_worker_that_has_taken_its_last_task_has_not_left() -> None:
 def test_times_in_collectives_are_not_the_workers_own() -> None:
     """What is between a receive and a send that has a collective in it is no task."""
     pool_run = pool([4, 4, 4], 40)
-    begin_ns = int(pool_run.sent.filter(rank=2, op="recv")["end_ns"].sort()[3]) + MS
+    begin_ns = int(pool_run.program_messages.filter(rank=2, op="recv")["end_ns"].sort()[3]) + MS
     together = [call(rank, 0, begin_ns, begin_ns + MS, thread=1) for rank in range(4)]
     after = tasks_of(pool([4, 4, 4], 40, *together))
     assert len(after.held_ns_by_rank[2]) == len(tasks_of(pool_run).held_ns_by_rank[2]) - 1

@@ -121,7 +121,7 @@ def make_index(trace: Path, _looks: int) -> dict[str, str]:
     from tracelens import load  # noqa: PLC0415 - only this process needs them
     from tracelens.lod import index  # noqa: PLC0415
     from tracelens.lod.opening import MEMORY  # noqa: PLC0415
-    from tracelens.lod.run_data import outlined  # noqa: PLC0415
+    from tracelens.lod.run_data import make_run_and_lanes  # noqa: PLC0415
     from tracelens.verdicts.report import analyze  # noqa: PLC0415
 
     if index.find(trace):
@@ -129,7 +129,7 @@ def make_index(trace: Path, _looks: int) -> dict[str, str]:
     clock = Clock()
     opened = clock.took("reading", load.open(trace, memory=MEMORY))
     report = clock.took("explaining", analyze(opened, memory=MEMORY))
-    folder = index.write(trace, *outlined(opened, report))
+    folder = index.write(trace, *make_run_and_lanes(opened, report))
     assert folder
     clock.took("indexing, without levels", folder)
     index.refine(folder)
@@ -168,7 +168,7 @@ def sizes(trace: Path) -> dict[str, str]:
     folder = index.find(trace)
     assert folder
     written = sum(file.stat().st_size for file in trace.glob("*.arrow"))
-    index_sizes = index.size(folder)
+    index_sizes = index.count_bytes(folder)
     results = {
         f"index, {name}": f"{size / 1e6:.1f} MB, {size / written:.1%} of the trace"
         for name, size in {"in all": sum(index_sizes.values()), **index_sizes}.items()

@@ -76,7 +76,7 @@ def simulated(seed: int, factor: float) -> RunMetrics:
     times = Times.from_partition(
         parts.spent_ns, parts.pieces.windows, trace.workers["rank"].to_list()
     )
-    windows = residuals.boundaries(trace.steps)
+    windows = residuals.find_step_windows(trace.steps)
     lengths = (windows["end_ns"] - windows["start_ns"]).to_numpy().astype(float)
     return RunMetrics(
         "simulated", scenario.ranks, 0, len(lengths), measure_metrics(lengths, times), ()
@@ -129,7 +129,9 @@ def record_some(folder: Path, seconds: float) -> None:
 
 def measure(folder: Path) -> RunMetrics:
     """Measure a recorded run as `tracelens compare` does."""
-    return RunMetrics.from_run(opening.indexed(folder) or opening.explained(open_trace(folder)))
+    return RunMetrics.from_run(
+        opening.open_indexed(folder) or opening.explain_trace(open_trace(folder))
+    )
 
 
 def judge_real(folder: Path) -> str:

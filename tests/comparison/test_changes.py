@@ -83,7 +83,9 @@ def test_a_run_does_not_differ_from_itself() -> None:
     """Neither in any metric nor in its findings."""
     run = RunMetrics.from_run(slow().run)
     comparison = compare([run], run)
-    assert [metric.change.delta for metric in comparison.metrics] == [0] * len(comparison.metrics)
+    assert [metric.change.difference for metric in comparison.metrics] == [0] * len(
+        comparison.metrics
+    )
     assert not any(metric.is_clear for metric in comparison.metrics)
     assert {row.state for row in comparison.findings} == {"both"}
 
@@ -97,8 +99,8 @@ def test_what_was_planted_is_what_changed(baselines: int) -> None:
     assert backprop
     assert step.is_clear
     assert backprop.is_clear
-    assert backprop.change.share(backprop.change.delta) == pytest.approx(0.6, abs=0.03)
-    assert backprop.change.delta == pytest.approx(step.change.delta, rel=0.1)
+    assert backprop.change.as_share(backprop.change.difference) == pytest.approx(0.6, abs=0.03)
+    assert backprop.change.difference == pytest.approx(step.change.difference, rel=0.1)
     assert comparison.phases[0] is backprop
     for name in ("phase:data", "phase:forward", "phase:update"):
         unchanged = comparison.metric(name)
@@ -111,7 +113,7 @@ def test_the_interval_holds_the_truth() -> None:
     change = found_step(compare([steps(0), steps(1), steps(2)], slower()))
     assert change.low is not None
     assert change.high is not None
-    assert 0 < change.low < change.delta < change.high
+    assert 0 < change.low < change.difference < change.high
 
 
 def found_step(found: Comparison) -> Change:
@@ -125,8 +127,8 @@ def test_baselines_that_differ_widen_the_interval() -> None:
     noisy = [scale_metrics(steps(k), factor) for k, factor in enumerate((0.8, 1.0, 1.2))]
     new = scale_metrics(steps(5), 1.15)
     of_one_baseline, of_three_baselines = compare([steps(0)], new), compare(noisy, new)
-    assert found_step(of_one_baseline).between is None
-    assert (found_step(of_three_baselines).between or 0) > 0.15 * found_step(
+    assert found_step(of_one_baseline).deviation_of_baselines is None
+    assert (found_step(of_three_baselines).deviation_of_baselines or 0) > 0.15 * found_step(
         of_three_baselines
     ).before
     assert of_one_baseline.metrics[0].is_clear

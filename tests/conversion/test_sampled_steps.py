@@ -17,7 +17,7 @@ from tracelens.conversion.batches import ChunkMode, Conversion
 from tracelens.conversion.columns import SLOT, RecordChunk, Records
 from tracelens.conversion.segments import decode
 from tracelens.schema.record import TIMED_ON_DEVICE
-from tracelens.schema.side import Definition, Kept, Retention, Thread, to_line
+from tracelens.schema.side import Definition, Kept, Retention, Thread, format_line
 from tracelens.schema.vocabulary import OUTDATED
 
 STEP, FORWARD, PIECE, SUM, OTHER, MOMENT, DEVICE = range(1, 8)
@@ -240,8 +240,8 @@ def folder_of(
     place: Path, *segments: Sequence[Slot], retention: Retention, kept: Sequence[Kept] = ()
 ) -> Path:
     folder = write_folder(place, *segments, definitions=DEFINITIONS)
-    lines = [to_line("retention", retention), *(to_line("kept", row) for row in kept)]
-    lines += [to_line("threads", row) for row in THREADS[1:]]
+    lines = [format_line("retention", retention), *(format_line("kept", row) for row in kept)]
+    lines += [format_line("threads", row) for row in THREADS[1:]]
     with (folder / "side.jsonl").open("ab") as file:
         file.write(b"".join(lines))
     return folder

@@ -113,7 +113,7 @@ def test_the_report_of_a_pipeline_keeps_to_the_schema() -> None:
     )
     analyzed = analyze(prepare(case.recording.trace()))
     assert analyzed.ledger
-    assert analyzed.ledger.share_of("bubble") > 0
+    assert analyzed.ledger.sum_share("bubble") > 0
     assert find_problems(as_printed(analyzed)) == []
 
 

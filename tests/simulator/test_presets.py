@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.placement import loads
+from tracelens.placement import sum_shard_bytes
 from tracelens.simulator import scenario_file, synthetic
 from tracelens.simulator.scenario import Scenario
 from tracelens.simulator.scenario_file import PRESETS, SOURCES, load, load_preset, read_sources
@@ -45,7 +45,7 @@ def test_resnet50_gives_what_its_model_gave(workers: int, shards: int, efficienc
 def test_resnet50_at_full_size_is_bound_by_its_largest_tensor() -> None:
     """23.0 % at 512/64: two transfers of 9.4 MB for each worker, hardly hidden."""
     scenario = quiet_scenario("resnet50", "run.steps=1")
-    held = loads(scenario.pieces, scenario.shards)
+    held = sum_shard_bytes(scenario.pieces, scenario.shards)
     assert max(held) / (sum(held) / len(held)) == pytest.approx(5.91, abs=0.01)
     assert 2.0 / step_s(scenario) == pytest.approx(0.230, abs=0.001)
 

@@ -17,7 +17,7 @@ from tracelens.accounting.stages import find_roles
 from tracelens.accounting.workers import AMOUNTS
 from tracelens.caching import cached_property
 from tracelens.model import fmt
-from tracelens.model.calls import stretch
+from tracelens.model.calls import to_slice
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class ComputeTime:
     @cached_property
     def settled_rows(self) -> slice | Indices:
         """The rows that statistics may use: of most runs a stretch, so that to take them is no copy."""
-        return stretch(np.flatnonzero(self.is_settled))
+        return to_slice(np.flatnonzero(self.is_settled))
 
     @cached_property
     def typical_step_ns(self) -> float:
@@ -193,7 +193,7 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
         step_length_ns=length_ns,
         wait_ns=wait_ns,
         is_settled=_find_settled(compute_ns),
-        leaves_out_ranks=bool(trace.parted),
+        leaves_out_ranks=bool(trace.partial_communicators),
         stages=roles.stages,
         server_column=None if roles.server_rank is None else ranks.index(roles.server_rank),
     )

@@ -264,7 +264,7 @@ def _interpolate(
     `edges_ns` are the two times, on the common clock; `clock_map` brings readings to it.
     """
     times_ns = readings["monotonic_ns"].to_numpy()
-    times_ns = clock_map.apply(times_ns) if clock_map else times_ns
+    times_ns = clock_map.to_common(times_ns) if clock_map else times_ns
     first_ns, last_ns = np.clip(edges_ns, times_ns[0], times_ns[-1])
     ran_ns, queued_ns = (
         np.diff(

@@ -79,7 +79,12 @@ def measure_device_time(trace: Trace, timed_spans: pl.DataFrame | None = None) -
         windows = work.windows  # only time within them counts
         activities = (work.compute, work.compute_or_communication, work.busy, work.communication)
         compute_ns, compute_or_communication_ns, busy_ns, communication_ns = (
-            int((activity.passed_before(windows.end) - activity.passed_before(windows.start)).sum())
+            int(
+                (
+                    activity.covered_ns_before(windows.end_ns)
+                    - activity.covered_ns_before(windows.start_ns)
+                ).sum()
+            )
             for activity in activities
         )
         device_times.append(
@@ -114,7 +119,7 @@ def find_device_work(
     work_by_process = {}
     for (process,), device_spans in spans_by_process.items():
         busy = _merge_spans(device_spans)
-        whole_time = Intervals(busy.start[:1], busy.end[-1:])
+        whole_time = Intervals(busy.start_ns[:1], busy.end_ns[-1:])
         own_steps = steps_by_process.get((process,))
         work_by_process[int(process)] = DeviceWork(
             windows=whole_time if own_steps is None else _merge_spans(own_steps),

@@ -86,7 +86,11 @@ def measure_efficiency(trace: Trace, phases: Phases, spent: SpentTime) -> Effici
         pop={}
         if is_upper_bound
         else _measure_pop(
-            phases, spent.useful_ns, rank_count, duration_ns, leaves_out_ranks=bool(trace.parted)
+            phases,
+            spent.useful_ns,
+            rank_count,
+            duration_ns,
+            leaves_out_ranks=bool(trace.partial_communicators),
         ),
         job_ns=duration_ns,
         uninstrumented=uncovered_ns / total_ns,

@@ -32,11 +32,11 @@ from tracelens.accounting.thread_activity import find_waits
 from tracelens.accounting.weight_updates import WeightUpdates, find_step_interval
 from tracelens.accounting.workers import Task, account_all
 from tracelens.caching import cached_property
-from tracelens.distil.outline import in_flight_tracks, outlined
-from tracelens.memory import BoundedCache, give_back
+from tracelens.distil.outline import in_flight_tracks, list_outlines
+from tracelens.memory import BoundedCache, free_unused_memory
 from tracelens.model.display import DisplayMixin
 from tracelens.model.intervals import Intervals
-from tracelens.parallel import batch_size, batched, map_in_order
+from tracelens.parallel import choose_batch_size, map_in_order, split_into_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -180,15 +180,15 @@ def run(
         memory: How many bytes of pieces may be held, others are in a temporary file; None = all.
     """
     steps = in_process_order(trace.steps)
-    outline_by_process = outlined(trace)
+    outline_by_process = list_outlines(trace)
     processes = steps["process"].unique().sort().to_list()
     outlines = [outline_by_process[process] for process in processes]
-    span_names = tuple(dict.fromkeys(name for outline in outlines for name in outline.names))
-    row_count = sum(outline.rows for outline in outlines)
+    span_names = tuple(dict.fromkeys(name for outline in outlines for name in outline.span_names))
+    row_count = sum(outline.event_count for outline in outlines)
     is_brief = row_count < MIN_ROWS_FOR_THREADS * len(processes)
-    batches = batched(
+    batches = split_into_batches(
         _list_tasks(trace, steps, processes, span_names),
-        batch_size(len(processes), executor) if is_brief else 1,
+        choose_batch_size(len(processes), executor) if is_brief else 1,
     )
     account = partial(account_all, cache=BoundedCache())
     accounts: Iterator[Account] = chain.from_iterable(
@@ -229,7 +229,7 @@ def _list_tasks(
         own_queues = queues_by_process.get((process,), queues.clear())
         yield Task(
             process=process,
-            source=trace.source.only(process),
+            source=trace.source.limit_to(process),
             window_bounds_ns=bounds_ns,
             gap_windows=gaps,
             waits=waits,
@@ -283,7 +283,7 @@ def _gather(
         store.append(account.pieces)
         results.append((account.updates, account.amounts_by_name, account.span_count))
         if count % WORKERS_BETWEEN_RELEASES == 0:
-            give_back()
+            free_unused_memory()
     updates, amounts, span_counts = zip(*results, strict=True) if results else ((), (), ())
     workers = windows[first_windows[:-1]]
     processes, ranks = workers["process"].to_list(), workers["rank"].to_list()

@@ -387,4 +387,4 @@ def _sum_counted_ns_before(bounds_ns: Ints, is_counted: Flags, moments_ns: Ints)
 
 def sum_covered_ns_before(begins_ns: Ints, ends_ns: Ints, moments_ns: Ints) -> Floats:
     """Measure how much of disjoint intervals, in order, is before each moment, ns."""
-    return Intervals(begins_ns, ends_ns).passed_before(moments_ns).astype(np.float64)
+    return Intervals(begins_ns, ends_ns).covered_ns_before(moments_ns).astype(np.float64)

@@ -216,7 +216,7 @@ def _list_service_times(trace: Trace) -> pl.DataFrame:
     earlier_end_ns = pl.col("end_ns").cum_max().shift(1).over(thread_columns)
     begin_ns = pl.max_horizontal("start_ns", earlier_end_ns)
     return (
-        trace.requests_of(trace.shards)
+        trace.select_requests(trace.shards)
         .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
         .join(serving_threads.lazy(), on=["process", "thread"], how="semi")
         .sort(*thread_columns, "start_ns")

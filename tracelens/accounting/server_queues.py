@@ -41,13 +41,13 @@ _QUEUE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def find_server_queues(trace: Trace) -> pl.DataFrame:
     """Return when workers' requests were queued at a shard, as rows of `_QUEUE_COLUMNS`."""
-    if trace.shards.is_empty() or trace.alignment.unaligned:
+    if trace.shards.is_empty() or trace.alignment.untied_clock_domains:
         return pl.DataFrame(schema=_QUEUE_COLUMNS)
     worker_requests, shard_work = (
-        trace.requests_of(owners).filter(pl.col("kind") == "ps").collect()
+        trace.select_requests(owners).filter(pl.col("kind") == "ps").collect()
         for owners in (trace.workers, trace.shards)
     )
-    is_part = not trace.choice.is_all
+    is_part = not trace.choice.is_whole_run
     requests = _join_requests(worker_requests, shard_work, is_part=is_part)
     pushes = requests.filter(pl.col("op") == "push", pl.col("got_ns").is_not_null())
     queued_times = pl.concat(

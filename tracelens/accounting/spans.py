@@ -57,9 +57,9 @@ class Spans:
         blocked_spans = np.flatnonzero(codes == BLOCKED)
         if len(blocked_spans):
             start_ns, end_ns = self.start_ns[blocked_spans], self.end_ns[blocked_spans]
-            begun_count = sum(np.searchsorted(part.start, end_ns) for part in communication)
+            begun_count = sum(np.searchsorted(part.start_ns, end_ns) for part in communication)
             ended_count = sum(
-                np.searchsorted(part.end, start_ns, "right") for part in communication
+                np.searchsorted(part.end_ns, start_ns, "right") for part in communication
             )
             codes[blocked_spans] = np.where(begun_count == ended_count, WAIT, COMMUNICATION)
         return Spans(self.start_ns, self.end_ns, codes, self.name_code.astype(np.int32))

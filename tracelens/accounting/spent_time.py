@@ -18,7 +18,7 @@ from tracelens.accounting.categories import CATEGORIES, TRANSFER, UNINSTRUMENTED
 from tracelens.accounting.device_time import find_device_work
 from tracelens.accounting.phases import job_ns
 from tracelens.arrays import sum_exactly
-from tracelens.distil.outline import outlined
+from tracelens.distil.outline import list_outlines
 from tracelens.model.result import DeviceShares
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def measure_spent_time(trace: Trace, phases: Phases, useful: tuple[str, ...]) ->
     is_useful = np.isin(CATEGORIES, useful)
     host_ns = sum_exactly(phases.spent_ns)
     useful_ns = phases.sum_by_worker(phases.sum_ns_by_window(*useful))
-    if any(outline.on_device for outline in outlined(trace).values()):
+    if any(outline.device_span_count for outline in list_outlines(trace).values()):
         return _correct_by_devices(trace, phases, is_useful, host_ns, useful_ns)
     return SpentTime(useful_ns, _list_losses(host_ns, is_useful))
 
@@ -131,7 +131,7 @@ def _measure_states(pieces: WorkerPieces, work: DeviceWork) -> Array:
     States are computing, exposed communication, copies, nothing.
     """
     compute_ns, either_ns, busy_ns, profiled_ns = (
-        np.diff(intervals.passed_before(pieces.bounds_ns))
+        np.diff(intervals.covered_ns_before(pieces.bounds_ns))
         for intervals in (work.compute, work.compute_or_communication, work.busy, work.windows)
     )
     state_ns = np.stack(
@@ -152,7 +152,7 @@ def _sum_gaps_by_span(
 
     `wait_ns` is the time of such waits in each piece. The name is empty without a span.
     """
-    gap_begins_ns, gap_ends_ns = work.busy.end[:-1], work.busy.start[1:]
+    gap_begins_ns, gap_ends_ns = work.busy.end_ns[:-1], work.busy.start_ns[1:]
     wait_before_ns = np.concatenate([[0], np.cumsum(wait_ns)])  # at each bound of pieces
     origin_ns = pieces.bounds_ns[0]  # times of today need more digits than fractions have
     waited_at_begin_ns, waited_at_end_ns = (

@@ -63,7 +63,7 @@ def find_roles(trace: Trace) -> Roles:
 
 def find_stages(trace: Trace) -> Stages | None:
     """Find the stages of a pipeline, by messages and communicators; None where all ranks are peers."""
-    messages = trace.sent
+    messages = trace.program_messages
     ranks = trace.workers["rank"].to_list()
     if messages.is_empty() or len(ranks) < 2:
         return None
@@ -91,9 +91,9 @@ def find_server_rank(trace: Trace) -> int | None:
     Between its answers it has no work of its own that theirs could be compared with.
     """
     workers = set(trace.workers["rank"].to_list())
-    if len(workers) < MIN_WORKERS_WITH_SERVER or trace.sent.is_empty():
+    if len(workers) < MIN_WORKERS_WITH_SERVER or trace.program_messages.is_empty():
         return None
-    messages = trace.sent.filter(pl.col("rank").is_in(list(workers)))
+    messages = trace.program_messages.filter(pl.col("rank").is_in(list(workers)))
     pairs = [{rank, peer} for rank, peer in messages.select("rank", "peer").unique().rows()]
     pairs = [pair for pair in pairs if pair <= workers]
     common_ranks = set.intersection(*pairs) if pairs else set()

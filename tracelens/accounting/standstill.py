@@ -90,7 +90,7 @@ def find_standstill(trace: Trace) -> Standstill:
         call
         for grid in trace.calls
         for call in find_open_calls(
-            grid, members_by_uid.get(grid.uid), expected_ranks, trace.equal_bytes
+            grid, members_by_uid.get(grid.uid), expected_ranks, trace.ops_of_equal_bytes
         )
     ]
     calls += _find_open_messages(trace)
@@ -109,7 +109,7 @@ def find_last_seq_by_rank(grid: CallGrid) -> dict[int, int]:
     """Return the number of the last call that each rank entered."""
     if not grid.height:
         return {}
-    last_row_by_column = grid.height - 1 - grid.took_part[::-1].argmax(axis=0)
+    last_row_by_column = grid.height - 1 - grid.is_made[::-1].argmax(axis=0)
     return dict(zip(grid.ranks.tolist(), grid.seq[last_row_by_column].tolist(), strict=True))
 
 
@@ -136,7 +136,7 @@ def find_open_calls(
     if grid.is_closed:
         return
     open_indices = np.flatnonzero((grid.end_ns == FOREVER).any(axis=1))
-    open_grid = grid.take(open_indices)
+    open_grid = grid.take_calls(open_indices)
     ranks = grid.ranks.tolist()
     last_seq_by_rank = find_last_seq_by_rank(grid)
     expected_ranks = {*ranks} if members is None else {*members}
@@ -172,7 +172,7 @@ def find_open_calls(
 
 def _find_open_messages(trace: Trace) -> Iterator[OpenCall]:
     """Yield sends and receives that did not end, as calls."""
-    messages = trace.opened.filter(
+    messages = trace.open_spans.filter(
         pl.col("op").cast(pl.String).is_in(POINT_TO_POINT) & (pl.col("peer") >= 0)
     ).select(pl.col("communicator", "op").cast(pl.String), "rank", "peer", "step")
     yield from pair_open_messages(messages.sort("rank").rows())

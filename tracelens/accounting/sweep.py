@@ -64,7 +64,7 @@ def cut_time(window_bounds_ns: Ints, thread: Spans, around: Surroundings) -> Pie
     """
     if _NATIVE is None:
         return cut_in_numpy(window_bounds_ns, thread, around)
-    edges = [side for cover in around.interval_sets for side in (cover.start, cover.end)]
+    edges = [side for cover in around.interval_sets for side in (cover.start_ns, cover.end_ns)]
     span_arrays: list[Array] = []
     for spans in (thread, around.device_work):
         sorted_ends_ns = np.sort(spans.end_ns, kind="stable")
@@ -116,7 +116,7 @@ def cut_in_numpy(window_bounds_ns: Ints, thread: Spans, around: Surroundings) ->
     equal stretches that follow each other are joined.
     """
     interval_sets = [(spans.start_ns, spans.end_ns) for spans in (thread, around.device_work)]
-    interval_sets += [(intervals.start, intervals.end) for intervals in around.interval_sets]
+    interval_sets += [(intervals.start_ns, intervals.end_ns) for intervals in around.interval_sets]
     bounds_ns, window_edges, (thread_edges, device_edges, *cover_edges) = _find_boundaries(
         window_bounds_ns, interval_sets
     )

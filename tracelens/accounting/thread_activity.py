@@ -25,7 +25,7 @@ from tracelens.accounting.categories import (
     USER,
 )
 from tracelens.accounting.spans import Spans
-from tracelens.distil.outline import work_times
+from tracelens.distil.outline import find_work_times_ns
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import NULL
 from tracelens.model.intervals import Intervals
@@ -98,12 +98,16 @@ class ThreadActivity:
         A device's work of a phase that nobody told (kind ``device``: a kernel) counts as the user's.
         """
         rows, codes = self.device_rows_and_codes
-        return Spans(*work_times(columns, rows), codes, columns.word_column("name").codes[rows])
+        return Spans(
+            *find_work_times_ns(columns, rows), codes, columns.word_column("name").codes[rows]
+        )
 
     def read_thread_spans(self, columns: Columns) -> Spans:
         """Read the training thread's spans; their names are indices of those of the file."""
         rows, codes = self.thread_rows_and_codes
-        start_ns, end_ns = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
+        start_ns, end_ns = (
+            columns.number_column(name).take(rows) for name in ("start_ns", "end_ns")
+        )
         return Spans(start_ns, end_ns, codes, columns.word_column("name").codes.take(rows))
 
 
@@ -111,11 +115,11 @@ def read_intervals(
     columns: Columns, rows: Indices, device_rows: Indices | None = None
 ) -> Intervals:
     """Read from when to when events (rows) lasted, ns; of `device_rows` the time on the device."""
-    start_ns, end_ns = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
+    start_ns, end_ns = (columns.number_column(name).take(rows) for name in ("start_ns", "end_ns"))
     on_thread = Intervals(start_ns, end_ns)
     if device_rows is None or not len(device_rows):
         return on_thread
-    return Intervals.concatenate(on_thread, Intervals(*work_times(columns, device_rows)))
+    return Intervals.concatenate(on_thread, Intervals(*find_work_times_ns(columns, device_rows)))
 
 
 def find_activity(
@@ -129,12 +133,14 @@ def find_activity(
     `columns` are its events, with `ACTIVITY_COLUMNS`; `flight_tracks` show operations in flight.
     """
     word_columns = [columns.word_column(name) for name in ("type", "kind", "op")]
-    number_columns = [columns.number(name) for name in ("thread", "depth", "device_duration_ns")]
+    number_columns = [
+        columns.number_column(name) for name in ("thread", "depth", "device_duration_ns")
+    ]
     return cache.get_or_make(
         "thread activity",
         [*(column.codes for column in word_columns), *number_columns],
         lambda: _find_activity(columns, training_thread, flight_tracks),
-        *(training_thread, flight_tracks, *(column.known for column in word_columns)),
+        *(training_thread, flight_tracks, *(column.vocabulary for column in word_columns)),
     )
 
 
@@ -142,12 +148,16 @@ def _find_activity(
     columns: Columns, training: int | None, tracks: tuple[int, ...]
 ) -> ThreadActivity:
     """Find a worker's activity; all flags here are [event]."""
-    is_span, kind, thread = columns.is_span, columns.word_column("kind"), columns.number("thread")
+    is_span, kind, thread = (
+        columns.is_span,
+        columns.word_column("kind"),
+        columns.number_column("thread"),
+    )
     has_thread = training is not None
     on_training = is_span & has_thread & (thread == (-1 if training is None else training))
     off_training = is_span & has_thread & ~on_training
     off_tracks = off_training & ~np.isin(thread, tracks)
-    is_timed = is_span & (columns.number("device_duration_ns") >= 0)
+    is_timed = is_span & (columns.number_column("device_duration_ns") >= 0)
     # A reduction that a thread only queues: it is in flight on the device.
     is_reduced = is_timed & kind.is_in(("reduction",))
     on_device = is_timed & kind.is_in((*COMPUTE_CATEGORIES, "device"))
@@ -156,8 +166,8 @@ def _find_activity(
     is_queueing = off_tracks & kind.is_in(queued_phases)
     is_computing = _find_work_on_threads(columns, on_training, off_tracks & ~is_queueing, directed)
     work_rows = np.flatnonzero(on_device | is_computing)
-    work_rows = work_rows[np.argsort(columns.number("depth")[work_rows], kind="stable")]
-    work_codes = kind.take(work_rows).translated(_MEANING | {"device": USER}, USER)
+    work_rows = work_rows[np.argsort(columns.number_column("depth")[work_rows], kind="stable")]
+    work_codes = kind.take(work_rows).translate(_MEANING | {"device": USER}, USER)
     span_rows = np.flatnonzero((on_training | is_queueing) & ~kind.is_in(("step",)) & ~is_reduced)
     is_cause = off_tracks & kind.is_in(_CAUSES)
     is_flight = off_training & kind.is_in(_IN_FLIGHT) & ~is_reduced
@@ -211,7 +221,7 @@ def _find_work_on_threads(
     thread with most spans of it, if these are more than the training thread has. `off_tracks` flags the
     events of other threads, but for tracks of operations in flight.
     """
-    kind, thread = columns.word_column("kind"), columns.number("thread")
+    kind, thread = columns.word_column("kind"), columns.number_column("thread")
     if directed_phases:
         computing_threads = np.unique(thread[kind.is_in(directed_phases) & off_tracks])
         return np.asarray(
@@ -227,8 +237,8 @@ def _find_work_on_threads(
 
 def _list_meanings(columns: Columns, rows: Indices, work_codes: Array) -> Array:
     """List meanings of the training thread's spans (rows); `work_codes` are those of devices."""
-    codes = columns.word_column("kind").take(rows).translated(_MEANING, USER)
-    codes_of_ops = columns.word_column("op").take(rows).translated(_MEANING_OF_OP, NULL)
+    codes = columns.word_column("kind").take(rows).translate(_MEANING, USER)
+    codes_of_ops = columns.word_column("op").take(rows).translate(_MEANING_OF_OP, NULL)
     codes = np.where(codes_of_ops == NULL, codes, codes_of_ops)
     if len(work_codes):  # spans that only give the device such work, or await it
         codes = np.where(np.isin(codes, [*np.unique(work_codes), IDLE]), codes + QUEUED, codes)
@@ -241,7 +251,7 @@ def find_waits(trace: Trace, processes: list[int]) -> Iterator[Intervals]:
     `processes` are ascending, as are those of `trace.awaited`, a row per wait in a message.
     """
     process, start_ns, end_ns = (
-        trace.awaited[name].to_numpy() for name in ("process", "start_ns", "end_ns")
+        trace.message_waits[name].to_numpy() for name in ("process", "start_ns", "end_ns")
     )
     row_ranges = np.searchsorted(process, processes), np.searchsorted(process, processes, "right")
     all_waits = _find_collective_waits(trace.calls, processes)
@@ -274,7 +284,7 @@ def _find_waits_of_grid(grid: CallGrid) -> Iterator[tuple[int, Intervals]]:
 
     Where ranks make different operations, they wait until the call's end for what never comes.
     """
-    is_known = grid.last_ns != NEVER
+    is_known = grid.last_arrival_ns != NEVER
     is_missing = ~is_known & ((grid.last_rank != NULL) | grid.follows_mismatch)
     for column, (start_ns, wait_ns) in enumerate(grid.waits_by_process()):
         wait_end_ns = start_ns + wait_ns

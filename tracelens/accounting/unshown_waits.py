@@ -97,7 +97,7 @@ def find_unshown_waits(spans: Spans, flights: Intervals, first_ns: int, last_ns:
     Outer `spans` come before inner ones; `flights` are the calls whose waits none shows. The thread's
     time is from `first_ns` to `last_ns`.
     """
-    if not len(flights.start):
+    if not len(flights.start_ns):
         return flights
     stretches = _find_stretches(spans, flights.sort_edges(), np.array([first_ns, last_ns]))
     is_wait = stretches.find_waits()
@@ -118,10 +118,12 @@ def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stret
     end_ns = start_ns[next_span]
     # Another thread may note the end of a call when the waiting one has gone on already.
     latest_end_ns = end_ns + (MAX_SHARE_AFTER_CALL * (end_ns - begin_ns)).astype(np.int64)
-    last_call = np.searchsorted(flights.end, latest_end_ns, side="right") - 1
+    last_call = np.searchsorted(flights.end_ns, latest_end_ns, side="right") - 1
     call_end_ns = np.where(
-        last_call >= 0, np.clip(flights.end[last_call], begin_ns, end_ns), begin_ns
+        last_call >= 0, np.clip(flights.end_ns[last_call], begin_ns, end_ns), begin_ns
     )
-    is_in_flight = np.searchsorted(flights.start, end_ns) > np.searchsorted(flights.end, end_ns)
+    is_in_flight = np.searchsorted(flights.start_ns, end_ns) > np.searchsorted(
+        flights.end_ns, end_ns
+    )
     rows = np.flatnonzero((call_end_ns > begin_ns) | is_in_flight)
     return _Stretches(name_code[next_span[rows]], begin_ns[rows], call_end_ns[rows], end_ns[rows])

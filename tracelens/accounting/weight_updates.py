@@ -51,7 +51,7 @@ USE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def find_step_interval(trace: Trace) -> int:
     """Return n where every n-th step is followed from its gradients to their use."""
-    calls = sum(int(grid.arrived.sum()) for grid in trace.calls)
+    calls = sum(int(grid.arrival_count.sum()) for grid in trace.calls)
     return max(calls // MAX_CALLS_FOLLOWED, 1)
 
 
@@ -72,7 +72,7 @@ class WorkerUpdates:
         `cache` belongs to the pass over all workers; most of them update in the same order.
         """
         update_rows = activity.update_rows
-        is_open = columns.number("end_ns")[update_rows] == FOREVER
+        is_open = columns.number_column("end_ns")[update_rows] == FOREVER
         update_rows = update_rows[~is_open] if is_open.any() else update_rows
         return cls(
             _read_gaps(columns, update_rows, activity.pass_rows),
@@ -88,7 +88,7 @@ def _read_gaps(columns: Columns, update_rows: Indices, pass_rows: Indices) -> tu
     pass: of another optimizer, or of more samples.
     """
     start_ns, end_ns, step = (
-        columns.number(name).take(update_rows) for name in ("start_ns", "end_ns", "step")
+        columns.number_column(name).take(update_rows) for name in ("start_ns", "end_ns", "step")
     )
     covered_until_ns = np.maximum.accumulate(end_ns)[:-1]  # an update may lie within another
     gap_indices = np.flatnonzero(start_ns[1:] > covered_until_ns)
@@ -96,7 +96,7 @@ def _read_gaps(columns: Columns, update_rows: Indices, pass_rows: Indices) -> tu
     gaps_in_step = gap_indices[is_within[gap_indices]]
     if len(gaps_in_step) and len(pass_rows):
         pass_begin_ns, pass_end_ns = (
-            columns.number(name).take(pass_rows) for name in ("start_ns", "end_ns")
+            columns.number_column(name).take(pass_rows) for name in ("start_ns", "end_ns")
         )
         begun_count = np.searchsorted(pass_begin_ns, start_ns[1:][gaps_in_step])
         last_pass_end_ns = np.maximum.accumulate(pass_end_ns)[begun_count - 1]
@@ -113,14 +113,14 @@ def _read_updates(
     columns: Columns, update_rows: Indices, step_interval: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
     """Return step, bucket (`NULL`: none), begin and end, ns, of updates of every n-th step."""
-    steps, buckets = columns.number("step"), columns.number("bucket")
+    steps, buckets = columns.number_column("step"), columns.number_column("bucket")
     step, bucket, rows, group_begins = cache.get_or_make(
         "order of updates",
         (update_rows, steps, buckets),
         partial(_sort_by_bucket, update_rows, steps, buckets, step_interval),
         step_interval,
     )
-    start_ns, end_ns = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
+    start_ns, end_ns = (columns.number_column(name).take(rows) for name in ("start_ns", "end_ns"))
     if not len(group_begins):
         return step, bucket, start_ns, end_ns
     return (
@@ -161,11 +161,11 @@ def _read_first_uses(
         using_step, first = np.unique(steps[rows], return_index=True)
         return using_step - 1, rows[first]  # the step before left the weights
 
-    steps = columns.number("step")
+    steps = columns.number_column("step")
     step, first_rows = cache.get_or_make(
         "first use of weights", (forward_rows, steps), find_first_uses, step_interval
     )
-    return step, columns.number("start_ns")[first_rows]
+    return step, columns.number_column("start_ns")[first_rows]
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,7 +77,7 @@ def account_all(tasks: Sequence[Task], cache: BoundedCache) -> list[Account]:
 
 def _account(task: Task, cache: BoundedCache) -> Account:
     """Account for one worker's time."""
-    columns = task.source.columns(task.process, _COLUMNS, cache)
+    columns = task.source.read_columns(task.process, _COLUMNS, cache)
     activity = find_activity(columns, task.training_thread, task.flight_tracks, cache)
     pieces = _partition(task, columns, activity)
     category_codes = np.flatnonzero(pieces.spent_ns.any(axis=0))
@@ -122,7 +122,7 @@ def _partition(task: Task, columns: Columns, activity: ThreadActivity) -> Pieces
 def _renumber_names(columns: Columns, shared_names: Sequence[str]) -> Int32s:
     """Return the index of each name of a file in `shared_names`, at last that of no name (-1)."""
     index_by_name = {name: index for index, name in enumerate(shared_names)}
-    names = columns.word_column("name").known
+    names = columns.word_column("name").vocabulary
     return np.array([*(index_by_name.get(name, NOTHING) for name in names), NOTHING], np.int32)
 
 
@@ -133,15 +133,19 @@ def _read_amounts(columns: Columns, cache: BoundedCache) -> dict[str, Amounts]:
     words = [columns.word_column(name) for name in ("type", "kind", "name")]
     return cache.get_or_make(
         "amounts of work",
-        [*(word.codes for word in words), columns.number("step"), columns.values["value"]],
+        [
+            *(word.codes for word in words),
+            columns.number_column("step"),
+            columns.value_columns["value"],
+        ],
         partial(_sum_amounts, columns),
-        *(word.known for word in words),
+        *(word.vocabulary for word in words),
     )
 
 
 def _sum_amounts(columns: Columns) -> dict[str, Amounts]:
     """Return steps, and the sum in each, by the name of the amount, as a worker's counters tell."""
-    names, values = columns.word_column("name"), columns.values["value"]
+    names, values = columns.word_column("name"), columns.value_columns["value"]
     counter_rows = np.flatnonzero(columns.word_column("type").is_in(("counter",)))
     is_of_step = columns.word_column("kind").take(counter_rows).is_in(("step",))
     counter_rows = counter_rows[is_of_step & np.isfinite(values[counter_rows])]
@@ -149,6 +153,6 @@ def _sum_amounts(columns: Columns) -> dict[str, Amounts]:
     for name in AMOUNTS:
         rows = counter_rows[names.take(counter_rows).is_in((name,))]
         if len(rows):
-            steps, step_index = np.unique(columns.number("step")[rows], return_inverse=True)
+            steps, step_index = np.unique(columns.number_column("step")[rows], return_inverse=True)
             amounts_by_name[name] = steps, np.bincount(step_index, values[rows])
     return amounts_by_name

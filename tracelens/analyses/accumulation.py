@@ -66,12 +66,15 @@ def _find_passes_and_updates(trace: Trace) -> tuple[Ints, int]:
     workers = trace.workers.sort("rank")
     if workers.is_empty() or workers["training_thread"][0] is None:
         return np.zeros(0, np.int64), 0
-    span_columns = trace.source.columns(int(workers["process"][0]), _COLUMNS)
+    span_columns = trace.source.read_columns(int(workers["process"][0]), _COLUMNS)
     kind = span_columns.word_column("kind")
-    is_training = span_columns.number("thread") == workers["training_thread"][0]
+    is_training = span_columns.number_column("thread") == workers["training_thread"][0]
     rows = np.flatnonzero(span_columns.is_span & is_training & kind.is_in(_TRAINING))
-    rows = rows[span_columns.number("step")[rows] >= 0]
-    codes, start_ns = kind.take(rows).translated(_CODES, -1), span_columns.number("start_ns")[rows]
+    rows = rows[span_columns.number_column("step")[rows] >= 0]
+    codes, start_ns = (
+        kind.take(rows).translate(_CODES, -1),
+        span_columns.number_column("start_ns")[rows],
+    )
     spans = pl.DataFrame({"kind": codes, "start_ns": start_ns}).sort("start_ns")
     first_spans = spans.filter(pl.col("kind") != pl.col("kind").shift(1, fill_value=-1))
     pass_begins_ns = first_spans.filter(kind=_CODES["backprop"])["start_ns"].to_numpy()

@@ -16,7 +16,7 @@ import polars as pl
 
 from tracelens.accounting.communication.awaited_ranks import measure_caused_waits, sum_waits_by_rank
 from tracelens.accounting.jitter import ALONE_COLUMNS
-from tracelens.model.calls import NEVER, alone_ns, is_uniform
+from tracelens.model.calls import NEVER, measure_last_gap_ns, repeats_one_column
 from tracelens.model.columns import FOREVER
 from tracelens.model.display import DisplayMixin
 from tracelens.schema.vocabulary import COLLECTIVES
@@ -152,10 +152,10 @@ def _measure_calls(
     Time in a call is a wait until the last arrival, else transfer; waits of `unclear_ns` or less, which
     clocks cannot show, are transfer.
     """
-    has_left_any = grid.took_part & (grid.end_ns != FOREVER)  # [call, process]
-    is_complete = (grid.arrived == grid.expected) & (grid.expected > 1)
-    rows = np.flatnonzero(is_complete & (grid.last_ns != NEVER) & has_left_any.any(axis=1))
-    for block_rows, block in grid.take(rows).blocks():
+    has_left_any = grid.is_made & (grid.end_ns != FOREVER)  # [call, process]
+    is_complete = (grid.arrival_count == grid.expected_count) & (grid.expected_count > 1)
+    rows = np.flatnonzero(is_complete & (grid.last_arrival_ns != NEVER) & has_left_any.any(axis=1))
+    for block_rows, block in grid.take_calls(rows).split_into_blocks():
         has_left = has_left_any[rows[block_rows]]
         wait_ns = block.wait_ns()
         wait_ns[(wait_ns <= unclear_ns) | ~has_left] = 0
@@ -181,7 +181,7 @@ def _describe_calls(grid: CallGrid, has_left: Flags) -> pl.DataFrame:
         "first_ns": first_ns,
         "over_ns": np.where(has_left, grid.end_ns, NEVER).max(axis=1),
         "skew_ns": last_ns - first_ns,
-        "alone_ns": alone_ns(arrived_ns),
+        "alone_ns": measure_last_gap_ns(arrived_ns),
         "last_ns": last_ns,
         "last_rank": grid.ranks[arrived_ns.argmax(axis=1)],
     }
@@ -204,7 +204,7 @@ def _summarise_steps(sums: pl.DataFrame, calls: pl.DataFrame, rank_count: int) -
 
 def _sum_by_step(step: Int32s, has_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
     """Sum up waits and transfers, [call, process], by the step that each rank was in."""
-    if is_uniform(step):
+    if repeats_one_column(step):
         columns = (step[:, 0], wait_ns.sum(axis=1), transfer_ns.sum(axis=1))
     else:
         columns = (step[has_left], wait_ns[has_left], transfer_ns[has_left])
@@ -213,8 +213,8 @@ def _sum_by_step(step: Int32s, has_left: Flags, wait_ns: Ints, transfer_ns: Ints
 
 def _sum_by_rank(grid: CallGrid, has_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
     """Sum waits, transfers and calls, [call, process], by rank, and how often it is last by chance."""
-    fair_share = 1 / grid.expected
-    if is_uniform(grid.step) and has_left.all():
+    fair_share = 1 / grid.expected_count
+    if repeats_one_column(grid.step) and has_left.all():
         steps_of_ranks = [np.unique(grid.step[:, 0])] * len(grid.ranks)
     else:
         steps_of_ranks = [

@@ -156,7 +156,7 @@ def _list_lines(lines: Costs, latency_shares: Mapping[CallKind, float]) -> pl.Da
         ]
         half_bytes = line.half_bandwidth_bytes if np.isfinite(line.half_bandwidth_bytes) else None
         latencies_ns = (line.latency_ns, *line.latency_interval)
-        line_numbers = half_bytes, latency_shares[op, ranks, algorithm], line.deviation
+        line_numbers = half_bytes, latency_shares[op, ranks, algorithm], line.relative_error
         rows.append((op, ranks, algorithm, *latencies_ns, *bandwidths, *line_numbers))
     return pl.DataFrame(rows, schema=LINE_COLUMNS, orient="row").sort("op", "ranks", "algorithm")
 

@@ -88,7 +88,11 @@ class CriticalPath(DisplayMixin):
 def run(facts: Facts) -> CriticalPath:
     """Walk the path and measure what ranks can spare; neither is known where ranks were left out."""
     trace, phases = facts.trace, facts.phases
-    path = pl.DataFrame(schema=PATH_COLUMNS) if trace.parted else walk_path(Lanes(trace, phases))
+    path = (
+        pl.DataFrame(schema=PATH_COLUMNS)
+        if trace.partial_communicators
+        else walk_path(Lanes(trace, phases))
+    )
     pieces = _cut_path(path, phases.pieces)
     segments = path_segments(pieces, phases.pieces)
     graphs = facts.replay.build_graphs()

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.weight_updates import find_step_interval
-from tracelens.model.calls import NEVER, distinct
+from tracelens.model.calls import NEVER, distinct_columns
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.display import DisplayMixin
 
@@ -165,15 +165,17 @@ def _list_calls(grid: CallGrid, step_interval: int) -> pl.DataFrame:
     A bucket is ready when its process enters the call; its reduction begins when all have entered it and
     the wire is free.
     """
-    calls = grid.take(np.flatnonzero((distinct(grid.step) % step_interval == 0).any(axis=1)))
-    is_known = calls.took_part & (calls.end_ns != FOREVER) & (calls.last_ns != NEVER)[:, None]
-    is_chosen = distinct(calls.step) % step_interval == 0
-    is_known &= (distinct(calls.bucket) != NULL) & is_chosen  # [call, process]
+    calls = grid.take_calls(
+        np.flatnonzero((distinct_columns(grid.step) % step_interval == 0).any(axis=1))
+    )
+    is_known = calls.is_made & (calls.end_ns != FOREVER) & (calls.last_arrival_ns != NEVER)[:, None]
+    is_chosen = distinct_columns(calls.step) % step_interval == 0
+    is_known &= (distinct_columns(calls.bucket) != NULL) & is_chosen  # [call, process]
     column, row = np.nonzero(is_known.T)  # by process, then call
     start_ns, end_ns, step, bucket = (
         matrix[row, column] for matrix in (calls.start_ns, calls.end_ns, calls.step, calls.bucket)
     )
-    begin_ns = np.maximum(calls.last_ns[row], start_ns)
+    begin_ns = np.maximum(calls.last_arrival_ns[row], start_ns)
     # The wire is free when the call before of the process is over, if that is before this one is.
     is_after = (column[1:] == column[:-1]) & (end_ns[:-1] < end_ns[1:])
     rows_after = np.flatnonzero(is_after) + 1

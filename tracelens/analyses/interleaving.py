@@ -17,7 +17,7 @@ from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.communication.pickled_calls import find_pickled_calls
 from tracelens.accounting.phases import job_ns, measure_exposed_transfer_ns
 from tracelens.model import fmt
-from tracelens.model.calls import NEVER, distinct
+from tracelens.model.calls import NEVER, distinct_columns
 from tracelens.model.columns import NULL
 from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
@@ -103,7 +103,7 @@ def run(facts: Facts) -> Interleaving:
         findings=(),
     )
     run_ns = job_ns(trace)
-    if not run_ns or overlap.is_empty() or trace.parted:
+    if not run_ns or overlap.is_empty() or trace.partial_communicators:
         return result  # of ranks that were left out neither waits nor gaps are known
     findings = [*_report_exposed(facts, overlap, run_ns), *_report_gaps(facts, run_ns)]
     return replace(result, findings=tuple(findings))
@@ -302,8 +302,8 @@ def _sum_calls(grid: CallGrid, pieces: Segments) -> Iterator[pl.DataFrame]:
     times.
     """
     worker_of = {process: worker for worker, process in enumerate(pieces.processes)}
-    is_counted = grid.completed & (grid.last_ns != NEVER)[:, None]  # [call, process]
-    is_counted &= (distinct(grid.bucket) != NULL) & np.isin(grid.processes, list(worker_of))
+    is_counted = grid.is_completed & (grid.last_arrival_ns != NEVER)[:, None]  # [call, process]
+    is_counted &= (distinct_columns(grid.bucket) != NULL) & np.isin(grid.processes, list(worker_of))
     columns = np.flatnonzero(is_counted.any(axis=0))
     workers = (worker_of[process] for process in grid.processes[columns].tolist())
     exposed_ns = pl.col("wait_ns") + pl.col("transfer_ns")
@@ -312,7 +312,7 @@ def _sum_calls(grid: CallGrid, pieces: Segments) -> Iterator[pl.DataFrame]:
         owner, call = np.nonzero(is_counted.T[some_columns])
         column = some_columns[owner]
         start_ns, end_ns = grid.start_ns[call, column], grid.end_ns[call, column]
-        parts_ns = _divide_calls(joined_pieces, owner, start_ns, grid.last_ns[call], end_ns)
+        parts_ns = _divide_calls(joined_pieces, owner, start_ns, grid.last_arrival_ns[call], end_ns)
         calls = {
             "bucket": grid.bucket[call, column],
             "size": grid.nbytes[call, column],

@@ -68,7 +68,7 @@ def run(facts: Facts) -> StageImbalance:
     stages = times.stages
     if stages is None or not times.is_settled.any():
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
-    replay = facts.replay.build_whole() if trace.exchanged.height else None
+    replay = facts.replay.build_whole() if trace.matched_messages.height else None
     if replay is not None:
         times = _exclude_implicit_waits(times, replay)
     stage_total_ns = _condense_stages(times, stages, times.total_compute_ns)

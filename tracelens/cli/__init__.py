@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (KeyboardInterrupt, SystemExit):
         raise
     except MemoryError:
-        containment.out_of_memory()
+        containment.end_out_of_memory()
         return _fail(UnusableInput(f"There was no more memory: {OUT_OF_MEMORY_ADVICE}"))
     except BaseException as error:  # noqa: BLE001 - nothing comes after; polars' panics are no Exception
         return bug.report(error)

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
             kept_report.keep(paths[0], report, choice)
     sys.stdout.write(_write_report(report, arguments).rstrip("\n") + "\n")
     sys.stdout.flush()
-    if trace and keeps_report and choice.is_all:
+    if trace and keeps_report and choice.is_whole_run:
         _keep_index(paths[0], trace, report, again=arguments.again)
     if arguments.html:
         _write_page(arguments.html, paths[0], trace, report)
@@ -115,7 +115,7 @@ def _find_kept_report(
     if report and arguments.html:
         from tracelens.lod import opening
 
-        return report if choice.is_all and opening.indexed(paths[0]) else None
+        return report if choice.is_whole_run and opening.open_indexed(paths[0]) else None
     return report
 
 
@@ -142,7 +142,7 @@ def _keep_index(path: Path, trace: Trace, report: Report, *, again: bool) -> Non
         index.remove(path)
     summary = report.summary
     if summary.spans <= _MAX_SPANS_INDEXED and summary.ranks_seen <= _MAX_RANKS_INDEXED:
-        opening.keep(path, trace, report, runs.show_progress)
+        opening.write_index(path, trace, report, runs.show_progress)
 
 
 def _write_page(file: Path, path: Path, trace: Trace | None, report: Report) -> None:
@@ -154,7 +154,7 @@ def _write_page(file: Path, path: Path, trace: Trace | None, report: Report) -> 
     if trace:
         store = Store.from_trace(trace, report)
     else:
-        run = opening.indexed(path)
+        run = opening.open_indexed(path)
         assert run
         store = Store(replace(run, report=report), path)
     page.write(store, file)

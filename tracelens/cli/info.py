@@ -224,7 +224,7 @@ def _describe_life(trace: Trace) -> dict[str, Any] | None:
     from tracelens.analyses.life import sum_shares
     from tracelens.reports.messages import describe_life
 
-    life = None if trace.parted or trace.is_snapshot else measure_life(trace)
+    life = None if trace.partial_communicators or trace.is_snapshot else measure_life(trace)
     if life is None:
         return None
     shares = sum_shares(life, find_failures(trace, life.lives[-1]))
@@ -244,7 +244,7 @@ def _describe_recognition(trace: Trace) -> dict[str, Any] | None:
         "found": [{"what": what, "there": there} for what, there in list_facts(trace)],
         "left_out": [{"what": what, "events": count} for what, count in trace.recognition.left_out],
         "not_known": [
-            {"missing": gap.missing, "unknown": gap.unknown, "decisive": gap.decisive}
+            {"missing": gap.missing, "unknown": gap.unknown, "decisive": gap.is_decisive}
             | {"advice": gap.advice}
             for gap in find_gaps(trace)
         ],

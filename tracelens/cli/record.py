@@ -362,11 +362,11 @@ def _count_events(path: Path) -> int:
     """Count the events of a file by its first column."""
     import pyarrow as pa
 
-    from tracelens.schema.arrow import mapped
+    from tracelens.schema.arrow import map_file
 
     options = pa.ipc.IpcReadOptions(included_fields=[0])
     try:
-        with pa.ipc.open_file(mapped(path), options=options) as reader:
+        with pa.ipc.open_file(map_file(path), options=options) as reader:
             return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
     except (NotATrace, pa.ArrowInvalid, OSError, ValueError):
         return 0

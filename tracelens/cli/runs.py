@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tracelens.errors import InvalidArgument
 from tracelens.executors import EXECUTORS
-from tracelens.memory import keep_room
-from tracelens.model.fmt import parsed_size, shown_name
+from tracelens.memory import keep_freed_memory
+from tracelens.model.fmt import parse_size, shown_name
 from tracelens.remote.address import hide_secrets, parse_place
 from tracelens.schema.gate import LIMITS, raise_limit
 from tracelens.schema.vocabulary import MOST_RANKS
@@ -163,7 +163,7 @@ def raise_limits(texts: Sequence[str]) -> None:
     for text in texts:
         name, _, value = text.partition("=")
         try:
-            raise_limit(name, parsed_size(value))
+            raise_limit(name, parse_size(value))
         except ValueError as error:
             raise InvalidArgument(
                 f"--limit {text}: expected NAME=VALUE, such as file=16GiB or rows=200000000."
@@ -193,7 +193,7 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
 def parse_memory(arguments: argparse.Namespace) -> int:
     """Parse `--memory`: the bytes that a report may take."""
     try:
-        return parsed_size(arguments.memory)
+        return parse_size(arguments.memory)
     except ValueError as error:
         raise InvalidArgument(f"--memory: {error}.") from error
 
@@ -233,7 +233,7 @@ def open_joined(
     `memory` is how many bytes to take.
     """
     import_libraries()
-    keep_room()  # freed memory is used again
+    keep_freed_memory()  # freed memory is used again
     from tracelens.load import open_joined as open_all
     from tracelens.model.choice import EVERYTHING
 
@@ -260,7 +260,7 @@ def open_path(
 ) -> Trace:
     """Open one of several runs as `add_trace` asked; `contained`: in a process of its own first."""
     import_libraries()
-    keep_room()  # freed memory is used again
+    keep_freed_memory()  # freed memory is used again
     from tracelens.load import open as open_run
 
     options = _parse_options(arguments)
@@ -289,8 +289,8 @@ def measure_runs(arguments: argparse.Namespace, expected: str) -> Iterator[tuple
         names = ", ".join(map(write_name, paths))
         raise InvalidArgument(f"Found one run, {names}: expected {expected}.")
     for path in paths:
-        indexed_run = None if arguments.map else opening.indexed(path)
-        yield path, indexed_run or opening.explained(open_path(arguments, path), show_progress)
+        indexed_run = None if arguments.map else opening.open_indexed(path)
+        yield path, indexed_run or opening.explain_trace(open_path(arguments, path), show_progress)
 
 
 def has_options(arguments: argparse.Namespace) -> bool:
@@ -337,10 +337,10 @@ def fetch_copy(place: Place, is_end_enough: Callable[[Path], bool] | None = None
     """Return a path; of an address that of a copy, or of its end if that `is_end_enough`."""
     if isinstance(place, Path):
         return place
-    from tracelens.remote.mirror import fetched
+    from tracelens.remote.mirror import fetch_copy
 
     with show_progress("fetching") as on_progress:
-        return fetched(place, on_progress, is_end_enough=is_end_enough)
+        return fetch_copy(place, on_progress, is_end_enough=is_end_enough)
 
 
 def write_name(place: Place) -> str:
@@ -356,9 +356,9 @@ def match_paths(places: Sequence[Place]) -> list[Path]:
     matches: list[Path] = []
     for place in places:
         if isinstance(place, str):
-            from tracelens.remote.listing import matching
+            from tracelens.remote.listing import list_matching
 
-            matches += map(fetch_copy, matching(place))
+            matches += map(fetch_copy, list_matching(place))
             continue
         names: list[str] = [] if place.exists() else sorted(glob.glob(str(place)))  # noqa: PTH207 - may be absolute
         matches += [Path(name) for name in names] or [place]

@@ -110,7 +110,7 @@ def _try_all(
         try:
             _try_file(files[index], options)
         except MemoryError:
-            containment.out_of_memory()
+            containment.end_out_of_memory()
         except BaseException:  # noqa: BLE001, S110 - said when the run is read
             pass
     os._exit(0)

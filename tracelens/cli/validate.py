@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.cli import runs
 from tracelens.errors import TraceNotFound, UnusableInput
-from tracelens.schema.gate import contents, open_regular
+from tracelens.schema.gate import open_regular, read_contents
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _read_report(path: Path) -> Any:
         with open_regular(path) as file:
             if not file.read(1 << 10).lstrip().startswith(b"{"):
                 return None
-        document = loads(contents(path))
+        document = loads(read_contents(path))
     except (OSError, ValueError, UnusableInput):
         return None
     return document if str(document.get("format")).startswith(_MARK) else None

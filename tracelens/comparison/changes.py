@@ -72,7 +72,7 @@ class Comparison:
     def phases(self) -> list[Metric]:
         """The metrics that are parts of a step, what changed most first."""
         parts = [metric for metric in self.metrics if metric.name in CATEGORY_OF]
-        return sorted(parts, key=lambda metric: -abs(metric.change.delta))
+        return sorted(parts, key=lambda metric: -abs(metric.change.difference))
 
 
 def compare(baselines: Sequence[RunMetrics], new: RunMetrics) -> Comparison:
@@ -114,10 +114,12 @@ def _compare_metrics(baselines: Sequence[RunMetrics], new: RunMetrics) -> tuple[
         usual_size = 1.0 if name == EFFICIENCY else usual_ns
         change = between_runs.measure_change(levels[:-1], levels[-1], usual_size)
         changes.append((name, "mean" if use_mean else "median", change))
-    probabilities = [change.either for name, _, change in changes if name != STEP_TIME]
+    probabilities = [change.p_of_difference for name, _, change in changes if name != STEP_TIME]
     adjusted = iter(between_runs.adjust_for_count(probabilities))
     return tuple(
-        Metric(name, statistic, change, change.either if name == STEP_TIME else next(adjusted))
+        Metric(
+            name, statistic, change, change.p_of_difference if name == STEP_TIME else next(adjusted)
+        )
         for name, statistic, change in changes
     )
 

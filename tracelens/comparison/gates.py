@@ -120,7 +120,7 @@ def judge(gates: Sequence[Gate], comparison: Comparison) -> list[Outcome]:
     """
     metric_gates = [gate for gate in gates if not gate.is_on_findings]
     changes = [_find_change(gate, comparison) for gate in metric_gates]
-    probabilities = [change.either if change else None for change in changes]
+    probabilities = [change.p_of_difference if change else None for change in changes]
     adjusted_probabilities = between_runs.adjust_for_count(probabilities)
     outcomes = {
         gate: _judge_metric(gate, change, probability)
@@ -143,7 +143,7 @@ def _find_change(gate: Gate, comparison: Comparison) -> Change | None:
             "mark steps with tl.step(i)."
         )
     metric = comparison.metric(gate.name)
-    if metric and metric.change.more is None:
+    if metric and metric.change.p_of_increase is None:
         raise UnusableInput(
             f"'{gate.text}' cannot be judged with one baseline and so few steps "
             f"({min(comparison.baselines[0].step_count, comparison.new.step_count)}): give several "
@@ -158,9 +158,9 @@ def _judge_metric(gate: Gate, change: Change | None, probability: float | None) 
     if change is None:
         return Outcome(gate, "passed", "in no run for a thousandth of a step")
     limit = gate.limit or 0.0
-    difference = change.share(change.delta) if gate.is_relative else change.delta
+    difference = change.as_share(change.difference) if gate.is_relative else change.difference
     if difference is None:  # nothing before: any share is exceeded
-        difference = float("inf") if change.delta > 0 else 0.0
+        difference = float("inf") if change.difference > 0 else 0.0
     is_exceeded = difference < limit if gate.is_decrease else difference > limit
     has_failed = is_exceeded and between_runs.is_rare(probability)
     reason = (
@@ -191,10 +191,10 @@ def _judge_findings(gate: Gate, comparison: Comparison) -> Outcome:
 
 def write_signed_change(change: Change, *, relative: bool = True) -> str:
     """Write a change with its sign: `+4.6 %`, or `+2.30 ms`."""
-    share = change.share(change.delta)
+    share = change.as_share(change.difference)
     if relative and share is not None:
         return f"{'+' if share >= 0 else '-'}{fmt.percent(abs(share), digits=1)}"
-    return f"{'+' if change.delta >= 0 else '-'}{fmt.duration(abs(change.delta))}"
+    return f"{'+' if change.difference >= 0 else '-'}{fmt.duration(abs(change.difference))}"
 
 
 def _write_p_value(probability: float | None) -> str:

@@ -10,7 +10,7 @@ from tracelens.comparison.gates import write_probability, write_signed_change
 from tracelens.comparison.series import EFFICIENCY, STEP_TIME, name_metric
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import rate_severity, subject
+from tracelens.model.findings import name_subject, rate_severity
 from tracelens.model.inert import clean
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def name_verdict(comparison: Comparison) -> str:
     """Name the verdict: that of the median step, or WORSE if the new run has a critical fault."""
     # A change is clear if equal runs would rarely differ so far.
     step = comparison.metric(STEP_TIME)
-    if step is not None and step.is_clear and step.change.delta > 0:
+    if step is not None and step.is_clear and step.change.difference > 0:
         return "SLOWER"
     if find_new_faults(comparison):
         return "WORSE"
@@ -89,7 +89,7 @@ def list_cautions(comparison: Comparison) -> list[str]:
     sentences = []
     for noun, counts in (("rank", rank_counts), ("PS shard", shard_counts)):
         if len(counts) > 1:
-            counts_text = fmt.series([str(count) for count in counts])
+            counts_text = fmt.join_words([str(count) for count in counts])
             sentences.append(f"The runs are not of one size: {counts_text} {noun}s.")
     if len(comparison.baselines) == 1:
         sentences.append(ONE_BASELINE)
@@ -102,10 +102,12 @@ def list_cautions(comparison: Comparison) -> list[str]:
 def describe_runs(comparison: Comparison) -> tuple[str, str]:
     """Describe the baselines, and the new run."""
     # The standard deviation of several baselines (`between`, ns) is a share of their mean.
-    baseline_text = fmt.series([clean(run.name) for run in comparison.baselines])
+    baseline_text = fmt.join_words([clean(run.name) for run in comparison.baselines])
     step = comparison.metric(STEP_TIME)
-    if step and step.change.between is not None and step.change.before:
-        deviation_text = fmt.percent(step.change.between / step.change.before, digits=1)
+    if step and step.change.deviation_of_baselines is not None and step.change.before:
+        deviation_text = fmt.percent(
+            step.change.deviation_of_baselines / step.change.before, digits=1
+        )
         baseline_text = (
             f"{len(comparison.baselines)} runs whose steps differ by {deviation_text} (standard "
             f"deviation): {baseline_text}"
@@ -137,7 +139,7 @@ def write_row(metric: Metric) -> MetricRow:
 
 def describe_finding(change: FindingChange, baseline_count: int) -> str:
     """Write a finding and its change, in a line; `baseline_count` is that of all baselines."""
-    subject_name = subject(change.finding)
+    subject_name = name_subject(change.finding)
     title = f"{KINDS[change.finding.kind].title}{subject_name and ', '}{subject_name}"
     if change.finding.phase:
         title += f", {fmt.phase(change.finding.phase)}"
@@ -165,7 +167,7 @@ def _write_interval(metric: Metric) -> str:
     change = metric.change
     if change.low is None or change.high is None:
         return ""
-    low_share, high_share = change.share(change.low), change.share(change.high)
+    low_share, high_share = change.as_share(change.low), change.as_share(change.high)
     if low_share is None or high_share is None:
         return f"{_write_signed_duration(change.low)} to {_write_signed_duration(change.high)}"
     digits = 0 if max(abs(low_share), abs(high_share)) >= 0.995 else 1

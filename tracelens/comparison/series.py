@@ -66,7 +66,7 @@ def measure_metrics(step_ns: Floats, times: Times) -> dict[str, Floats]:
     """
     values_by_metric = {STEP_TIME: step_ns, MEAN_STEP_TIME: step_ns}
     # Over the ranks, [category, step].
-    category_ns, mean_ns = times.sums.ns, times.mean
+    category_ns, mean_ns = times.sums_over_ranks.total_ns, times.mean_ns
     if category_ns.size:
         own_rows = [row for row, name in enumerate(times.categories) if name in OWN_CATEGORIES]
         values_by_metric[EFFICIENCY] = category_ns[own_rows].sum(axis=0) / np.maximum(

@@ -33,10 +33,10 @@ from tracelens.conversion.messages import (
 )
 from tracelens.conversion.tally import Tally
 from tracelens.errors import NotATrace
-from tracelens.schema.arrow import BATCH_ROWS, EVENT_SCHEMA, FILE_SCHEMA, WRITE_OPTIONS, mapped
-from tracelens.schema.gate import contents
+from tracelens.schema.arrow import BATCH_ROWS, EVENT_SCHEMA, FILE_SCHEMA, WRITE_OPTIONS, map_file
+from tracelens.schema.gate import read_contents
 from tracelens.schema.ownership import NO_LINK
-from tracelens.schema.vocabulary import SCHEMA_VERSION, stem
+from tracelens.schema.vocabulary import SCHEMA_VERSION, make_stem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +158,7 @@ class GrowingFile:
 
     def _resume(self, path: Path) -> None:
         """Find the version of the file, and tally the events that it has."""
-        stream_content = mapped(path).slice(len(LEAD))
+        stream_content = map_file(path).slice(len(LEAD))
         try:
             if set(FILE_SCHEMA.names) - set(pa.ipc.read_schema(stream_content).names):
                 self._version = _FIRST_VERSION
@@ -198,7 +198,7 @@ def read_growing(path: Path, length_bytes: int) -> list[pa.RecordBatch]:
     """
     if not length_bytes:
         return []
-    file_content = mapped(path).slice(0, length_bytes)
+    file_content = map_file(path).slice(0, length_bytes)
     GrowthLimit(length_bytes).count_stream(memoryview(file_content))  # raises if it is too much
     batches = list(_read_stream(file_content.slice(len(LEAD))))
     for batch in batches:
@@ -214,7 +214,7 @@ def read_samples(path: Path) -> list[pa.RecordBatch]:
         OSError: there is no such file.
         ValueError: it does not begin as one of these, or contradicts itself (`pyarrow.ArrowInvalid`).
     """
-    content = contents(path, "samples")
+    content = read_contents(path, "samples")
     GrowthLimit(len(content)).count_stream(memoryview(content), begin=0)
     batches: list[pa.RecordBatch] = []
     with pa.ipc.open_stream(content) as stream, contextlib.suppress(pa.ArrowInvalid, OSError):
@@ -267,7 +267,7 @@ def _read_stream(stream: pa.Buffer) -> Iterator[pa.RecordBatch]:
 
 def _make_constant_columns(process: Process, row_count: int) -> list[pa.Array[Any]]:
     """Return the columns that are the same in all rows."""
-    process_name = stem(process.role, process.rank, process.pid)
+    process_name = make_stem(process.role, process.rank, process.pid)
     zero_codes = pa.py_buffer(np.zeros(row_count, np.int8).data)
     indices = pa.Array.from_buffers(pa.int8(), row_count, [None, zero_codes])
     words = (pa.array([process.rank], pa.int32()), pa.array([process_name], pa.string()))

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracelens.conversion.columns import SLOT, RecordChunk, Records, pick_records
 from tracelens.errors import NotATrace
-from tracelens.schema.gate import contents
+from tracelens.schema.gate import read_contents
 from tracelens.schema.json_text import loads
 from tracelens.schema.ownership import NO_LINK
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
@@ -68,7 +68,7 @@ class SegmentFile(NamedTuple):
             NotATrace: it is no segment, or none that can be read here.
             OSError: it cannot be read, or is gone.
         """
-        content = contents(self.path, "segment")
+        content = read_contents(self.path, "segment")
         header = content[:RECORD_BYTES]
         if len(header) < RECORD_BYTES or header == _UNUSED_HEADER:
             return Segment(self.number, np.empty(0, SLOT))  # killed while it was being made
@@ -136,7 +136,7 @@ def load_progress(folder: Path) -> Progress:
         NotATrace: the progress file is damaged.
     """
     try:
-        fields = loads(contents(folder / PROGRESS_FILE, "side"))
+        fields = loads(read_contents(folder / PROGRESS_FILE, "side"))
         held_slots = tuple(HeldSlot(*map(int, slot)) for slot in fields.pop("held"))
         return Progress(held=held_slots, **fields)
     except FileNotFoundError:

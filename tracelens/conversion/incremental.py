@@ -32,7 +32,7 @@ from tracelens.conversion.folder import (
 )
 from tracelens.conversion.retention import cut_to_last, join_consecutive, steps_cut_off
 from tracelens.schema.gate import open_regular
-from tracelens.schema.side import Past, from_lines, summarized
+from tracelens.schema.side import Past, parse_lines, summarize_steps
 from tracelens.schema.vocabulary import OUTDATED, SIDE_FILE, UNFINISHED_FILE
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _cut_to_last_steps(
     stretches = join_consecutive(numbered_records)
     kept_records = join_records(cut_to_last(stretches, step_count, side.kept, side.definitions))
     records_by_segment = [segment_records for _, segment_records in numbered_records]
-    past_steps += summarized(steps_cut_off(records_by_segment, kept_records, side.definitions))
+    past_steps += summarize_steps(steps_cut_off(records_by_segment, kept_records, side.definitions))
     conversion.lost_by_reason[OUTDATED] += sum(map(len, records_by_segment)) - len(kept_records)
     return RecordChunk.new(kept_records, np.zeros(len(kept_records), np.int64))
 
@@ -333,7 +333,7 @@ class _GrowingSideFile:
         self._offset_bytes += len(complete_lines)
         lines = complete_lines.split(b"\n")
         self._first_line = self._first_line or next(iter(lines), b"")
-        tables = from_lines([self._first_line, *lines])
+        tables = parse_lines([self._first_line, *lines])
         self.definitions += tables.definitions
         self.threads += tables.threads
         return tables

@@ -24,18 +24,18 @@ from tracelens.conversion.lock import locked
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.endings import DUMPS, read_dumps
-from tracelens.schema.gate import contents
+from tracelens.schema.gate import read_contents
 from tracelens.schema.host import clock_domain, find_segments, host_name, process_started_ns
 from tracelens.schema.ownership import MARKER_FILE
-from tracelens.schema.side import SideTables, from_lines
+from tracelens.schema.side import SideTables, parse_lines
 from tracelens.schema.vocabulary import (
     ELSEWHERE_SUFFIX,
     SEGMENT_SUFFIX,
     SIDE_FILE,
     TRACE_SUFFIX,
     UNFINISHED_FILE,
+    make_stem,
     parse_stem,
-    stem,
 )
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _rename_for(process: Process, path: Path) -> Path:
     role, rank, pid = parsed_stem
     if (role, rank) == (process.role, process.rank):
         return path
-    new_path = path.with_name(stem(process.role, process.rank, pid) + path.suffix)
+    new_path = path.with_name(make_stem(process.role, process.rank, pid) + path.suffix)
     if new_path.exists() or new_path.with_suffix(TRACE_SUFFIX).exists():
         return path
     return path.rename(new_path)
@@ -209,7 +209,7 @@ def side_of(path: Path) -> SideTables:
 
 def _read_side(folder: Path) -> SideTables:
     try:
-        side = from_lines(contents(folder / SIDE_FILE, "side").split(b"\n"))
+        side = parse_lines(read_contents(folder / SIDE_FILE, "side").split(b"\n"))
         return replace(side, endings=(*side.endings, *_read_dumps(folder, side)))
     except FileNotFoundError as error:
         raise TraceNotFound(

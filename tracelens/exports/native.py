@@ -21,7 +21,7 @@ from tracelens.exports.output import new_folder
 from tracelens.model.fmt import shown_name
 from tracelens.readers.links import check_inside
 from tracelens.readers.native.recorded import write_process
-from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, mapped
+from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, map_file
 from tracelens.schema.gate import open_regular
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import (
@@ -31,7 +31,7 @@ from tracelens.schema.vocabulary import (
     SEGMENTS_SUFFIX,
     SUMMED_UP,
     TRACE_SUFFIX,
-    stem,
+    make_stem,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _make_name(owner: Mapping[str, Any], used_names: set[str]) -> str:
     """Return a file name for a process that is not among `used_names` yet, and add it there."""
     pid = owner["pid"] or owner["process"] + 1
     numbers = [pid, *(pid * _MORE_PIDS + suffix for suffix in range(_MORE_PIDS))]
-    names = (stem(owner["role"], owner["rank"], number) + TRACE_SUFFIX for number in numbers)
+    names = (make_stem(owner["role"], owner["rank"], number) + TRACE_SUFFIX for number in numbers)
     name = next(name for name in names if name not in used_names)
     used_names.add(name)
     return name
@@ -98,7 +98,7 @@ def _read_side(file: Path | None) -> SideTables | None:
     try:
         if file.name.endswith(_LIVE):
             return side_of(folder_of(file))
-        with pa.ipc.open_file(mapped(file)) as reader:
+        with pa.ipc.open_file(map_file(file)) as reader:
             return SideTables.from_metadata(reader.schema.metadata)
     except (TraceLensError, OSError, ValueError, pa.ArrowException):
         return None
@@ -201,7 +201,7 @@ def _find_readings(content: Content, owner: Mapping[str, Any]) -> tuple[ClockRea
 def _to_common_ns(content: Content, process: int, at_ns: int) -> int:
     """Return a time of a process on the common clock."""
     clock_map = content.trace.clock_maps.get(process)
-    return int(clock_map.apply(np.array([at_ns]))[0]) if clock_map else at_ns
+    return int(clock_map.to_common(np.array([at_ns]))[0]) if clock_map else at_ns
 
 
 def _save_samples(

@@ -80,7 +80,9 @@ def unix_offset_ns(trace: Trace) -> int | None:
         "process", "monotonic_ns", "wall_ns"
     ).rows():
         clock_map = trace.clock_maps.get(process)
-        common_ns = int(clock_map.apply(np.array([monotonic_ns]))[0]) if clock_map else monotonic_ns
+        common_ns = (
+            int(clock_map.to_common(np.array([monotonic_ns]))[0]) if clock_map else monotonic_ns
+        )
         offsets_ns.append(wall_ns - common_ns)
     return sorted(offsets_ns)[len(offsets_ns) // 2] if offsets_ns else None
 

@@ -20,7 +20,7 @@ import numpy as np
 from tracelens.errors import InvalidArgument
 from tracelens.exports.content import Saved
 from tracelens.exports.output import new_file, size_of
-from tracelens.model.fmt import series, shown_name
+from tracelens.model.fmt import join_words, shown_name
 from tracelens.readers.event_stream import EventStream, looks_like_events
 from tracelens.readers.perfetto.packets import is_perfetto
 
@@ -161,7 +161,7 @@ def _measure_shift(trace: Trace, process: dict[str, Any]) -> tuple[int, int]:
     common_ns = np.array([process["first_ns"] or 0, process["last_ns"] or 0], np.int64)
     recorded_ns = common_ns
     for _ in range(_ROUNDS):
-        recorded_ns = common_ns - (clock_map.apply(recorded_ns) - recorded_ns)
+        recorded_ns = common_ns - (clock_map.to_common(recorded_ns) - recorded_ns)
     begin_shift_ns, end_shift_ns = (int(shift) for shift in common_ns - recorded_ns)
     return (begin_shift_ns + end_shift_ns) // 2, abs(end_shift_ns - begin_shift_ns) // 2
 
@@ -181,10 +181,10 @@ def _make_notes(content: Content, files: list[_File]) -> Iterator[str]:
     )
     if other_names:
         yield f"Perfetto does not open {_list_names(other_names)}."
-    if content.trace.alignment.unaligned:
+    if content.trace.alignment.untied_clock_domains:
         yield "Nothing ties some clocks to the others: their offsets are guesses."
 
 
 def _list_names(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return series([f"'{shown_name(name)}'" for name in names[:_SHOWN]]) + more
+    return join_words([f"'{shown_name(name)}'" for name in names[:_SHOWN]]) + more

@@ -25,7 +25,7 @@ from tracelens.readers.native.recordings import (
 )
 from tracelens.readers.native.side_checks import check_side
 from tracelens.schema.arrow import WRITE_OPTIONS
-from tracelens.schema.gate import contents
+from tracelens.schema.gate import read_contents
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.rules import add_counts
 from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
@@ -118,7 +118,7 @@ def _copy(
         repaired.partial_files += 1
         repaired.report(_describe_copy(file, recording, len(kept_rows), lost_count))
     else:
-        target.write_bytes(contents(file))
+        target.write_bytes(read_contents(file))
         repaired.whole_files += 1
     repaired.event_count += len(kept_rows)
     _copy_samples(file, folder, repaired)

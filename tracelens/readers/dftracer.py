@@ -113,7 +113,7 @@ class DFTracerReader(FilesReader[FileEvents]):
             "collectives are not recorded",
             "which rank others wait for",
             "Record the run with 'tracelens record', or profile it with torch.profiler.",
-            decisive=len({*run.rank_by_file.values()}) > 1,
+            is_decisive=len({*run.rank_by_file.values()}) > 1,
             hides_waits=True,
         )
         if "step" not in run.kinds:

@@ -35,7 +35,7 @@ RANK_UNKNOWN: Final = Gap(
     "the file does not say of which rank it is",
     "what other ranks did, and which one is slow",
     "Give the files of all processes, each with --rank-of FILE=RANK.",
-    decisive=False,
+    is_decisive=False,
 )
 MAX_FILES_NAMED: Final = 3  # files: more are counted in the sentence that asks for ranks [policy]
 MAX_SORTS_LISTED: Final = 12  # sorts of events: more are not listed [policy]
@@ -309,7 +309,7 @@ def recognize(
     )
     return Recognition(
         format=format_name,
-        found=(("events", f"{sum(event_counts.values()):,}: {listed_sorts}"), *facts),
+        facts=(("events", f"{sum(event_counts.values()):,}: {listed_sorts}"), *facts),
         left_out=tuple(left_out_counts.items()),
         gaps=tuple(gaps),
     )
@@ -327,7 +327,7 @@ def assign_ranks(
     unknown_files = [name for name in files_without_rank if name not in given_ranks]
     is_alone = [file.process_count <= 1 for file in file_by_name.values()] == [True]
     if unknown_files and not is_alone:
-        listed = fmt.series([f"'{name}'" for name in unknown_files[:MAX_FILES_NAMED]])
+        listed = fmt.join_words([f"'{name}'" for name in unknown_files[:MAX_FILES_NAMED]])
         unlisted_count = len(unknown_files) - MAX_FILES_NAMED
         unlisted_text = f" and {unlisted_count} more" if unlisted_count > 0 else ""
         raise UnusableInput(
@@ -367,7 +367,7 @@ def find_gap_of_cut_files(file_by_name: Mapping[str, ReadFile], advice: str) -> 
     cut_files = [name for name, file in file_by_name.items() if file.is_cut]
     if cut_files and advice:
         yield Gap(
-            f"{fmt.series(cut_files)} {'was' if len(cut_files) == 1 else 'were'} cut off",
+            f"{fmt.join_words(cut_files)} {'was' if len(cut_files) == 1 else 'were'} cut off",
             "what happened after the last whole event",
             advice,
         )
@@ -401,7 +401,7 @@ def find_gaps_of_python_calls(kinds: Collection[str]) -> Iterator[Gap]:
             "no function is called as a step is",
             "where steps begin, but by the updates that come back",
             "Put a step into a function called train_step.",
-            decisive="update" not in kinds,
+            is_decisive="update" not in kinds,
         )
     if not {"forward", "backprop", "update"}.intersection(kinds):
         yield Gap(
@@ -420,5 +420,5 @@ def find_gaps_of_python_calls(kinds: Collection[str]) -> Iterator[Gap]:
         "what runs beside Python (kernels of devices, threads of libraries) is not recorded",
         "what devices did, and when communication was in flight",
         "Profile with torch.profiler, or record with 'tracelens record'.",
-        decisive=False,
+        is_decisive=False,
     )

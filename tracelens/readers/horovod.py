@@ -329,11 +329,11 @@ class HorovodReader(FilesReader[Timeline]):
             "waits at the end of a step are taken from the last tensor to the last operation's end",
             "how much of communication is hidden behind the update",
             "Record the run with 'tracelens record'.",
-            decisive=False,
+            is_decisive=False,
         )
         yield Gap(
             "rank 0 hears once a cycle which ranks are ready",
             "who is late by less than HOROVOD_CYCLE_TIME (1 ms, if it is not set)",
             "Set HOROVOD_CYCLE_TIME to less.",
-            decisive=False,
+            is_decisive=False,
         )

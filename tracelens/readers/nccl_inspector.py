@@ -388,11 +388,11 @@ def _list_gaps(
             "ranks are those of the largest communicator",
             "whether the job has more ranks",
             "Give the files of all processes.",
-            decisive=False,
+            is_decisive=False,
         )
     yield Gap(
         "calls below NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES (8192, if it is not set) are not recorded",
         "how much time small calls take",
         "Set it to 0.",
-        decisive=False,
+        is_decisive=False,
     )

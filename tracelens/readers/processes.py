@@ -75,7 +75,7 @@ def rank_question(file_name: str, name_by_process: Mapping[str, str]) -> Unusabl
 
 def _list_names(words: Sequence[str]) -> str:
     more = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
-    return fmt.series([*words[:_SHOWN], *more])
+    return fmt.join_words([*words[:_SHOWN], *more])
 
 
 def rank_processes(

@@ -334,7 +334,7 @@ class RocprofReader(ProfilesReader[Profile]):
                 "no range of ROCTx is called as a phase of training is",
                 "which phase ranks compute in",
                 "Call ranges forward, backward and optimizer, and record with --marker-trace.",
-                decisive=False,
+                is_decisive=False,
             )
         if "reduction" not in run.kinds:
             yield Gap(
@@ -348,5 +348,5 @@ class RocprofReader(ProfilesReader[Profile]):
                 "kernels and calls of RCCL say neither their group, nor their size or number",
                 "which calls belong to each other, where ranks do not make equally many",
                 "Record the run with 'tracelens record', or profile it with torch.profiler.",
-                decisive=False,
+                is_decisive=False,
             )

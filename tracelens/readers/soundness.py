@@ -178,7 +178,7 @@ def note_dropped_records(
     """Note which records of a file were left out, as phrases say, and which kernels each rank lost."""
     sentences = []
     if impossible_phrases:
-        listed = fmt.series(impossible_phrases)
+        listed = fmt.join_words(impossible_phrases)
         sentences.append(f"Of '{file}', what cannot be is left out: {listed}.")
     for lost in lost_kernels:
         if lost.lost_count:
@@ -195,10 +195,10 @@ def find_record_gaps(
     phrases = list(dict.fromkeys(impossible_phrases))
     if phrases:
         yield Gap(
-            f"what cannot be is left out: {fmt.series(phrases)}",
+            f"what cannot be is left out: {fmt.join_words(phrases)}",
             "what was done in records that cannot be",
             f"Profile fewer steps, or with a newer {profiler}.",
-            decisive=False,
+            is_decisive=False,
         )
     losses = [lost for lost in lost_kernels if lost.lost_count]
     if losses:
@@ -208,7 +208,7 @@ def find_record_gaps(
             max(losses, key=lambda lost: lost.lost_share).clause,
             "what devices did where kernels are lost",
             "Profile fewer steps at once, so that the profiler's buffer holds all kernels.",
-            decisive=has_losses_elsewhere,
+            is_decisive=has_losses_elsewhere,
             voids_faults=has_losses_elsewhere,
         )
 

@@ -134,7 +134,7 @@ class VizTracerReader(FilesReader[Calls]):
         full_files = [name for name, file in run.file_by_name.items() if file.has_overflowed]
         if full_files:
             yield Gap(
-                f"the buffer of {fmt.series(full_files)} was full, and the oldest calls were "
+                f"the buffer of {fmt.join_words(full_files)} was full, and the oldest calls were "
                 "overwritten",
                 "what happened before the first call that is left",
                 "Trace a shorter part, or give viztracer a larger --tracer_entries.",

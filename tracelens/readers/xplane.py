@@ -23,7 +23,7 @@ from tracelens.readers.profiles import CheckedFile, ProfilesReader
 from tracelens.readers.protobuf import build_classes, refuse_damage
 from tracelens.readers.soundness import KERNEL_LAUNCHES
 from tracelens.readers.words import USER_CODE, kernel_meaning, meaning, meaning_of_name, step_number
-from tracelens.schema.gate import contents, refuse_beyond
+from tracelens.schema.gate import read_contents, refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +123,7 @@ class Profile(CheckedFile):
 
 def read_profile(path: Path) -> Profile:
     """Read one file, as `FilesReader.read_file` says."""
-    profile_space = parse_space(contents(path))
+    profile_space = parse_space(read_contents(path))
     if not profile_space.planes:
         raise NotATrace("there is no plane in it")
     profile = Profile(host=next(iter(profile_space.hostnames), ""))
@@ -271,19 +271,19 @@ class XPlaneReader(ProfilesReader[Profile]):
                 "no step is marked",
                 "how steps differ, and which rank is slow in them",
                 "Put each step into jax.profiler.StepTraceAnnotation('train', step_num=N).",
-                decisive=len(run.file_by_name) > 1,
+                is_decisive=len(run.file_by_name) > 1,
             )
         if not run.kinds & {"forward", "backprop", "update"}:
             yield Gap(
                 "no annotation names a phase of training",
                 "which phase ranks compute in: XLA runs a step as one program",
                 "Put phases into jax.profiler.TraceAnnotation called forward, backward and optimizer.",
-                decisive=False,
+                is_decisive=False,
             )
         if run.rows["stream"].n_unique() > 1:
             yield Gap(
                 "all devices of a process are streams of its rank",
                 "which device of a process is slow",
                 "Run one process a device.",
-                decisive=False,
+                is_decisive=False,
             )

@@ -216,13 +216,15 @@ def select_complete_calls(trace: Trace, begins_ns: Ints, ends_ns: Ints) -> Itera
         if not worker_of_process.keys() >= set(processes):
             continue
         workers = np.array([worker_of_process[process] for process in processes], np.int64)
-        may_be_inside = (grid.last_ns >= begins_ns.min()) & (grid.last_ns <= ends_ns.max())
-        rows = np.flatnonzero(may_be_inside & (grid.last_ns != NEVER))
-        rows = rows[grid.take(rows).completed.all(axis=1)]
+        may_be_inside = (grid.last_arrival_ns >= begins_ns.min()) & (
+            grid.last_arrival_ns <= ends_ns.max()
+        )
+        rows = np.flatnonzero(may_be_inside & (grid.last_arrival_ns != NEVER))
+        rows = rows[grid.take_calls(rows).is_completed.all(axis=1)]
         begin_ns, end_ns = take_rows(grid.start_ns, rows), take_rows(grid.end_ns, rows)
         is_inside = (begin_ns >= begins_ns[workers]) & (end_ns <= ends_ns[workers])
         rows = rows[is_inside.all(axis=1)]
-        ops = grid.first_value("op")[rows]
+        ops = grid.first_values("op")[rows]
         for op in np.unique(ops).tolist():
             yield _select_calls(grid, rows[ops == op], workers, training_thread)
 
@@ -237,18 +239,18 @@ def _select_calls(grid: CallGrid, rows: Indices, workers: Ints, training_thread:
     is_queued = ~is_blocking.any(axis=1) & (previous_completion_ns <= completion_ns)
     is_queued[:1] = False  # no call is before it
     departure_ns = np.where(is_queued, np.maximum(arrival_ns, previous_completion_ns), arrival_ns)
-    is_root = grid.first_value("peer")[rows][:, None] == grid.ranks
+    is_root = grid.first_values("peer")[rows][:, None] == grid.ranks
     return Calls(
         communicator=grid.uid,
-        op_code=int(grid.first_value("op")[rows[0]]),
+        op_code=int(grid.first_values("op")[rows[0]]),
         workers=workers,
         begin_ns=begin_ns,
         end_ns=end_ns,
         is_blocking=is_blocking,
         thread=np.asarray(grid.thread[rows]),
-        step=grid.first_value("step")[rows].astype(np.int64),
-        nbytes=grid.first_value("nbytes")[rows],
-        bucket=grid.first_value("bucket")[rows],
+        step=grid.first_values("step")[rows].astype(np.int64),
+        nbytes=grid.first_values("nbytes")[rows],
+        bucket=grid.first_values("bucket")[rows],
         root_column=np.where(is_root.any(axis=1), is_root.argmax(axis=1), -1),
         departure_ns=departure_ns,
         completion_ns=np.maximum(completion_ns, departure_ns),

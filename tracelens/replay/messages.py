@@ -35,11 +35,11 @@ def select_messages(
     These are ns, [worker]; both sides are [message], in the same order. Messages in flight end when the
     training thread noticed it.
     """
-    columns = ("worker", "start_ns", "end_ns", "stops")
+    columns = ("worker", "start_ns", "end_ns", "stops_training")
     workers = trace.workers.select("process", worker=pl.int_range(pl.len(), dtype=pl.Int64))
     workers = workers.with_columns(begin=pl.Series(begins_ns), end=pl.Series(ends_ns))
     # Hops are the messages that make up a collective.
-    messages = trace.exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
+    messages = trace.matched_messages.filter(~pl.col("hop"), ~pl.col("hop_there"))
     for suffix in ("", "_there"):  # of the sender, and of the receiver
         start_ns, end_ns = (pl.col(f"{name}{suffix}") for name in ("start_ns", "end_ns"))
         messages = messages.join(

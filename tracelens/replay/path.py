@@ -50,7 +50,7 @@ class Lanes:
 
     def __init__(self, trace: Trace, phases: Phases) -> None:
         self._calls = trace.calls
-        self._messages = trace.awaited
+        self._messages = trace.message_waits
         self._ranks, self._processes = trace.workers.select("rank", "process").to_numpy().T
         self._pieces = phases.pieces
         self._row = {process: row for row, process in enumerate(phases.pieces.processes)}
@@ -103,9 +103,9 @@ class Lanes:
         ranks = [np.array([-1]), messages["rank"].to_numpy()]
         for grid in self._calls:  # of a communicator; `last_ns` is when the last rank came, [call]
             for column in np.flatnonzero(grid.processes == process).tolist():
-                is_known = (grid.last_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
-                awaited_calls = np.flatnonzero(is_known & (grid.wait_of(column) > 0))
-                arrivals_ns.append(grid.last_ns[awaited_calls])
+                is_known = (grid.last_arrival_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
+                awaited_calls = np.flatnonzero(is_known & (grid.wait_ns_of(column) > 0))
+                arrivals_ns.append(grid.last_arrival_ns[awaited_calls])
                 ranks.append(grid.last_rank[awaited_calls])
         arrival_ns = np.concatenate(arrivals_ns)
         order = np.argsort(arrival_ns, kind="stable")

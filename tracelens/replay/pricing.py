@@ -233,7 +233,7 @@ def price_edits(
         lost: Steps, and what of their time the edits concern, ns, where that is not in all steps alike.
         saving_only: The saving is a bound of another one, so that its own interval is not needed.
     """
-    if replay.trace.parted:
+    if replay.trace.partial_communicators:
         return EditPrice(edits, refusal="ranks were left out")
     all_steps = replay.phases.steps[replay.phases.steps >= 0]
     lost_steps, lost_ns = (all_steps, np.ones(len(all_steps))) if lost is None else lost

@@ -143,7 +143,7 @@ class Requests:
             services = self.services.filter(pl.col("server") == server)
             busy = Intervals.merge(services["start_ns"].to_numpy(), services["end_ns"].to_numpy())
             sent_ns, served_ns = server_pushes.select("start_ns", "served_ns").to_numpy().T
-            busy_ns = busy.passed_before(served_ns) - busy.passed_before(sent_ns)
+            busy_ns = busy.covered_ns_before(served_ns) - busy.covered_ns_before(sent_ns)
             total_hidden_ns += float(np.maximum(served_ns - sent_ns - busy_ns, 0.0).sum())
         total_push_ns = (pushes["end_ns"] - pushes["start_ns"]).sum()
         return total_hidden_ns / max(float(total_push_ns), 1.0)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from tracelens.accounting import phases as accounting
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
-from tracelens.model.findings import predicted
+from tracelens.model.findings import widen_by_prediction_error
 from tracelens.model.fmt import percent
 from tracelens.replay.edits.read import apply_edits, list_edits, parse_fix_number
 from tracelens.replay.event_graph import EventGraph
@@ -170,7 +170,9 @@ class Replay:
         total_ns, step_count = float(recorded_ns.sum()), len(recorded_ns)
         saving = float(saved_ns.sum() / total_ns)
         doubt = identity.doubt if self.identity.is_reliable else None
-        interval = predicted(saving, identity.widen(bootstrap_interval(saved_ns, total_ns)))
+        interval = widen_by_prediction_error(
+            saving, identity.widen(bootstrap_interval(saved_ns, total_ns))
+        )
         ambiguity = Ambiguity.from_alternatives(
             replayed, total_ns, lambda other_graph: apply_edits(other_graph, edits, self.fixes)
         )

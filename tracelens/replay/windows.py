@@ -87,7 +87,7 @@ class WindowedReplay:
         None where ranks were left out, where the run cannot be replayed reliably, or where nothing is
         taken off. Steps that are not replayed save the same share of their longest delay.
         """
-        if self.trace.parted:
+        if self.trace.partial_communicators:
             return None
         ((phase_names, effect_ns),) = fix.changes
         steps, effect_ns = fix.steps, effect_ns * factor
@@ -143,7 +143,7 @@ class WindowedReplay:
         Empty if ranks were left out, or the run cannot be replayed.
         """
         steps = self._steps
-        if not self._graphs and len(steps) and not self.trace.parted:
+        if not self._graphs and len(steps) and not self.trace.partial_communicators:
             for first_row, stop_row in self._choose_windows(np.arange(len(steps)), len(steps)):
                 self._build(steps[first_row:stop_row])
         return [graph for graph in self._graphs.values() if graph is not None]

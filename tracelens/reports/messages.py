@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import subject
+from tracelens.model.findings import name_subject
 from tracelens.model.inert import clean
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def list_verdict_lines(report: Report) -> list[tuple[str, str]]:
         if devices:
             is_host_named = devices.launching >= MIN_LAUNCHING_TO_EXPLAIN and devices.host_text
             host_text = f"; {devices.host_text}" if is_host_named else ""
-            lines.append(("Devices", f"{devices.text} of the time{host_text}."))
+            lines.append(("Devices", f"{devices.description} of the time{host_text}."))
         lines.append(
             ("Time", f"{describe_losses(report.ledger, report.findings, at_most=at_most)}.")
         )
@@ -128,7 +128,7 @@ def _name_culprit(loss: Loss, findings: Sequence[Finding]) -> str:
             _KNOWN.get(loss.category, "") if loss.cause == "known" else ""
         )
     finding = findings[loss.finding]
-    culprit = subject(finding)
+    culprit = name_subject(finding)
     if KINDS[finding.kind].group != "ranks" or not culprit:
         name = KINDS[finding.kind].name
         return "" if name == name_cause(loss.category) else name

@@ -11,8 +11,8 @@ import polars as pl
 
 from tracelens.errors import InvalidArgument, MissingExtra
 from tracelens.model.csv_cells import cells
-from tracelens.model.display import frames_of
-from tracelens.model.fmt import series, shown_name
+from tracelens.model.display import find_frames
+from tracelens.model.fmt import join_words, shown_name
 from tracelens.reports import report_format
 from tracelens.reports.to_json import to_object
 
@@ -62,7 +62,7 @@ def save(report: Report, path: str | os.PathLike[str], trace: Trace | None = Non
     format_name = FORMATS.get(file.suffix.lower())
     if format_name is None:
         raise InvalidArgument(
-            f"'{shown_name(file)}' ends in no format of a report: expected {series(list(FORMATS))}."
+            f"'{shown_name(file)}' ends in no format of a report: expected {join_words(list(FORMATS))}."
         )
     if trace is not None and format_name == "html":
         text = _write_with_charts(report, trace)
@@ -94,7 +94,7 @@ def list_tables(report: Report) -> dict[str, pl.DataFrame]:
     """
     table_by_name = {"findings": _tabulate_findings(report), **report.tables}
     for analysis, result in report.results.items():
-        tables = frames_of(result) if analysis != "kept" else {}  # the report's tables once more
+        tables = find_frames(result) if analysis != "kept" else {}  # the report's tables once more
         table_by_name |= {f"{analysis}.{name}": table for name, table in tables.items()}
     return table_by_name
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.model.display import frames_of
+from tracelens.model.display import find_frames
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import percent
 from tracelens.model.inert import clean
@@ -71,7 +71,7 @@ def write_findings_fragment(findings: Sequence[Finding]) -> str:
 def write_result_fragment(result: Result) -> str:
     """Write the findings and the tables of one analysis; of each table the first rows."""
     sections = [_write_findings(result.findings) if result.findings else "<p>No findings.</p>"]
-    for name, table in frames_of(result).items():
+    for name, table in find_frames(result).items():
         if table.height:
             rows = [map(_write_cell, row) for row in table.head(_MOST_ROWS).iter_rows()]
             limit_note = f" ({_MOST_ROWS} of {table.height:,})" * (table.height > _MOST_ROWS)

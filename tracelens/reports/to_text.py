@@ -160,7 +160,7 @@ def _write_clock(alignment: Alignment) -> Text:
     if alignment.method == "same_clock":
         return Text("Clocks: all processes share one.")
     method = alignment.method.replace("_", " ")
-    unaligned_count = len(alignment.unaligned)
+    unaligned_count = len(alignment.untied_clock_domains)
     if alignment.method == "unaligned":
         return Text("Clocks: not aligned; wait times between hosts are unknown.")
     unaligned_note = (

@@ -131,7 +131,7 @@ def curves(
         if _count_sizes(group, by) > 1
     ]
     if not comparable_groups:
-        sizes = fmt.series(sorted({str(getattr(point, by)) for point in points}) or ["no"])
+        sizes = fmt.join_words(sorted({str(getattr(point, by)) for point in points}) or ["no"])
         raise InvalidArgument(
             f"Found runs of {sizes} {by} and no system with two sizes: expected runs of one system "
             f"with different numbers of {by}."
@@ -244,6 +244,6 @@ def _check_forecasts(made_curves: Sequence[Curve], forecast_sizes: Sequence[int]
     size_count = max(len(curve.rows) for curve in made_curves)
     raise InvalidArgument(
         f"Found runs of {size_count} sizes: a forecast for "
-        f"{fmt.series(list(map(str, forecast_sizes)))} workers needs runs of one system with 4 "
+        f"{fmt.join_words(list(map(str, forecast_sizes)))} workers needs runs of one system with 4 "
         "numbers of workers, so that it can be tried on those that are known."
     )

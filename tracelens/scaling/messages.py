@@ -77,7 +77,7 @@ def scope(scaling: Scaling) -> str:
     """Describe the runs that were compared."""
     run_count = sum(row.run_count for curve in scaling.curves for row in curve.rows)
     curve = scaling.curves[0]
-    sizes = fmt.series([str(row.size) for row in curve.rows])
+    sizes = fmt.join_words([str(row.size) for row in curve.rows])
     smallest = _count_ranks(curve, curve.rows[0])
     return (
         f"{fmt.count(run_count, 'run')}; {sizes} {_noun(curve)}; efficiency is against {smallest}."

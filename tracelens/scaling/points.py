@@ -98,7 +98,7 @@ class Point:
                 "('tracelens info' says what there is)."
             )
         step_ns = efficiency.job_ns / steps
-        work_ns = times.time_in(OWN_CATEGORIES)  # [rank, step], nan of absent ranks
+        work_ns = times.sum_time_ns(OWN_CATEGORIES)  # [rank, step], nan of absent ranks
         hidden_ns, exposed_ns = (_mean(overlap[name]) for name in ("hidden_ns", "transfer_ns"))
         workers, shards = sizes
         present_work_ns = work_ns[:, ~np.isnan(work_ns).all(axis=0)]
@@ -113,7 +113,7 @@ class Point:
             slowest_work_ns=float(np.nanmax(present_work_ns, axis=0).mean()),
             communication_ns=hidden_ns + exposed_ns,
             hidden_communication_ns=hidden_ns,
-            backprop_ns=float(np.nanmean(times.time_in(("backprop",)))),
+            backprop_ns=float(np.nanmean(times.sum_time_ns(("backprop",)))),
             share_by_factor=_name_factors(efficiency.pop),
         )
 

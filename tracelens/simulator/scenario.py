@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
-from tracelens.placement import STRATEGIES, Piece, loads
+from tracelens.placement import STRATEGIES, Piece, sum_shard_bytes
 
 if TYPE_CHECKING:
     from tracelens.arrays import Indices, Ints
@@ -238,7 +238,7 @@ class Scenario:
     def bytes_of_shards(self) -> tuple[int, ...]:
         """Bytes of gradient that each shard receives from each worker in a step."""
         if self.variables:
-            return tuple(loads(self.pieces, self.shards))
+            return tuple(sum_shard_bytes(self.pieces, self.shards))
         even_bytes = (sum(self.bytes_of_buckets) // max(self.shards, 1),) * self.shards
         return self.shard_bytes or even_bytes
 

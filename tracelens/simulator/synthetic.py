@@ -13,7 +13,7 @@ import polars as pl
 from tracelens.model.trace import COMMUNICATOR_COLUMNS, PROCESS_COLUMNS, THREAD_COLUMNS, Trace
 from tracelens.readers.native.recorded import write_process
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
-from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
+from tracelens.schema.vocabulary import TRACE_SUFFIX, make_stem
 from tracelens.simulator import (
     allreduce,
     clocks,
@@ -71,7 +71,7 @@ def write(scenario: Scenario, folder: Path) -> None:
     readings = _make_readings(scenario, sheet).partition_by("process", as_dict=True)
     for row in range(_count_processes(scenario)):
         process = _make_process(scenario, row)
-        name = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
+        name = make_stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
         side = _make_side(scenario, row, readings[row,])
         write_process(folder / name, _make_events(scenario, sheet, row), side)
 
@@ -130,7 +130,7 @@ def _make_processes(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
     for index in range(_count_processes(scenario)):
         process = _make_process(scenario, index)
         row = {name: getattr(process, name, None) for name in PROCESS_COLUMNS}
-        file_name = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
+        file_name = make_stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
         flags = {"main": True, "child": False, "complete": True, "dropped": 0}
         rows.append(row | flags | {"process": index, "file": file_name})
     counts_and_times = events.group_by("process").agg(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.load import prepare
 from tracelens.model import fmt
-from tracelens.placement import STRATEGIES, loads
+from tracelens.placement import STRATEGIES, sum_shard_bytes
 from tracelens.simulator import scenario_file, synthetic
 from tracelens.studies.figures import Figure, Section, Study, Tag
 from tracelens.studies.traces import ServerLoad, measure_server_load
@@ -112,7 +112,7 @@ def _make_resnet() -> Scenario:
 
 def _find_fullest_bytes(scenario: Scenario, shards: int, strategy: str = "round_robin") -> float:
     """Return the bytes of the fullest of some servers, with variables placed by a strategy."""
-    return float(max(loads(STRATEGIES[strategy](scenario.variables, shards), shards)))
+    return float(max(sum_shard_bytes(STRATEGIES[strategy](scenario.variables, shards), shards)))
 
 
 def _ask_placement(resnet: Scenario) -> Section:

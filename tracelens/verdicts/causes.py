@@ -12,7 +12,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.accounting.spent_time import COPIES
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import first_sentence, subject
+from tracelens.model.findings import first_sentence, name_subject
 from tracelens.stats.robust import lower_medians
 from tracelens.verdicts.advice import advise
 from tracelens.verdicts.last_ranks import find_last_ranks
@@ -224,5 +224,5 @@ def _name_cause(loss: Loss, findings: Sequence[Finding]) -> str | None:
 
 def _name_finding(finding: Finding) -> str:
     """Name a finding by its kind, whom it is about, and the phase."""
-    named = " ".join(filter(None, (KINDS[finding.kind].name, subject(finding))))
+    named = " ".join(filter(None, (KINDS[finding.kind].name, name_subject(finding))))
     return f"{named}, {fmt.phase(finding.phase)}" if finding.ranks and finding.phase else named

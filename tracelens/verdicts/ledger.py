@@ -287,7 +287,7 @@ def _find_most_awaited(waits: Waits | None) -> tuple[int | None, float | None]:
 
 def _measure_startup_ns(trace: Trace) -> int | None:
     """Return the time from the first record of a worker to the first step; None = unknown."""
-    if not trace.choice.is_all:
+    if not trace.choice.is_whole_run:
         return None
     first_record_ns, first_step_ns = trace.workers["first_ns"].min(), trace.steps["start_ns"].min()
     if not isinstance(first_record_ns, int) or not isinstance(first_step_ns, int):

@@ -89,7 +89,7 @@ def measure_tasks(trace: Trace, phases: Phases, server: int | None) -> Tasks | N
     """Return the times that ranks held tasks of `server`; None if fewer than two ranks took tasks."""
     if server is None:
         return None
-    messages = trace.sent.filter(pl.col("peer") == server).sort("start_ns")
+    messages = trace.program_messages.filter(pl.col("peer") == server).sort("start_ns")
     messages = messages.with_columns(pl.col("op").cast(pl.String))
     held_ns_by_rank = {
         int(rank): held_ns
@@ -129,7 +129,7 @@ def _measure_held_ns(trace: Trace, messages: pl.DataFrame) -> Ints:
 def _list_call_begins(trace: Trace, process: int) -> Ints:
     """Return when a process began collectives, ns, ascending."""
     begins_ns = [
-        grid.start_ns[grid.took_part[:, column], column]
+        grid.start_ns[grid.is_made[:, column], column]
         for grid in trace.calls
         for column in np.flatnonzero(grid.processes == process).tolist()
     ]

@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, State, html, no_update
 
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
-from tracelens.model.choice import EVERYTHING, Choice, format_ranges, ranges_of
+from tracelens.model.choice import EVERYTHING, Choice, format_ranges, to_ranges
 from tracelens_dashboard import ids
 from tracelens_dashboard.components import fields
 from tracelens_dashboard.components.timeline import names
@@ -70,7 +70,7 @@ def layout(store: Store, view: ViewState, path: str) -> Component:
         fields.button(
             "Whole run",
             WHOLE,
-            disabled=choice.is_all and not searched_name,
+            disabled=choice.is_whole_run and not searched_name,
             **aria("show all ranks, steps and names"),
         ),
         *([html.Span(note, className="fact-name", role="status")] if note else []),
@@ -132,7 +132,7 @@ def groups(store: Store) -> Iterator[tuple[str, str]]:
     workers = store.run_of_all_ranks.workers
     for column in row_groups.group_columns(workers):
         for name, ranks in row_groups.ranks_by(workers, column)[:MOST_GROUPS]:
-            yield f"{column} {name}", format_ranges(ranges_of(ranks))
+            yield f"{column} {name}", format_ranges(to_ranges(ranks))
 
 
 def _lay_out_groups(store: Store) -> Component:

@@ -50,7 +50,7 @@ def _draw_timeline(store: Store, theme: Theme) -> Drawing:
     figure.update_layout(dragmode=False)
     figure.update_xaxes(fixedrange=True)
     level = plot.LEVELS[picture.level]
-    return Drawing(figure, f"The whole run, {count(picture.spans, 'span')}. {level}")
+    return Drawing(figure, f"The whole run, {count(picture.span_count, 'span')}. {level}")
 
 
 TIMELINE: Final = ChartCard(

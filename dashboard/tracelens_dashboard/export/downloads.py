@@ -116,7 +116,7 @@ def measure(store: Store, selection: Selection) -> Size | str:
         count = len(selection.owners)
         return f"These are {count} processes: pin the ranks to export, in the timeline."
     process_ids, lanes = {owner.process for owner in selection.owners}, store.scene.lanes
-    first_items, end_items = lanes.bounds(selection.start_ns, selection.end_ns)
+    first_items, end_items = lanes.find_items(selection.start_ns, selection.end_ns)
     counts_by_lane = zip(lanes.lanes, (end_items - first_items).tolist(), strict=True)
     event_count = sum(count for lane, count in counts_by_lane if lane.process in process_ids)
     if event_count <= 4 * perfetto.MOST_EVENTS:

@@ -238,8 +238,8 @@ def _ratio_interval(metric: Metric) -> tuple[float, float]:
     """Return the ends of the 95 % interval of after / before; the ratio twice without one."""
     # The ends of a change are differences to `before`, the mean of the baselines.
     change = metric.change
-    low_delta = change.delta if change.low is None else change.low
-    high_delta = change.delta if change.high is None else change.high
+    low_delta = change.difference if change.low is None else change.low
+    high_delta = change.difference if change.high is None else change.high
     return 1 + low_delta / change.before, 1 + high_delta / change.before
 
 
@@ -251,7 +251,7 @@ def _name_metric(metric: Metric) -> str:
 def _change_colour(metric: Metric, theme: Theme) -> str:
     if not metric.is_clear:
         return theme.quiet
-    is_worse = (metric.change.delta > 0) != (metric.name == EFFICIENCY)
+    is_worse = (metric.change.difference > 0) != (metric.name == EFFICIENCY)
     return theme.slower if is_worse else theme.faster
 
 

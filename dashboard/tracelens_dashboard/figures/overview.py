@@ -98,7 +98,7 @@ def step_parts(times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing
     """
     if not times.steps:
         return empty(theme, "No steps recorded.")
-    mean_ns = times.mean  # [category, step]
+    mean_ns = times.mean_ns  # [category, step]
     step_groups = step_times.split_evenly(len(times.steps), MOST_STEP_POINTS)
     group_means_ns = np.stack(  # [category, group]
         [mean_ns[:, group].mean(axis=1) for group in step_groups], axis=1
@@ -167,7 +167,9 @@ def strip(
     if not step_count:
         return empty(theme, "No steps recorded.")
     step_indexes = np.searchsorted(times.steps, step_windows["step"].to_numpy())
-    shares = dict(zip(times.categories, times.shares()[:, step_indexes], strict=True))  # [step]
+    shares = dict(
+        zip(times.categories, times.share_of_categories()[:, step_indexes], strict=True)
+    )  # [step]
     middles_ns = (step_windows["start_ns"] + step_windows["end_ns"]) / 2
     middles_s = (middles_ns - run_window.start_ns) / SECOND
     groups = np.array_split(np.arange(step_count), min(step_count, MOST_STRIP_POINTS))

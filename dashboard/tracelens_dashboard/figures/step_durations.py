@@ -61,7 +61,7 @@ def over_run(
         return empty(theme, NO_STEPS)
     step_groups = step_times.split_evenly(len(times.steps), MOST_POINTS)
     drawn_marks = marks[:MOST_MARKS]
-    median_ns = float(np.nanmedian(times.usual_ns))
+    median_ns = float(np.nanmedian(times.median_ns))
     nearly_all_ns = 1.1 * float(np.quantile(times.longest_ns, q=0.98))  # nearly all steps are below
     limit_ns = max(FAR_RATIO * median_ns, nearly_all_ns) or 1.0
     highest_ns = min(float(np.nanmax(times.longest_ns)), limit_ns)
@@ -86,7 +86,10 @@ def over_run(
 def over_run_summary(times: StepTimes, regimes: Sequence[Regime], measure_name: str) -> str:
     """Return the median step, the longest one, and the regimes if there are several."""
     # A regime's `first` and `last` are indexes of steps, its `level` their median in ns.
-    median_ns, longest_index = float(np.nanmedian(times.usual_ns)), int(np.argmax(times.longest_ns))
+    median_ns, longest_index = (
+        float(np.nanmedian(times.median_ns)),
+        int(np.argmax(times.longest_ns)),
+    )
     median_text = (
         f"{capital(measure_name)}: {text.duration(median_ns)} on the median rank; the longest is "
         f"{text.duration(float(times.longest_ns[longest_index]))}, on rank "
@@ -95,8 +98,8 @@ def over_run_summary(times: StepTimes, regimes: Sequence[Regime], measure_name: 
     if len(regimes) < 2:
         return f"{median_text} One regime over the whole run."
     regime_texts = [
-        f"{text.duration(regime.level)} in "
-        f"{text.steps(times.steps[regime.first], times.steps[regime.last])}"
+        f"{text.duration(regime.median)} in "
+        f"{text.steps(times.steps[regime.first_index], times.steps[regime.last_index])}"
         for regime in regimes[:MOST_REGIMES_NAMED]
     ]
     other_count = len(regimes) - MOST_REGIMES_NAMED
@@ -109,11 +112,13 @@ def over_run_table(times: StepTimes, regimes: Sequence[Regime]) -> Rows:
     return [
         {
             "regime": number,
-            "first step": times.steps[regime.first],
-            "last step": times.steps[regime.last],
-            "level": quantity.time(regime.level),
-            "vs. first": quantity.change(regime.level / max(regimes[0].level, 1e-9) - 1),
-            "longest": quantity.time(float(times.longest_ns[regime.first : regime.last + 1].max())),
+            "first step": times.steps[regime.first_index],
+            "last step": times.steps[regime.last_index],
+            "level": quantity.time(regime.median),
+            "vs. first": quantity.change(regime.median / max(regimes[0].median, 1e-9) - 1),
+            "longest": quantity.time(
+                float(times.longest_ns[regime.first_index : regime.last_index + 1].max())
+            ),
         }
         for number, regime in enumerate(regimes, 1)
     ]
@@ -142,7 +147,7 @@ def _draw_medians(times: StepTimes, step_groups: list[slice], theme: Theme) -> g
     """Draw the median rank's time in each group of steps; None where no rank has one."""
     first_steps, medians_ns = [times.steps[group.start] for group in step_groups], []
     for group in step_groups:
-        known_ns = times.usual_ns[group]
+        known_ns = times.median_ns[group]
         known_ns = known_ns[np.isfinite(known_ns)]
         medians_ns.append(float(np.median(known_ns)) if len(known_ns) else None)
     return drawing.lines(
@@ -163,8 +168,8 @@ def _draw_regimes(times: StepTimes, regimes: Sequence[Regime], theme: Theme) -> 
     steps: list[float | None] = []
     levels_ns: list[float | None] = []
     for regime in regimes if len(regimes) > 1 else ():
-        steps += [times.steps[regime.first] - 0.5, times.steps[regime.last] + 0.5, None]
-        levels_ns += [regime.level, regime.level, None]
+        steps += [times.steps[regime.first_index] - 0.5, times.steps[regime.last_index] + 0.5, None]
+        levels_ns += [regime.median, regime.median, None]
     line = {"color": theme.text, "width": 2.2, "dash": "dash"}
     return drawing.lines(steps, levels_ns, line, name="regime level")
 
@@ -190,12 +195,12 @@ def by_rank(grid: StepGrid, theme: Theme, marked_steps: tuple[int, int] | None =
     cells_ns, steps, ranks = grid.cells_ns, grid.times.steps, grid.times.ranks
     if not cells_ns.size or np.isnan(cells_ns).all():
         return empty(theme, NO_STEPS)
-    labels = [rank_label(ranks[group]) for group in grid.rows]
+    labels = [rank_label(ranks[group]) for group in grid.rank_slices]
     low_ns, high_ns = _choose_scale(cells_ns)
     ticks = axes.durations(high_ns, low_ns)
     trace = go.Heatmap(
         z=cells_ns.astype(np.float32),
-        x=[steps[group.start] for group in grid.columns],
+        x=[steps[group.start] for group in grid.step_slices],
         y=labels,
         colorscale=theme.colorscale,
         zmin=low_ns,
@@ -214,9 +219,9 @@ def by_rank_summary(grid: StepGrid) -> str:
     # `grid.rows` and `.columns` are the ranks and steps of the cells, as slices of indexes.
     cells_ns = np.nan_to_num(grid.cells_ns, nan=-1)  # [row, column]
     row_index, column_index = np.unravel_index(int(cells_ns.argmax()), cells_ns.shape)
-    rank, step = grid.longest(int(row_index), int(column_index))
-    ranks_per_cell = max(group.stop - group.start for group in grid.rows)
-    steps_per_cell = max(group.stop - group.start for group in grid.columns)
+    rank, step = grid.find_longest(int(row_index), int(column_index))
+    ranks_per_cell = max(group.stop - group.start for group in grid.rank_slices)
+    steps_per_cell = max(group.stop - group.start for group in grid.step_slices)
     column_ns = grid.cells_ns[:, column_index]
     ranks_differ = float(np.nanmax(column_ns)) > (1 + SAME_SHARE) * float(np.nanmin(column_ns))
     hint = ALIKE if len(cells_ns) > 1 and not ranks_differ else ""
@@ -240,7 +245,7 @@ def by_rank_table(grid: StepGrid) -> Rows:
     for cell in longest_cells[longest_first].tolist():
         row_index, column_index = divmod(cell, cells_ns.shape[1])
         if cells_ns[row_index, column_index] >= 0:
-            rank, step = grid.longest(row_index, column_index)
+            rank, step = grid.find_longest(row_index, column_index)
             duration = quantity.time(float(cells_ns[row_index, column_index]))
             table_rows.append({"rank": rank, "step": step, "duration": duration})
     return table_rows
@@ -271,7 +276,9 @@ def distribution(times: StepTimes, measure_name: str, theme: Theme) -> Drawing:
     plot = histogram.draw(series, measure_name, COUNTED, theme)
     histogram.mark(plot, list(zip(QUANTILES, quantiles_ns, strict=True)), theme)
     p50, p90, p99 = map(text.duration, quantiles_ns)
-    sampled_text = f" Every {times.every}th step is counted." if times.every > 1 else ""
+    sampled_text = (
+        f" Every {times.sample_stride}th step is counted." if times.sample_stride > 1 else ""
+    )
     summary = f"p50 {p50}, p90 {p90}, p99 {p99}.{sampled_text}"
     return Drawing(plot, summary, histogram.rows(series, COUNTED))
 
@@ -284,7 +291,7 @@ def _choose_examples(times: StepTimes, is_known: Flags, edges_ns: Floats) -> lis
     order = np.argsort(sample_ns, kind="stable")
     last_in_bar = np.searchsorted(sample_ns[order], edges_ns[1:], side="left") - 1
     longest_in_bar = order[np.maximum(last_in_bar, 0)]
-    sampled_steps = times.steps[:: times.every]
+    sampled_steps = times.steps[:: times.sample_stride]
     return [
         [times.ranks[rank_indexes[sample_index]], sampled_steps[sample_indexes[sample_index]]]
         if sample_ns[sample_index] >= low_ns

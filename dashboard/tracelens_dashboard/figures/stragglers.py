@@ -71,9 +71,9 @@ def worst_cell(residuals: Residuals, rank_indexes: Sequence[int], step: int) -> 
 def summary(residuals: Residuals) -> str:
     """Return the rank with the largest residual, its step, and with which ranks it is compared."""
     # A rank's `total_ns` is the sum of its positive residuals; `peers_ns` has a row per stage.
-    if not residuals.total_ns.any():
+    if not residuals.total_delay_ns.any():
         return "No rank exceeds its peers in any step."
-    worst_index = int(np.argmax(residuals.total_ns))
+    worst_index = int(np.argmax(residuals.total_delay_ns))
     worst_ns = np.nan_to_num(residuals.residual_ns[worst_index])
     step_index = int(np.argmax(worst_ns))
     stage_count = len(residuals.peers_ns)
@@ -82,7 +82,7 @@ def summary(residuals: Residuals) -> str:
         peers_text += "; one alone with its own other steps"
     return (
         f"Largest residual over the run: rank {residuals.ranks[worst_index]}, "
-        f"{text.duration(float(residuals.total_ns[worst_index]))} in total and at most "
+        f"{text.duration(float(residuals.total_delay_ns[worst_index]))} in total and at most "
         f"{text.duration(float(worst_ns[step_index]))}, in step "
         f"{residuals.steps[step_index]}.{f'{peers_text}.' if stage_count > 1 else ''}"
     )
@@ -137,11 +137,11 @@ def table(residuals: Residuals) -> Rows:
         "residual, median (ms)": np.round(_row_medians(residuals.residual_ns) / MS, 3),
         "residual, max (ms)": np.round(residual_ns.max(axis=1) / MS, 3),
         "step of max": np.array(residuals.steps)[residual_ns.argmax(axis=1)],
-        "residual, total (ms)": np.round(residuals.total_ns / MS, 2),
+        "residual, total (ms)": np.round(residuals.total_delay_ns / MS, 2),
         "steps > 10 % above peers": np.sum(residual_ns > median_ns / 10, axis=1),
         "steps": step_counts,
     }
-    rank_order = [index for index in np.argsort(-residuals.total_ns) if step_counts[index]]
+    rank_order = [index for index in np.argsort(-residuals.total_delay_ns) if step_counts[index]]
     column_lists = (column[rank_order].tolist() for column in table_columns.values())
     return [dict(zip(table_columns, row, strict=True)) for row in zip(*column_lists, strict=True)]
 
@@ -171,7 +171,7 @@ def by_category(
     if not residuals.steps or len(residuals.ranks) < 2:
         return empty(theme, "A single rank has no peers to compare with.")
     mean_ns = {name: _mean_residual(residuals_in(name)) for name in OWN_CATEGORIES}  # [rank]
-    worst_indexes = np.argsort(-residuals.total_ns)[:MOST_RANKS]
+    worst_indexes = np.argsort(-residuals.total_delay_ns)[:MOST_RANKS]
     labels = [f"rank {residuals.ranks[rank_index]} " for rank_index in worst_indexes]
     traces = [
         bars(

@@ -71,7 +71,7 @@ def _draw_categories(store: Store, baseline: Store, theme: Theme) -> Drawing:
 
 def _draw_map(store: Store, baseline: Store, theme: Theme) -> Drawing:
     difference = subtract_compute_time(store.residuals, baseline.residuals)
-    return compare.by_rank(difference, theme, step_ns=store.times.usual_ns)
+    return compare.by_rank(difference, theme, step_ns=store.times.median_step_ns)
 
 
 THIS_RUN: Final = replace(
@@ -252,15 +252,16 @@ def _describe_change(metric: Metric) -> str:
     """Return by how much a metric is longer or shorter, with its interval if that is clear."""
     # A change is in the metric's unit; `share` relates it to what was before, if that is not 0.
     change = metric.change
-    relative_change = change.share(change.delta) or 0.0
+    relative_change = change.as_share(change.difference) or 0.0
     direction = "longer" if relative_change > 0 else "shorter"
     amount_text = f"{text.percent(abs(relative_change))} {direction}"
     if not metric.is_clear or change.low is None or change.high is None:
         return amount_text
     low_share, high_share = sorted(
-        abs(change.share(interval_end) or 0.0) for interval_end in (change.low, change.high)
+        abs(change.as_share(interval_end) or 0.0) for interval_end in (change.low, change.high)
     )
-    return f"{amount_text} (95 % interval {text.points(low_share)} to {text.percent(high_share)})"
+    low_text, high_text = text.percent_number(low_share), text.percent(high_share)
+    return f"{amount_text} (95 % interval {low_text} to {high_text})"
 
 
 def _compare_efficiency(store: Store, baseline: Store) -> str:
@@ -277,7 +278,7 @@ def _describe_largest_change(store: Store, baseline: Store) -> str:
     phases = _compare(store, baseline).phases
     if not phases:
         return ""
-    phase_name, delta_ns = name_of(CATEGORY_OF[phases[0].name]), phases[0].change.delta
+    phase_name, delta_ns = name_of(CATEGORY_OF[phases[0].name]), phases[0].change.difference
     direction = "more" if delta_ns > 0 else "less"
     return f"Largest change: {phase_name}, {text.duration(abs(delta_ns))} {direction} per step."
 

@@ -180,7 +180,7 @@ def _find_entries(chosen_ids: Any) -> list[Entry]:
 @lru_cache(4 * MOST_RUNS)
 def _measure(path: Path, name: str, _changed_ns: int) -> Point | None:
     """Return a run's point on the curves; None if it was not analyzed, or has no steps of work."""
-    run = opening.indexed(path)
+    run = opening.open_indexed(path)
     try:
         return Point.from_run(run, name) if run else None
     except TraceLensError:

@@ -51,13 +51,13 @@ CHOICES: Final = (Input(RANK, "value"), Input(PHASE, "value"), Input(VIEW, "data
 def _draw_calls(store: Store, theme: Theme, *choice: Any) -> Drawing:
     comparison = peer_stacks.read(store, *choice) if choice else peer_stacks.from_findings(store)
     stacks_of_rank, stacks_of_peers = peer_stacks.measure_stacks(store, comparison)
-    calls = stacks.calls(stacks_of_rank, stacks_of_peers)
+    calls = stacks.list_calls(stacks_of_rank, stacks_of_peers)
     return sampled_stacks.icicle(calls, comparison.rank, len(stacks_of_peers), theme)
 
 
 def _draw_functions(store: Store, theme: Theme, *choice: Any) -> Drawing:
     comparison = peer_stacks.read(store, *choice) if choice else peer_stacks.from_findings(store)
-    frames = stacks.frames(*peer_stacks.measure_stacks(store, comparison))
+    frames = stacks.list_frames(*peer_stacks.measure_stacks(store, comparison))
     return sampled_stacks.by_function(frames, comparison.rank, theme)
 
 
@@ -67,11 +67,13 @@ def _draw_times(store: Store, theme: Theme, *values: Any) -> Drawing:
     *comparison_values, frame_name = values
     comparison = peer_stacks.read(store, *comparison_values)
     if not isinstance(frame_name, str):
-        frames = stacks.frames(*peer_stacks.measure_stacks(store, comparison))
+        frames = stacks.list_frames(*peer_stacks.measure_stacks(store, comparison))
         frame_name = "" if frames.is_empty() else str(frames["frame"][0])
     window, ranks = comparison.window, (comparison.rank, *comparison.peers)
     shares_by_rank = {
-        rank: stacks.share_over_time(store.samples(rank), frame_name, window, sampled_stacks.BINS)
+        rank: stacks.measure_share_over_time(
+            store.samples(rank), frame_name, window, sampled_stacks.BINS
+        )
         for rank in ranks
         if frame_name
     }

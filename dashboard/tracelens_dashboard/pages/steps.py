@@ -70,14 +70,14 @@ def _draw_series(store: Store, theme: Theme, measure: str | None) -> Drawing:
         if finding.steps
     ]
     times = store.step_times(select_categories(store, measure))
-    step_regimes = regimes.find(times.usual_ns)
+    step_regimes = regimes.find_regimes(times.median_ns)
     return step_durations.over_run(times, step_regimes, marks, name_measure(measure), theme)
 
 
 def draw_plain_series(store: Store, theme: Theme) -> Drawing:
     """Draw whole steps over the run, without marks of findings, for the report."""
     times = store.step_times(store.times.categories)
-    return step_durations.over_run(times, regimes.find(times.usual_ns), [], "step", theme)
+    return step_durations.over_run(times, regimes.find_regimes(times.median_ns), [], "step", theme)
 
 
 def _make_grid(store: Store, measure: str | None) -> StepGrid:
@@ -104,7 +104,7 @@ def _link_to_point(store: Store, point: dict[str, Any]) -> str | None:
 
 def _link_to_cell(store: Store, point: dict[str, Any], measure: str | None) -> str:
     grid = _make_grid(store, measure)
-    rank, step = grid.shown_at(axes.first_rank(point["y"]), int(point["x"]))
+    rank, step = grid.find_longest_from(axes.first_rank(point["y"]), int(point["x"]))
     return links.to_step(store, step, (rank,))
 
 

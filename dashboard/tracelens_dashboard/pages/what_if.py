@@ -260,9 +260,9 @@ def _lay_out_controls(store: Store, edits: Sequence[str]) -> Component:
 
 def _select_phases(store: Store) -> list[str]:
     """Return the phases of ranks' own work that take enough time for a slider."""
-    total_ns = float(np.nansum(store.times.time_in(store.times.categories)))
+    total_ns = float(np.nansum(store.times.sum_time_ns(store.times.categories)))
     least_ns = LEAST_PHASE_SHARE * max(total_ns, 1.0)
-    time_by_phase = {phase: np.nansum(store.times.time_in([phase])) for phase in OWN_CATEGORIES}
+    time_by_phase = {phase: np.nansum(store.times.sum_time_ns([phase])) for phase in OWN_CATEGORIES}
     return [phase for phase, ns in time_by_phase.items() if float(ns) > least_ns]
 
 

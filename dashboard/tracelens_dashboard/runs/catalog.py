@@ -213,7 +213,7 @@ class Runs:
         """Return a run, or a part of one, by its id; None if it is not served."""
         run_selection = selection.read(run_id) if isinstance(run_id, str) else None
         entry = self._entry_of_run(run_selection.run_id) if run_selection else None
-        if entry is None or run_selection is None or run_selection.choice.is_all:
+        if entry is None or run_selection is None or run_selection.choice.is_whole_run:
             return entry
         return self._entry_of_part(entry, run_selection)
 
@@ -303,7 +303,7 @@ class Runs:
         open_run = self._open_by_id.get(entry.id)
         if open_run:
             return Glance.from_run(open_run.store.run)
-        index_glance = opening.glanced(entry.path) if self._indexed else None
+        index_glance = opening.read_glance(entry.path) if self._indexed else None
         files_state, glance = self._glance_by_id.get(entry.id, (None, None))
         return index_glance or (glance if glance and files_state == entry.files_state else None)
 
@@ -346,7 +346,7 @@ class Runs:
             return self._open_by_id[entry.id].store
 
     def _open_index(self, entry: Entry) -> Store | None:
-        if not self._indexed or entry.stage.is_under_way or not entry.choice.is_all:
+        if not self._indexed or entry.stage.is_under_way or not entry.choice.is_whole_run:
             return None
         store = Store.from_index(entry.path, entry.id)
         if store:
@@ -356,7 +356,7 @@ class Runs:
 
     def _keep(self, entry: Entry, store: Store) -> None:
         """Keep a run open, and close those that were not asked for the longest."""
-        if entry.choice.is_all and self._indexed:
+        if entry.choice.is_whole_run and self._indexed:
             self._follow(entry.id, entry.path)
         entry.stage = NEW
         with self._lock:
@@ -371,7 +371,7 @@ class Runs:
     def _read_in_turn(self, entry: Entry) -> None:
         """Read and analyze a run, or part of one, in its turn; a failure is noted as its stage."""
         try:
-            if not entry.choice.is_all:
+            if not entry.choice.is_whole_run:
                 self._open_part(entry)
             elif entry.is_awaited or (entry.stage == QUEUED and not self.find_glance(entry)):
                 self._analyze_first(entry)

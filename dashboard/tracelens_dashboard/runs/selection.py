@@ -24,7 +24,7 @@ class Selection(NamedTuple):
     @property
     def key(self) -> str | None:
         """What addresses call it; None for all of a run that is served alone."""
-        ranks_and_steps = zip("rs", self.choice.texts.values(), strict=False)
+        ranks_and_steps = zip("rs", self.choice.text_by_option.values(), strict=False)
         parts = [f"~{letter}{ranges}" for letter, ranges in ranks_and_steps if ranges]
         return "".join([self.run_id or "", *parts]) or None
 

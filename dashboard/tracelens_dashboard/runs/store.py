@@ -16,11 +16,11 @@ from tracelens.errors import TraceLensError
 from tracelens.lod import narrowed, opening, residuals, run_data, search
 from tracelens.lod.run_data import Run
 from tracelens.lod.step_times import StepTimes, Times
-from tracelens.lod.tracks.group import Group, group_of
+from tracelens.lod.tracks.group import Group, make_tracks
 from tracelens.lod.tracks.names import Names
 from tracelens.lod.tracks.recorded_spans import KEPT_PROCESSES, RecordedSpans
 from tracelens.lod.viewport import Window
-from tracelens.memory import last_results
+from tracelens.memory import cache_last_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -61,8 +61,8 @@ class Store:
         self.refinement_thread: Thread | None = None
         self._recorded_spans = RecordedSpans(run, source)
         self.span_names = Names.from_run(run, self._recorded_spans.read)
-        self.open_process = last_results(self._make_tracks, KEPT_GROUPS)
-        self.step_times = last_results(self._measure_steps, KEPT_PROCESSES)
+        self.open_process = cache_last_results(self._make_tracks, KEPT_GROUPS)
+        self.step_times = cache_last_results(self._measure_steps, KEPT_PROCESSES)
 
     @classmethod
     def from_trace(cls, trace: Trace, report: Report) -> Store:
@@ -86,14 +86,14 @@ class Store:
         if store:
             return store
         trace = read()
-        analyzed_run = opening.explained(trace, progress)
+        analyzed_run = opening.explain_trace(trace, progress)
         has_index = analyzed_run.scene.pyramid and analyzed_run.scene.pyramid.folder
         return cls(analyzed_run, path if has_index and path else trace, run_id)
 
     @classmethod
     def from_index(cls, path: Path, run_id: str | None = None) -> Store | None:
         """Open a trace by its index; None without one."""
-        run = opening.indexed(path)
+        run = opening.open_indexed(path)
         return cls(run, path, run_id) if run else None
 
     def narrow(self, choice: Choice, progress: Progress, run_id: str | None) -> Store:
@@ -105,11 +105,11 @@ class Store:
         run_of_all_ranks, source = self.run_of_all_ranks, self.source
         if choice.steps is not None:
             with progress("reading"):
-                source = narrowed.of_steps(self._recorded_spans.trace(), choice)
-            run_of_all_ranks = opening.explained(source, progress)
+                source = narrowed.select_steps(self._recorded_spans.open_trace(), choice)
+            run_of_all_ranks = opening.explain_trace(source, progress)
         narrowed_run = run_of_all_ranks
         if choice.ranks is not None:
-            narrowed_run = narrowed.of_ranks(run_of_all_ranks, choice)
+            narrowed_run = narrowed.select_ranks(run_of_all_ranks, choice)
         return Store(narrowed_run, source, run_id, run_of_all_ranks)
 
     @property
@@ -125,7 +125,7 @@ class Store:
         self.refinement_thread.start()
 
     def _refine(self) -> None:
-        opening.refined(self.run)
+        opening.refine_index(self.run)
         with suppress(TraceLensError):  # whoever searches reads it
             _ = self.span_names.table
 
@@ -161,7 +161,7 @@ class Store:
     @property
     def run_window(self) -> Window:
         """From the first step's begin to the last one's end."""
-        return self.run.scene.whole
+        return self.run.scene.run_window
 
     @property
     def residuals(self) -> Residuals:
@@ -179,7 +179,7 @@ class Store:
         measured = residuals.measure(self.run_of_all_ranks.times, [category], all_ranks.stage)
         if self.run_of_all_ranks is self.run:
             return measured
-        return measured.of_rows(np.searchsorted(all_ranks.ranks, self.ranks))
+        return measured.select_ranks(np.searchsorted(all_ranks.ranks, self.ranks))
 
     def peers_of(self, rank: int, candidates: Iterable[int]) -> list[int]:
         """Return the ranks of the same stage; where it has no other, all others, as findings do."""
@@ -235,7 +235,7 @@ class Store:
         """
         from tracelens.verdicts.whatif import replay_with_fixes  # noqa: PLC0415 - an index opens without analyses
 
-        return replay_with_fixes(self._recorded_spans.trace())
+        return replay_with_fixes(self._recorded_spans.open_trace())
 
     def window_of_steps(self, first: int, last: int) -> Window | None:
         """Return the absolute window of steps `first` to `last`; None without such steps."""
@@ -260,7 +260,7 @@ class Store:
             worker = self.run.workers.row(by_predicate=of_process, named=True)
             training_thread = worker["training_thread"]
             samples = self.samples(lane.rank) if lane.rank in self.sampled_ranks else None
-        return group_of(
+        return make_tracks(
             events,
             lane,
             name_by_thread,
@@ -279,7 +279,7 @@ class Store:
     def sampled_ranks(self) -> tuple[int, ...]:
         """The ranks whose stacks were sampled."""
         workers = self.run.workers.filter(
-            pl.col("process").is_in(list(self._recorded_spans.sampled))
+            pl.col("process").is_in(list(self._recorded_spans.sampled_processes))
         )
         return tuple(workers["rank"])
 
@@ -291,7 +291,7 @@ class Store:
 
     def call_at(self, rank: int, at_ns: int) -> Call | None:
         """Return the collective that a rank was in at a moment: of several, what ends first."""
-        return search.call_at(self.run.calls, rank, at_ns)
+        return search.find_call_at(self.run.calls, rank, at_ns)
 
     def events_of(self, process: int) -> pl.DataFrame:
         """Return all recorded events of a process, a row each."""
@@ -308,8 +308,8 @@ class Store:
     def event_row(self, row: int, track: int, at_ns: int) -> int:
         """Return the row, among its process's events, of a track's span; -1 without an event."""
         tracks = self.open_process(row)
-        item = tracks.scene.lanes.item_at(track, at_ns)
-        return -1 if item is None else int(tracks.rows[item])
+        item = tracks.scene.lanes.find_item_at(track, at_ns)
+        return -1 if item is None else int(tracks.event_rows[item])
 
     def call_of(self, row: int, track: int, at_ns: int) -> Call | None:
         """Return the collective that a span in a track of an opened process is; None for others."""
@@ -320,7 +320,7 @@ class Store:
 
     def call_around(self, window: Window) -> Call | None:
         """Return the collective whose arrivals and last exit are nearest to a window (absolute)."""
-        return search.call_around(self.run.calls, window.start_ns, window.end_ns)
+        return search.find_call_around(self.run.calls, window.start_ns, window.end_ns)
 
     def spans_of(self, process: int) -> pl.DataFrame:
         """Return all recorded spans of a process, a row each."""
@@ -335,9 +335,9 @@ class Store:
         if tracks is None:
             return self._recorded_spans.spans_of(lane.process)
         all_tracks = self.open_process(row)
-        offsets = all_tracks.scene.lanes.offsets
+        offsets = all_tracks.scene.lanes.item_offsets
         event_rows_by_track = [
-            all_tracks.rows[offsets[track] : offsets[track + 1]]
+            all_tracks.event_rows[offsets[track] : offsets[track + 1]]
             for track in sorted(tracks)
             if track < len(all_tracks.scene.lanes)
         ]

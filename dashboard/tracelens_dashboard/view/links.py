@@ -36,7 +36,7 @@ def to_timeline(store: Store, finding: Finding) -> str:
 def to_worst_step(store: Store, finding: Finding) -> str | None:
     """Link to the step in which the finding's ranks, its shard, or its category were worst."""
     # A kind of finding may have a category of time (`worst_of`), which counts if it names nobody.
-    category = KINDS[finding.kind].worst_of
+    category = KINDS[finding.kind].worst_step_category
     if category and not finding.ranks and not finding.shards:
         return to_step_with_most(store, category, finding.steps)
     find_step = _find_busiest_step_of_shard if finding.shards else _find_worst_step_of_ranks
@@ -62,7 +62,7 @@ def _find_busiest_step_of_shard(store: Store, finding: Finding) -> int | None:
     lanes = store.scene.steps  # an item per shard and step, whose code grows with its load
     for index, lane in enumerate(lanes.lanes):
         if lane.role == "ps" and lane.rank == finding.shards[0]:
-            items = slice(int(lanes.offsets[index]), int(lanes.offsets[index + 1]))
+            items = slice(int(lanes.item_offsets[index]), int(lanes.item_offsets[index + 1]))
             loads, steps = lanes.codes[items].tolist(), lanes.steps[items].tolist()
             items_of_steps = zip(loads, steps, strict=True)
             candidates = [
@@ -97,7 +97,7 @@ def to_step_with_most(
 ) -> str | None:
     """Link to the step with most time of a category, and to the rank with most of it."""
     # Only `steps`, first to last, count if they are given. None if no rank has any such time.
-    time_ns = np.nan_to_num(store.times.time_in([category]))  # [rank, step]
+    time_ns = np.nan_to_num(store.times.sum_time_ns([category]))  # [rank, step]
     first, last = steps or (-1, np.inf)
     step_numbers = np.array(store.times.steps)
     step_indexes = np.flatnonzero((step_numbers >= first) & (step_numbers <= last))
@@ -140,10 +140,12 @@ def to_call(store: Store, window: Window) -> str:
     call = store.call_around(window)
     if call is None:
         return to_moment(store, window)
-    call_window = Window(call.first_ns, call.over_ns)
+    call_window = Window(call.first_arrival_ns, call.last_exit_ns)
     last_rank, row = call.last_rank, store.row_of_rank(call.last_rank)
     # A row can be in several calls at once: this one is selected just before its end.
-    selected_ns = max(call.left.get(last_rank, call.last_ns) - 1, call.last_ns)
+    selected_ns = max(
+        call.left_ns_by_rank.get(last_rank, call.last_arrival_ns) - 1, call.last_arrival_ns
+    )
     selected = None if row is None else (row, selected_ns - store.run_window.start_ns)
     view = ViewState(pinned_ranks=(last_rank,), selected=selected)
     return _link(store, TIMELINE, view, _widen(call_window))

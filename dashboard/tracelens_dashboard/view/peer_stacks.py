@@ -77,8 +77,10 @@ def _time_by_stack(store: Store, comparison: Comparison, rank: int) -> Mapping[S
     row = store.row_of_rank(rank)
     if row is None or rank not in store.sampled_ranks:
         return {}
-    phase_intervals = stacks.pieces(store.scene.lanes, row, comparison.window, comparison.phase)
-    return stacks.time_by_stack(store.samples(rank), phase_intervals)
+    phase_intervals = stacks.list_pieces(
+        store.scene.lanes, row, comparison.window, comparison.phase
+    )
+    return stacks.divide_among_stacks(store.samples(rank), phase_intervals)
 
 
 def measure_stacks(

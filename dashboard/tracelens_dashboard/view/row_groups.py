@@ -41,7 +41,7 @@ def gather(store: Store, column: Any, opened_keys: Collection[str] = ()) -> list
             name=name if column == "host" else f"{column} {name}",
             lanes=tuple(row_by_rank[rank] for rank in ranks),
             # By its own key, or by that of any of its ranks.
-            opened=not {key, *map(str, ranks)}.isdisjoint(opened_keys),
+            is_opened=not {key, *map(str, ranks)}.isdisjoint(opened_keys),
         )
         for name, ranks in ranks_by(workers, column)
     ]

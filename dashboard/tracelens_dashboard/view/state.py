@@ -73,7 +73,7 @@ class ViewState:
         run_selection = selection.read(self.run_id)
         if run_selection is None:
             return self.baseline_ids
-        max_baselines = MOST_BASELINES if run_selection.choice.is_all else MOST_PARTS
+        max_baselines = MOST_BASELINES if run_selection.choice.is_whole_run else MOST_PARTS
         keys = map(run_selection.key_in_run, self.baseline_ids[:max_baselines])
         return tuple(key or NO_RUN for key in keys)
 

@@ -113,15 +113,15 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
     key_by_row = {store.row_by_key[key]: key for key in opened_keys if key in store.row_by_key}
     row_order = None
     if controls.sort == "lateness":
-        row_order = [int(row) for row in np.argsort(-store.residuals.total_ns, kind="stable")]
+        row_order = [int(row) for row in np.argsort(-store.residuals.total_delay_ns, kind="stable")]
     groups = row_groups.gather(store, controls.sort, opened_keys)
 
     def plan_rows(track_px: int | None) -> Plan:
         """Plan the rows, with tracks of a height in pixels; None: of the usual one."""
         track_heights = {
-            row: _plan_tracks(store, row, top=0, track_px=track_px).height for row in key_by_row
+            row: _plan_tracks(store, row, top=0, track_px=track_px).height_px for row in key_by_row
         }
-        return viewport.plan(
+        return viewport.plan_rows(
             store.scene.lanes,
             pinned_rows,
             row_order,
@@ -134,12 +134,14 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
     plan, track_px = plan_rows(row_px), row_px
     track_count = sum(len(store.open_process(row).scene.lanes) for row in key_by_row)
     # What is left of the room, for each track; a height that is asked for is kept.
-    spare_px = (room_px - plan.height) // track_count if track_count and not row_px else 0
+    spare_px = (room_px - plan.height_px) // track_count if track_count and not row_px else 0
     if spare_px > 0:
         track_px = min(viewport.TRACK_PX + spare_px, viewport.TALLEST_TRACK_PX)
         plan = plan_rows(track_px)
     opened_processes = []
-    for row, top_px in sorted(plan.slots.items(), key=lambda slot: slot[1]):  # from the top down
+    for row, top_px in sorted(
+        plan.track_top_by_lane.items(), key=lambda slot: slot[1]
+    ):  # from the top down
         track_plan = _plan_tracks(store, row, top=top_px, track_px=track_px)
         process = OpenedProcess(key_by_row[row], store.open_process(row), track_plan)
         opened_processes.append(process)
@@ -147,7 +149,7 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
 
 
 def _plan_tracks(store: Store, row: int, *, top: int, track_px: int | None) -> Plan:
-    return viewport.tracks(store.open_process(row).scene.lanes, top, track_px)
+    return viewport.plan_tracks(store.open_process(row).scene.lanes, top, track_px)
 
 
 def choose_opened(store: Store, controls: Controls) -> list[str]:
@@ -164,7 +166,9 @@ def choose_opened(store: Store, controls: Controls) -> list[str]:
         return []
     pinned_px = viewport.PINNED_PX * len(set(_pinned_rows(store, controls.pinned_ranks)))
     room_px = (
-        (_read_natural(controls.room_height_px) or 0) - viewport.plan(lanes).height - pinned_px
+        (_read_natural(controls.room_height_px) or 0)
+        - viewport.plan_rows(lanes).height_px
+        - pinned_px
     )
     chosen_keys: list[str] = []
     if room_px <= 0:
@@ -172,7 +176,7 @@ def choose_opened(store: Store, controls: Controls) -> list[str]:
     row_by_key = store.row_by_key
     ordered_keys = sorted(row_by_key, key=lambda k: (not _is_flagged(store, k), row_by_key[k]))
     for key in ordered_keys[:MOST_OPENED]:
-        room_px -= viewport.tracks(store.open_process(row_by_key[key]).scene.lanes).height
+        room_px -= viewport.plan_tracks(store.open_process(row_by_key[key]).scene.lanes).height_px
         if room_px < 0:
             break
         chosen_keys.append(key)
@@ -196,9 +200,9 @@ def _outline_selected(store: Store, frame: Frame, position: Position) -> Iterato
 
 def _outline_span(lanes: Lanes, plan: Plan, lane: int, at_ns: int) -> Iterator[SelectedSpan]:
     """Yield the span of a lane at a moment, for each band of that lane alone."""
-    item = lanes.item_at(lane, at_ns)
+    item = lanes.find_item_at(lane, at_ns)
     if item is not None:
-        extent_ns = lanes.extent_of(item)
+        extent_ns = lanes.extent_ns_of(item)
         yield from (SelectedSpan(band, *extent_ns) for band in plan.bands if band.lanes == (lane,))
 
 
@@ -229,11 +233,15 @@ def picture(frame: Frame) -> Picture:
     # All of them together draw at most `MOST_BARS` spans as shapes.
     window, most_bars = frame.visible_window, query.MOST_BARS // (1 + len(frame.opened_processes))
     process_pictures = tuple(
-        query.look(process.tracks.scene, window, process.plan, frame.plot_width_px, most_bars)
+        query.draw_picture(
+            process.tracks.scene, window, process.plan, frame.plot_width_px, most_bars
+        )
         for process in frame.opened_processes
     )
-    row_picture = query.look(frame.scene, window, frame.plan, frame.plot_width_px, most_bars)
-    return replace(row_picture, inside=process_pictures)
+    row_picture = query.draw_picture(
+        frame.scene, window, frame.plan, frame.plot_width_px, most_bars
+    )
+    return replace(row_picture, opened_pictures=process_pictures)
 
 
 def find_position(store: Store, frame: Frame, click: Any) -> Position | None:
@@ -242,12 +250,12 @@ def find_position(store: Store, frame: Frame, click: Any) -> Position | None:
     if mouse is None:
         return None
     offset_s, height_px = mouse  # since the run's start, from the top
-    at_ns = frame.scene.whole.start_ns + int(offset_s * SECOND)
+    at_ns = frame.scene.run_window.start_ns + int(offset_s * SECOND)
     for process in frame.opened_processes:
         band = process.plan.band_at(height_px)
         if band:
             return Position(store.row_by_key[process.key], at_ns, band.lanes[0])
-    row = query.lane_at(
+    row = query.find_lane_at(
         frame.scene, frame.visible_window, frame.plan, height_px, frame.plot_width_px
     )
     return None if row is None else Position(row, at_ns)

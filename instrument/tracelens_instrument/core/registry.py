@@ -12,7 +12,7 @@ from dataclasses import replace
 from threading import RLock, local
 
 from tracelens.schema.record import NO_INDEX, NO_SHORT
-from tracelens.schema.side import MAX_NAME, Communicator, Definition, Thread, to_line
+from tracelens.schema.side import MAX_NAME, Communicator, Definition, Thread, format_line
 from tracelens_instrument.core.failures import Counter, warn_once
 
 TYPE_CHECKING = False
@@ -87,7 +87,7 @@ class Registry:
 
     def _enter(self, key: Definition) -> int:
         row = replace(key, id=next(self._unused))
-        self._pass_on(to_line("definitions", row))
+        self._pass_on(format_line("definitions", row))
         self._definitions[row.id] = row
         self._numbers[key] = row.id
         return row.id
@@ -115,7 +115,7 @@ class Registry:
             equal_groups = self._group_counts.get(group, 0)  # so far
             self._communicators.append((name, members, equal_groups))
             self._group_counts[group] = equal_groups + 1
-            self._pass_on(to_line("communicators", self._describe_communicator(index)))
+            self._pass_on(format_line("communicators", self._describe_communicator(index)))
             return index
 
     def track(self, name: str, device: int | None = None) -> int:
@@ -149,7 +149,7 @@ class Registry:
 
     def _enter_track(self, row: Thread) -> None:
         self._tracks[row.name] = row
-        self._pass_on(to_line("threads", row))
+        self._pass_on(format_line("threads", row))
 
     def listen(self, listener: Callable[[bytes], None], job: str) -> None:
         """Pass all rows so far, and each new one later, to `listener` as lines of the side file.
@@ -159,11 +159,11 @@ class Registry:
         with self._lock:
             self._job = job
             for definition in list(self._definitions.values()):
-                listener(to_line("definitions", definition))
+                listener(format_line("definitions", definition))
             for index in range(len(self._communicators)):
-                listener(to_line("communicators", self._describe_communicator(index)))
+                listener(format_line("communicators", self._describe_communicator(index)))
             for track_row in list(self._tracks.values()):
-                listener(to_line("threads", track_row))
+                listener(format_line("threads", track_row))
             self._listener = listener
 
     def stop_listening(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tracelens.schema.host import leave_note
 from tracelens.schema.ownership import MARKER_FILE, mark
-from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
+from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX, make_stem
 from tracelens_instrument.core.failures import Tolerated, warn_once
 from tracelens_instrument.storage.descriptors import LimitsAsErrors
 
@@ -239,7 +239,7 @@ def discard_location(location: SegmentsLocation) -> None:
 def _names_to_try(identity: Identity, pid: int) -> Iterator[str]:
     """Yield names to try: a pid may be reused, after a restart or in a second run."""
     for number in itertools.chain([pid], (pid * 1000 + again for again in range(1, 1000))):
-        yield stem(identity.role, identity.rank, number)
+        yield make_stem(identity.role, identity.rank, number)
 
 
 def _in_trace_folder(directory: Path, name: str) -> SegmentsLocation:

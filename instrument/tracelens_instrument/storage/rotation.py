@@ -9,7 +9,7 @@ from threading import RLock
 from weakref import ref
 
 from tracelens.schema.record import RECORD_BYTES
-from tracelens.schema.side import Kept, summarized, to_line
+from tracelens.schema.side import Kept, format_line, summarize_steps
 from tracelens.schema.vocabulary import BUDGET_REACHED, CROWDED_OUT, NO_ROOM, OUTDATED
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.failures import Tolerated, cannot_write, reraise_if_handlers
@@ -282,7 +282,7 @@ class Storage:
     def _apply_freeze(self, ring: Ring) -> None:
         if self._freeze_wanted:
             self._freeze_wanted = False
-            self._side.append(to_line("kept", Kept(now(), self.segment.number)))
+            self._side.append(format_line("kept", Kept(now(), self.segment.number)))
             ring.freeze()
 
     def _drop(self, path: Path, reason: str) -> None:
@@ -296,10 +296,10 @@ class Storage:
             content = path.read_bytes()
             event_count = count_records(content)
             path.unlink()
-            for step in summarized(
+            for step in summarize_steps(
                 read_finished_steps(content, REGISTRY.definition_id("step", "step"))
             ):
-                self._side.append(to_line("past", step))
+                self._side.append(format_line("past", step))
             self._segment_bytes -= segments.SEGMENT_BYTES
             self._losses.counter(reason).add_many(event_count)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-from tracelens.schema.side import dropped_line
+from tracelens.schema.side import format_dropped_line
 from tracelens.schema.vocabulary import SIDE_FILE
 from tracelens_instrument.core.failures import Counter, Tolerated, cannot_write, reraise_if_handlers
 from tracelens_instrument.storage.descriptors import Descriptor, LimitsAsErrors
@@ -62,7 +62,7 @@ class Losses:
             count = counter.total()
             if count != self._reported_counts.get(reason, 0):
                 self._reported_counts[reason] = count
-                self._append_line(dropped_line(reason, count))
+                self._append_line(format_dropped_line(reason, count))
         return earlier_counts != self._reported_counts
 
 

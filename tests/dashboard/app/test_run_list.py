@@ -83,8 +83,8 @@ def links(component: Any) -> list[str]:
 
 def test_the_index_keeps_a_run_at_a_glance(folder: Path) -> None:
     """Sizes, efficiency, verdict and pace are told without opening the run."""
-    glance = opening.glanced(folder / "late")
-    run = opening.indexed(folder / "late")
+    glance = opening.read_glance(folder / "late")
+    run = opening.open_indexed(folder / "late")
     assert run
     assert glance == Glance.from_run(run)
     assert (glance.ranks, glance.steps, glance.shards) == (4, 60, 0)
@@ -92,12 +92,12 @@ def test_the_index_keeps_a_run_at_a_glance(folder: Path) -> None:
     assert "ank 1" in glance.verdict
     late = glance.pace_ns[25] / glance.pace_ns[50]
     assert 1.3 < late < 2
-    assert opening.glanced(folder) is None
+    assert opening.read_glance(folder) is None
 
 
 def test_a_healthy_run_says_so(folder: Path) -> None:
     """No fault is a verdict, too."""
-    seen = opening.glanced(folder / "healthy")
+    seen = opening.read_glance(folder / "healthy")
     assert seen
     assert seen.verdict.startswith("HEALTHY: ")
 

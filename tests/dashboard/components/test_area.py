@@ -26,7 +26,7 @@ def box(x: tuple[float, float], y: tuple[float, float]) -> dict[str, Any]:
 
 def band_of(frame: Frame, lane: int) -> tuple[float, float]:
     (band,) = (band for band in frame.plan.bands if band.lanes == (lane,))
-    return band.top + 1, band.top + band.height - 1
+    return band.top_px + 1, band.top_px + band.height_px - 1
 
 
 def test_a_box_over_a_rank_is_the_polars_query_over_its_spans() -> None:
@@ -111,7 +111,7 @@ def test_of_an_opened_process_only_the_marked_tracks_count() -> None:
     frame = frame_of(store, "1")
     (opened,) = frame.opened_processes
     first = opened.plan.bands[0]
-    marked = area.area_of(store, frame, box((0.0, 5.0), (first.top + 1, first.top + 2)))
+    marked = area.area_of(store, frame, box((0.0, 5.0), (first.top_px + 1, first.top_px + 2)))
     assert marked is not None
     assert dict(marked.tracks_by_row) == {1: frozenset({0})}
     assert {row["kind"] for row in area.tables(store, marked).sums_by_name} == {"step"}
@@ -126,8 +126,8 @@ def test_a_stream_has_the_times_of_its_device() -> None:
     assert marked is not None
     rows = area.tables(store, marked).sums_by_name
     lanes = store.scene.lanes
-    items = slice(int(lanes.offsets[row]), int(lanes.offsets[row + 1]))
-    shown = int((lanes.ends[items] - lanes.starts[items]).sum())
+    items = slice(int(lanes.item_offsets[row]), int(lanes.item_offsets[row + 1]))
+    shown = int((lanes.ends_ns[items] - lanes.starts_ns[items]).sum())
     assert sum(float(one["total"]) for one in rows) == pytest.approx(shown)
 
 

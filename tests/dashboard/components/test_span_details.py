@@ -55,7 +55,7 @@ def test_a_shard_shows_its_request() -> None:
     store = sharded()
     lanes = store.scene.lanes
     lane = next(i for i, owner in enumerate(lanes.lanes) if owner.part == "serve")
-    first = int(lanes.starts[lanes.offsets[lane]])
+    first = int(lanes.starts_ns[lanes.item_offsets[lane]])
     page = details_as_sent(store, lane, first)
     assert "server: aggregate on PS shard 0 in step 0" in page
     assert "peer" in page
@@ -67,7 +67,7 @@ def test_a_stream_shows_what_ran_on_it() -> None:
     store = devices()
     lanes = store.scene.lanes
     lane = next(i for i, owner in enumerate(lanes.lanes) if owner.part.endswith("reductions"))
-    first = int(lanes.starts[lanes.offsets[lane]])
+    first = int(lanes.starts_ns[lanes.item_offsets[lane]])
     page = details_as_sent(store, lane, first)
     assert "on rank 0, cuda:0 reductions in step 0" in page
     assert "allreduce" in page
@@ -129,14 +129,14 @@ def test_the_step_stands_beside_the_median() -> None:
     store = slow_rank()
     position, _ = reduction(store, 0, 25)
     page = details_as_sent(store, *position)
-    lengths = store.times.lengths_in(25)
+    lengths = store.times.step_ns_by_rank(25)
     usual = [f"median {what}" for what in ("rank", "step")]
     assert all(word in page for word in ("Step 25", *usual))
-    for ns in (lengths[0], float(np.median(list(lengths.values()))), store.times.usual_ns):
+    for ns in (lengths[0], float(np.median(list(lengths.values()))), store.times.median_step_ns):
         assert text.duration(ns) in page
-    steps = store.times.time_in(store.times.categories)[0]
+    steps = store.times.sum_time_ns(store.times.categories)[0]
     assert lengths[0] == steps[store.times.steps.index(25)]
-    assert store.times.lengths_in(10**6) == {}
+    assert store.times.step_ns_by_rank(10**6) == {}
 
 
 def test_members_of_a_collective_are_listed_by_arrival() -> None:
@@ -179,7 +179,7 @@ def test_of_many_members_the_last_the_first_and_the_own_one_are_listed() -> None
     led = spans_led_to(section)
     call = viewport.call_of(store, position)
     assert call is not None
-    order = sorted(call.entered, key=lambda rank: -call.entered[rank])
+    order = sorted(call.entered_ns_by_rank, key=lambda rank: -call.entered_ns_by_rank[rank])
     rows = [one["row"] for one in led]
     assert rows[: neighbours.MOST_MEMBERS - 2] == order[: neighbours.MOST_MEMBERS - 2]
     assert rows[-1] == order[-1]

@@ -24,7 +24,7 @@ def step_view(store: Store, step: int) -> Window:
     found = store.window_of_steps(step, step)
     assert found
     middle = (found.start_ns + found.end_ns) // 2 - store.run_window.start_ns
-    half = 3 * store.scene.step_ns // 4
+    half = 3 * store.scene.median_step_ns // 4
     return Window(middle - half, middle + half)
 
 
@@ -95,8 +95,10 @@ def test_fit_shows_the_clicked_span() -> None:
     assert view is not None
     assert view.start_ns < moment_ns < view.end_ns
     lanes = store.scene.lanes
-    item = lanes.items_between(lane, position.at_ns, position.at_ns + 1).start
-    assert view.width_ns == pytest.approx(3 * int(lanes.ends[item] - lanes.starts[item]), rel=0.01)
+    item = lanes.find_items_of_lane(lane, position.at_ns, position.at_ns + 1).start
+    assert view.width_ns == pytest.approx(
+        3 * int(lanes.ends_ns[item] - lanes.starts_ns[item]), rel=0.01
+    )
     steps = keys.find_destination(store, "f", {"steps": [20, 39]}, None)
     assert steps is not None
     assert covered(store, steps)[0] in {19, 20}

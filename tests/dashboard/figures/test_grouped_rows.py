@@ -40,17 +40,17 @@ def labels(frame: Frame) -> list[str]:
 def test_a_closed_group_is_one_row_of_its_worst_rank() -> None:
     """Each host has a row; that of the slow rank's host is drawn as the slow rank, and pointed at."""
     frame = grouped_frame()
-    first_band, second_band = frame.plan.section("workers")
+    first_band, second_band = frame.plan.bands_of("workers")
     assert [band.lanes for band in frame.plan.bands] == [(0, 1), (2, 3)]
     assert labels(frame) == [
         f"{CLOSED} {band.group.name}" for band in (first_band, second_band) if band.group
     ]
     alone = viewport.frame(two_hosts(), Controls(None, [], "rank"))
     pixels, single = viewport.picture(frame).pixels, viewport.picture(alone).pixels
-    third = alone.plan.section("workers")[2]
-    assert (pixels[int(second_band.middle)] == single[int(third.middle)]).all()
+    third = alone.plan.bands_of("workers")[2]
+    assert (pixels[int(second_band.middle_px)] == single[int(third.middle_px)]).all()
     marks = [note["y"] for note in plot.mark_labels(frame, LIGHT) if note["text"] == "▶"]
-    assert marks == [second_band.middle]
+    assert marks == [second_band.middle_px]
 
 
 def test_below_an_opened_group_are_its_ranks() -> None:
@@ -104,7 +104,7 @@ def test_spans_of_an_opened_group_can_be_pointed_at() -> None:
 def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
     """The last rank of a closed group counts; an opened one's ranks count each."""
     store = two_hosts()
-    for at in range(0, store.run_window.width_ns, store.scene.step_ns // 40):
+    for at in range(0, store.run_window.width_ns, store.scene.median_step_ns // 40):
         frame = grouped_frame("g2", selected={"lane": 2, "at": at, "track": None})
         if frame.selected_call:
             assert [len(one["x"]) for one in overlays.arrival_marks(frame, LIGHT)] == [3]
@@ -115,9 +115,9 @@ def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
 def test_an_area_over_a_closed_group_holds_its_ranks() -> None:
     """The table of the marked area has the ranks of the group."""
     frame = grouped_frame()
-    second = frame.plan.section("workers")[1]
+    second = frame.plan.bands_of("workers")[1]
     whole = two_hosts().run_window.width_ns / 1e9
-    marked = {"range": {"x": [0, whole], "y": [second.top, second.top + 3]}}
+    marked = {"range": {"x": [0, whole], "y": [second.top_px, second.top_px + 3]}}
     found = area.area_of(two_hosts(), frame, marked)
     assert found
     assert list(found.tracks_by_row) == [2, 3]
@@ -139,8 +139,8 @@ def test_rows_of_groups_do_not_overlap(hosts: int) -> None:
     groups = [
         rows_of.RowGroup(f"g{2 * at}", "a", (2 * at, 2 * at + 1), at == 0) for at in range(hosts)
     ]
-    plan = rows_of.plan(lanes, groups=groups)
-    ends = [(band.top, band.top + band.height) for band in plan.bands]
+    plan = rows_of.plan_rows(lanes, groups=groups)
+    ends = [(band.top_px, band.top_px + band.height_px) for band in plan.bands]
     assert all(a[1] <= b[0] for a, b in pairwise(ends))
-    assert plan.bands[-1].top + plan.bands[-1].height <= plan.height
+    assert plan.bands[-1].top_px + plan.bands[-1].height_px <= plan.height_px
     assert {lane for band in plan.bands for lane in band.lanes} == set(range(2 * hosts))

@@ -59,8 +59,8 @@ def test_a_shard_shows_queue_and_service() -> None:
     assert parts.index("queue") < len(parts) - 1
     lanes = opened.tracks.scene.lanes
     queue = [i for i, lane in enumerate(lanes.lanes) if lane.part == "queue"]
-    items = slice(int(lanes.offsets[queue[0]]), int(lanes.offsets[queue[-1] + 1]))
-    assert {lanes.words[name].rsplit(" ", 1)[0] for name in lanes.names[items]} == {
+    items = slice(int(lanes.item_offsets[queue[0]]), int(lanes.item_offsets[queue[-1] + 1]))
+    assert {lanes.words[name].rsplit(" ", 1)[0] for name in lanes.word_indices[items]} == {
         "request of worker"
     }
 
@@ -68,7 +68,7 @@ def test_a_shard_shows_queue_and_service() -> None:
 def test_streams_are_among_the_tracks_and_not_shown_twice() -> None:
     """The opened rank's streams leave the section below; the other rank's stay."""
     frame = frame_of(devices(), "0")
-    below = {frame.scene.lanes.lanes[band.lanes[0]].rank for band in frame.plan.section("streams")}
+    below = {frame.scene.lanes.lanes[band.lanes[0]].rank for band in frame.plan.bands_of("streams")}
     assert below == {1}
     parts = [
         lane.part
@@ -89,7 +89,7 @@ def test_a_click_on_a_track_finds_its_span() -> None:
     moment = (bucket["start_ns"] + bucket["end_ns"]) // 2
     seconds = (moment - store.run_window.start_ns) / 1e9
     position = viewport.find_position(
-        store, frame, {"xvals": [seconds], "yvals": [opened.plan.bands[row].middle]}
+        store, frame, {"xvals": [seconds], "yvals": [opened.plan.bands[row].middle_px]}
     )
     assert position is not None
     assert (position.row, position.track) == (1, row)

@@ -61,23 +61,23 @@ def test_it_runs_along_the_late_rank(first: int, last: int) -> None:
     """At every level of detail, it is on rank 2's row in the steps in which that is late."""
     store = slow_rank()
     frame = frame_of(store, first, last)
-    row = frame.plan.section("workers")[2]
+    row = frame.plan.bands_of("workers")[2]
     late = store.window_of_steps(22, 38)
     assert late
     begin, end = frame.seconds_since_start(late.start_ns), frame.seconds_since_start(late.end_ns)
     inside = [(x0, y, x1) for x0, y, x1 in strokes(frame) if x1 > begin and x0 < end]
     assert inside
-    assert all(row.top < y < row.top + row.height for _, y, _ in inside)
+    assert all(row.top_px < y < row.top_px + row.height_px for _, y, _ in inside)
 
 
 def test_a_pinned_row_has_it_too() -> None:
     """On top as in its place below, without lines in between."""
     frame = frame_of(slow_rank(), 25, 25, "2")
     heights = {y for _, y, _ in strokes(frame)}
-    pinned, own_row = frame.plan.bands[0], frame.plan.section("workers")[2]
+    pinned, own_row = frame.plan.bands[0], frame.plan.bands_of("workers")[2]
     assert len(heights) == 2
-    assert min(heights) < pinned.top + pinned.height
-    assert max(heights) > own_row.top
+    assert min(heights) < pinned.top_px + pinned.height_px
+    assert max(heights) > own_row.top_px
 
 
 def test_it_says_who_carries_it() -> None:

@@ -22,7 +22,7 @@ def test_shares_add_up_to_everything() -> None:
 def test_thousands_of_steps_become_a_few_hundred_points() -> None:
     """The strip's size does not grow with the run."""
     run = run_of(1, 2000)
-    windows = residuals.boundaries(run.steps)
+    windows = residuals.find_step_windows(run.steps)
     whole = slow_rank().run_window
     drawing = overview.strip(times_of(run.times, [0]), windows, whole, LIGHT)
     assert {len(area.x) for area in drawing.figure.data} == {overview.MOST_STRIP_POINTS}

@@ -200,7 +200,7 @@ def test_the_map_shows_who_is_slower(runs: Runs) -> None:
     """The late rank's row is positive in its steps; a scale with zero in its middle."""
     late, healthy = pair(runs)
     found = subtract_compute_time(late.residuals, healthy.residuals)
-    drawing = compare.by_rank(found, theme.LIGHT, step_ns=late.times.usual_ns)
+    drawing = compare.by_rank(found, theme.LIGHT, step_ns=late.times.median_step_ns)
     cells = np.asarray(drawing.figure.data[0].z)
     assert cells.shape == (3, 30)
     assert np.unravel_index(cells[:, 10:].argmax(), cells[:, 10:].shape)[0] == 1

@@ -62,7 +62,7 @@ def test_it_says_what_the_terminal_says(app: Dash, runs: Runs) -> None:
     ready = [entry for entry in runs.list_entries() if entry.name != "unread"]
     points = []
     for entry in ready:
-        run = opening.indexed(entry.path)
+        run = opening.open_indexed(entry.path)
         assert run
         points.append(Point.from_run(run, entry.name))
     expected = curves(points)

@@ -7,7 +7,7 @@ from pathlib import Path
 from support.launch.recording import read_one
 
 import tracelens as tl
-from tracelens.schema.side import from_lines
+from tracelens.schema.side import parse_lines
 from tracelens_instrument import recorder
 from tracelens_instrument.core.registry import Registry
 
@@ -19,7 +19,7 @@ def uids(groups: Sequence[tuple[list[int], str]], job: str = "j") -> list[str]:
     for ranks, name in groups:
         registry.communicator(ranks, name)
     registry.listen(lines.append, job)
-    return [row.uid for row in from_lines(lines).communicators]
+    return [row.uid for row in parse_lines(lines).communicators]
 
 
 def test_members_agree() -> None:

@@ -40,7 +40,7 @@ def write_events(path: Path, *events: Any, begin: str = "[\n") -> Path:
 
 def facts_of(trace: tl.Trace) -> dict[str, str]:
     assert trace.recognition
-    return dict(trace.recognition.found)
+    return dict(trace.recognition.facts)
 
 
 def notes_of(trace: tl.Trace) -> str:

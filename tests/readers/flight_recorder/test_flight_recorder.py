@@ -23,7 +23,7 @@ MUTATIONS: Final = int(os.environ.get("TRACELENS_MUTATIONS", "500"))
 
 def facts_of(trace: tl.Trace) -> dict[str, str]:
     assert trace.recognition
-    return dict(trace.recognition.found)
+    return dict(trace.recognition.facts)
 
 
 def test_who_never_came_is_named(tmp_path: Path) -> None:

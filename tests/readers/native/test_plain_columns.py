@@ -33,13 +33,13 @@ REFUSED = (NotATrace, OSError, ValueError, LookupError, struct.error, pa.ArrowEx
 def rows_of(columns: Columns) -> dict[str, list[Any]]:
     """Return all columns that hold something, with words instead of their codes."""
     values_by_column: dict[str, list[Any]] = {
-        name: n.tolist() for name, n in columns.numbers.items()
+        name: n.tolist() for name, n in columns.number_columns.items()
     }
-    for name, column in columns.words.items():
+    for name, column in columns.word_columns.items():
         if (column.codes >= 0).any():
-            words_and_none = [*column.known, None]
+            words_and_none = [*column.vocabulary, None]
             values_by_column[name] = [words_and_none[code] for code in column.codes.tolist()]
-    for name, values in columns.values.items():
+    for name, values in columns.value_columns.items():
         if not np.isnan(values).all():
             values_by_column[name] = np.nan_to_num(values, nan=-1.0).tolist()
     return values_by_column
@@ -50,7 +50,7 @@ def assert_same(actual: UsableEvents, expected: UsableEvents) -> None:
     assert actual.side == expected.side
     assert (actual.lost_by_reason, actual.is_cut) == (expected.lost_by_reason, expected.is_cut)
     assert actual.columns.height == expected.columns.height
-    assert actual.columns.uids == expected.columns.uids
+    assert actual.columns.communicator_uids == expected.columns.communicator_uids
     assert rows_of(actual.columns) == rows_of(expected.columns)
 
 

@@ -13,7 +13,7 @@ from tracelens.verdicts.report import analyze
 
 MS: Final = 10**6
 STEPS: Final = 40
-GAP: Final = Gap("no sizes are in it", "bandwidth", "Record sizes.", decisive=False)
+GAP: Final = Gap("no sizes are in it", "bandwidth", "Record sizes.", is_decisive=False)
 OPEN: Final = Gap("ranks 1-7 are missing", "which rank is slow", "Give the files of all ranks.")
 
 

@@ -98,10 +98,10 @@ def scene_of(
     """Build the timeline's scene of such a run."""
     run = run_of(ranks, steps, late)
     detail = lanes.join_lanes(
-        list(lanes.each_worker(run.pieces, [(rank, rank) for rank in range(ranks)]))
+        list(lanes.make_worker_lanes(run.pieces, [(rank, rank) for rank in range(ranks)]))
     )
     late_by = residuals.measure(times_of(run.times, range(ranks)))
-    coarse = residuals.step_lanes(late_by, run.steps, detail.lanes)
+    coarse = residuals.make_step_lanes(late_by, run.steps, detail.lanes)
     ends = run.steps["end_ns"].max()
     assert isinstance(ends, int)
     return Scene(detail, coarse, Window(0, ends), ends // steps)

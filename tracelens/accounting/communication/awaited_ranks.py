@@ -37,7 +37,7 @@ def find_awaited_messages(trace: Trace) -> pl.DataFrame:
     """
     wait_ns = pl.col("end_ns") - pl.col("start_ns")
     least_ns = CLOCK_UNCERTAINTIES_OF_WAIT * trace.uncertainty_ns
-    return trace.awaited.filter(wait_ns > least_ns).select(
+    return trace.message_waits.filter(wait_ns > least_ns).select(
         step="step", last_rank="rank", last_ns="end_ns", alone_ns=wait_ns
     )
 
@@ -91,8 +91,10 @@ def _remove_overlaps(calls: pl.DataFrame) -> pl.DataFrame:
 def select_complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
     """Return the collectives of some steps (numbers) that every rank came to."""
     grids = (
-        grid.take(
-            np.flatnonzero((grid.last_ns != NEVER) & np.isin(grid.first_value("step"), steps))
+        grid.take_calls(
+            np.flatnonzero(
+                (grid.last_arrival_ns != NEVER) & np.isin(grid.first_values("step"), steps)
+            )
         )
         for grid in trace.calls
     )
@@ -119,20 +121,20 @@ def measure_blocking(
     if not grids:
         return None
     present_ranks = (
-        rank for grid in grids for rank in grid.ranks[grid.took_part.any(axis=0)].tolist()
+        rank for grid in grids for rank in grid.ranks[grid.is_made.any(axis=0)].tolist()
     )
     alone_ns, hold_ns_by_rank = 0, dict.fromkeys(present_ranks, 0)
     for grid in grids:
         is_named = np.isin(grid.ranks, ranks)
         if is_named.any() and not is_named.all():
-            for _, block in grid.blocks():
+            for _, block in grid.split_into_blocks():
                 named_arrival_ns, other_arrival_ns = (
                     block.start_ns[:, is_member].max(axis=1) for is_member in (is_named, ~is_named)
                 )
                 has_both = (named_arrival_ns != NEVER) & (other_arrival_ns != NEVER)
                 alone_ns += int(np.maximum(named_arrival_ns - other_arrival_ns, 0)[has_both].sum())
         if len(is_named) > 1:
-            for rank, ns in _sum_by_rank(grid.last_rank, grid.alone_ns).items():
+            for rank, ns in _sum_by_rank(grid.last_rank, grid.last_gap_ns).items():
                 hold_ns_by_rank[rank] = hold_ns_by_rank.get(rank, 0) + ns
     other_holds_ns = np.array(
         [ns for rank, ns in hold_ns_by_rank.items() if rank not in ranks], np.float64

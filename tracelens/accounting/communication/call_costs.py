@@ -233,9 +233,9 @@ def bound_cost(
         ns_per_byte=0.0,
         latency_interval=(least_latency_ns, max(most_latency_ns, least_latency_ns)),
         ns_per_byte_interval=(0.0, 0.0),
-        deviation=0.0,
-        smallest=int(carried_bytes.min()),
-        largest=int(carried_bytes.max()),
+        relative_error=0.0,
+        smallest_bytes=int(carried_bytes.min()),
+        largest_bytes=int(carried_bytes.max()),
     )
 
 
@@ -272,8 +272,8 @@ def _find_crossings(costs: Mapping[str | None, CostModel]) -> Iterator[tuple[flo
 
     `costs` are those of the algorithms, each a line over bytes. Lines change places where they cross.
     """
-    smallest_bytes = max(cost.smallest for cost in costs.values())
-    largest_bytes = min(cost.largest for cost in costs.values())
+    smallest_bytes = max(cost.smallest_bytes for cost in costs.values())
+    largest_bytes = min(cost.largest_bytes for cost in costs.values())
     crossing_bytes = {
         (cost_b.latency_ns - cost_a.latency_ns) / (cost_a.ns_per_byte - cost_b.ns_per_byte)
         for cost_a in costs.values()
@@ -286,7 +286,7 @@ def _find_crossings(costs: Mapping[str | None, CostModel]) -> Iterator[tuple[flo
     fastest = [  # of each range between crossings: its begin, and the algorithm
         (
             float(begin_bytes),
-            min(costs, key=lambda name: costs[name].predicted((begin_bytes + end_bytes) / 2)),
+            min(costs, key=lambda name: costs[name].predict_ns((begin_bytes + end_bytes) / 2)),
         )
         for begin_bytes, end_bytes in pairwise([smallest_bytes, *inner_bytes, largest_bytes])
     ]

@@ -101,17 +101,19 @@ def _list_calls(calls: CallGrid, thread_of_process: Ints) -> pl.DataFrame:
     Calls after ranks made different operations are left out, and calls of other ranks than the first.
     `thread_of_process` is the thread that trains in each process, [process].
     """
-    is_complete = calls.completed.sum(axis=1) == calls.expected
-    grid = calls.take(np.flatnonzero(is_complete & ~calls.follows_mismatch)).of_same_members()
+    is_complete = calls.is_completed.sum(axis=1) == calls.expected_count
+    grid = calls.take_calls(
+        np.flatnonzero(is_complete & ~calls.follows_mismatch)
+    ).select_same_members()
     if not grid.height:
         return pl.DataFrame(schema=CALL_COLUMNS)
-    sizes = pl.DataFrame({"bytes": grid.first_value("nbytes")})
+    sizes = pl.DataFrame({"bytes": grid.first_values("nbytes")})
     columns = {
         "communicator": pl.Series([grid.uid], dtype=pl.Categorical).new_from_index(0, grid.height),
         "seq": grid.seq,
-        "op": [COLLECTIVES[op] for op in grid.first_value("op").tolist()],
+        "op": [COLLECTIVES[op] for op in grid.first_values("op").tolist()],
         "ranks": pl.Series([len(grid.ranks)]).new_from_index(0, grid.height),
-        "step": grid.first_value("step"),
+        "step": grid.first_values("step"),
         "bytes": sizes.select(pl.when(pl.col("bytes") >= 0).then("bytes")).to_series(),
         "ready_ns": grid.start_ns.max(axis=1),
         "wire_ns": _measure_wire_ns(grid),
@@ -130,7 +132,7 @@ def _measure_wire_ns(grid: CallGrid) -> Ints:
     """
     wire_ns = np.empty(grid.height, np.int64)
     previous_end_ns = grid.start_ns[:1]  # of the call before, [call, process]
-    for call_range, block in grid.blocks():
+    for call_range, block in grid.split_into_blocks():
         start_ns, end_ns = block.start_ns, block.end_ns
         previous_end_ns = np.concatenate([previous_end_ns, end_ns[:-1]])
         is_after = previous_end_ns < end_ns  # else calls overlap
@@ -139,7 +141,7 @@ def _measure_wire_ns(grid: CallGrid) -> Ints:
         rooted_calls = np.flatnonzero(~block.is_full)
         if len(rooted_calls):
             transfer_ns = np.where(
-                block.last_ns[:, None] == NEVER, 0, end_ns - start_ns - block.wait_ns()
+                block.last_arrival_ns[:, None] == NEVER, 0, end_ns - start_ns - block.wait_ns()
             )
             wire_ns[call_range][rooted_calls] = np.median(transfer_ns[rooted_calls], axis=1)
         previous_end_ns = end_ns[-1:]
@@ -173,7 +175,7 @@ def list_messages(trace: Trace) -> pl.DataFrame:
             link_ns=pl.col("end_ns") - pl.col("start_ns"),
         )
     else:
-        exchanges = trace.exchanged.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
+        exchanges = trace.matched_messages.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
         uncertain_ns = max(
             MIN_UNCERTAINTY_OF_ENDS_NS, CLOCK_UNCERTAINTIES_OF_ENDS * trace.uncertainty_ns
         )
@@ -190,13 +192,13 @@ def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame
     """Return one row per message that shows its time on the link, with that time (`link_ns`).
 
     `messages` has one row per message: its send, its receive (columns that end in `_there`), and when
-    the wait began in which that ended (`wait_ns`). Ends closer than `uncertain_ns` may be the same.
+    the wait began in which that ended (`wait_begin_ns`). Ends closer than `uncertain_ns` may be equal.
     """
     both_begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
     first_end_ns = pl.min_horizontal("end_ns", "end_ns_there")
     messages = messages.with_row_index("message").with_columns(
         is_buffered=pl.col("end_ns") < pl.col("start_ns_there"),
-        blocked_since_ns=pl.max_horizontal("start_ns_there", "wait_ns"),
+        blocked_since_ns=pl.max_horizontal("start_ns_there", "wait_begin_ns"),
     )
     messages = messages.with_columns(
         through_ns=pl.when("is_buffered").then("end_ns_there").otherwise(first_end_ns)
@@ -250,7 +252,8 @@ def _are_sends_buffered(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns
     `ends` has two rows per message, its send and its receive, `messages` one, with when it is through
     (`through_ns`). Ends closer than `uncertain_ns` may be at the same time.
     """
-    is_blocking = (pl.col("stops_there") | pl.col("wait_ns").is_not_null()) & ~pl.col("hop")
+    is_waiting = pl.col("stops_training_there") | pl.col("wait_begin_ns").is_not_null()
+    is_blocking = is_waiting & ~pl.col("hop")
     begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
     facts = messages.select("message", "through_ns", "bytes", begun_ns=begun_ns, blocks=is_blocking)
     rows = ends.join(facts, on="message")

@@ -157,12 +157,12 @@ def _report_silent_root(
 
 def _find_rank_that_left(facts: Facts) -> Finding | None:
     """Report a rank that ended by itself, before the others were ended for want of it."""
-    assert facts.life
+    assert facts.life_ledger
     failures = facts.failures
     failed_ns = min(failure.at_ns for failure in failures)
     early_lives = [
         life
-        for life in facts.life.lives[-1].lives
+        for life in facts.life_ledger.lives[-1].lives
         if life.is_ended and life.failed_ns is None and life.end_ns <= failed_ns
     ]
     if not early_lives or not all(failure.is_echo for failure in failures):
@@ -175,7 +175,7 @@ def _find_rank_that_left(facts: Facts) -> Finding | None:
             "who": f"Rank {first_life.rank}",
             "where": describe_last_step(step),
             "others": fmt.listing("rank", [failure.rank for failure in failures]),
-            "causes": fmt.series(list(dict.fromkeys(failure.cause for failure in failures))),
+            "causes": fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures))),
         },
         case="left",
         ranks=(first_life.rank,),
@@ -201,7 +201,7 @@ def _find_silence(facts: Facts) -> Finding | None:
         {
             "ranks": fmt.capital(fmt.listing("rank", ranks)),
             "silence": fmt.duration(silent_ns),
-            "cause": fmt.series(list(dict.fromkeys(failure.cause for failure in failures))),
+            "cause": fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures))),
             "frame": clause,
         },
         case="silent",
@@ -213,12 +213,12 @@ def _find_silence(facts: Facts) -> Finding | None:
 
 def _find_outer_end(facts: Facts) -> Finding | None:
     """Report that the job was ended from outside: all its ranks got such an order."""
-    assert facts.life
-    failures, lives = facts.failures, facts.life.lives[-1].lives
+    assert facts.life_ledger
+    failures, lives = facts.failures, facts.life_ledger.lives[-1].lives
     if len(failures) < len(lives) or not all(failure.is_ordered for failure in failures):
         return None
     step = _find_last_step(facts.trace, failures[0].process)
-    causes = fmt.series(list(dict.fromkeys(failure.cause for failure in failures)))
+    causes = fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures)))
     where = describe_last_step(step)
     return Finding.of(
         "ended_from_outside",
@@ -238,7 +238,7 @@ def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
     consequences = [describe_blocked(call) for call in calls[:1]]
     if later_failures:
         ended = fmt.listing("rank", [victim.rank for victim in later_failures])
-        causes = fmt.series(list(dict.fromkeys(victim.cause for victim in later_failures)))
+        causes = fmt.join_words(list(dict.fromkeys(victim.cause for victim in later_failures)))
         consequences.append(f"{ended} ended after it ({causes})")
     return Finding.of(
         "crash",

@@ -46,7 +46,7 @@ def run(facts: Facts) -> Integrity:
     open_spans, standstill = _find_open_spans(trace), find_standstill(trace)
     findings = [
         *report_hangs(facts, standstill),
-        *([] if trace.cut_short else report_end(facts, open_spans, standstill)),
+        *([] if trace.is_cut_short else report_end(facts, open_spans, standstill)),
         *_report_damaged(trace),
         *_report_missing(trace),
         *_report_mismatches(facts),
@@ -61,7 +61,7 @@ def _find_open_spans(trace: Trace) -> pl.DataFrame:
     cut_off = trace.processes.filter(pl.col("main") & ~pl.col("complete"))
     in_flight = trace.threads.filter("in_flight").select("process", "thread")
     return (
-        trace.opened.lazy()
+        trace.open_spans.lazy()
         .filter(pl.col("kind") != "step")
         .join(cut_off.select("process").lazy(), on="process", how="semi")
         .join(in_flight.lazy(), on=["process", "thread"], how="anti")

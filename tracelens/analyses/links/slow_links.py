@@ -334,8 +334,10 @@ class _Window:
     @classmethod
     def from_scan(cls, is_in_group: Flags, scan: Scan, *, column: int) -> _Window:
         """Return the window that a scan, which leaves out the warm-up, found for one of its columns."""
-        first_row, last_row = (int(rows[column]) + WARM_UP for rows in (scan.first, scan.last))
-        mean_delay, p_value = float(scan.mean[column]), float(scan.p[column])
+        first_row, last_row = (
+            int(rows[column]) + WARM_UP for rows in (scan.first_row, scan.last_row)
+        )
+        mean_delay, p_value = float(scan.residual[column]), float(scan.p_value[column])
         return cls(is_in_group, first_row, last_row, mean_delay, p_value)
 
 
@@ -485,7 +487,7 @@ def _follow_link(
         max_ratio=MAX_DEVIATION_RATIO_IF_LINK_DRIFTS,
     )
     first_row, last_row = course.first_row + WARM_UP, course.last_row + WARM_UP
-    if course.first_row == 0 and np.median(delays[:WARM_UP]) > course.level / 2:
+    if course.first_row == 0 and np.median(delays[:WARM_UP]) > course.mean_delay / 2:
         first_row = 0
     rows = slice(first_row, last_row + 1)
     is_known = times.is_known[rows, link]

@@ -100,7 +100,7 @@ def _find_updates(trace: Trace) -> pl.DataFrame:
     """
     op = pl.col("op").cast(pl.String)
     contributions, server_updates = (
-        trace.requests_of(processes)
+        trace.select_requests(processes)
         .drop_nulls(["seq", "request"])
         .filter(op.is_in(operations))
         .select("request", "shard", "rank", "end_ns", version=pl.col("seq").cast(pl.Int64))
@@ -133,7 +133,7 @@ def _report_turns(workers: pl.DataFrame, trace: Trace, run_ns: int) -> list[Find
     if waiting_workers.height < 2:
         return []
     # No order of serving is quicker than what the busiest server transferred and updated.
-    served_requests = trace.requests_of(trace.shards).filter(pl.col("kind") == "elastic")
+    served_requests = trace.select_requests(trace.shards).filter(pl.col("kind") == "elastic")
     busiest_ns = int(_to_float(_sum_ns_by(served_requests, "process")["ns"].max()))
     saved_ns = min(_to_float(waiting_workers["turn_ns"].min()), max(run_ns - busiest_ns, 0))
     if saved_ns / run_ns < MIN_SAVING_TO_REPORT_TURNS:

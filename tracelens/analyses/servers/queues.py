@@ -116,7 +116,7 @@ def _measure_busy_share(requests: pl.DataFrame, services: pl.DataFrame) -> Float
     for (number,), work in services.filter(is_work).partition_by("shard", as_dict=True).items():
         rows = np.flatnonzero(shard == number)
         busy = Intervals.merge(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
-        busy_ns = busy.passed_before(end_ns[rows]) - busy.passed_before(sent_ns[rows])
+        busy_ns = busy.covered_ns_before(end_ns[rows]) - busy.covered_ns_before(sent_ns[rows])
         busy_share[rows] = busy_ns / np.maximum(end_ns[rows] - sent_ns[rows], 1)
     return np.clip(busy_share, 0.0, 1.0)
 

@@ -126,7 +126,7 @@ def run(facts: Facts) -> Shards:
         pl.lit(None, SHARD_COLUMNS[name]).alias(name) for name in unknown_columns
     )
     queues = measure_queues(trace, phases, located_requests, services)
-    is_aligned = not trace.alignment.unaligned
+    is_aligned = not trace.alignment.untied_clock_domains
     exchange = utilisation.Exchange.from_sums(
         utilisation.measure_utilisation(services, located_requests, is_aligned=is_aligned),
         phases,
@@ -228,7 +228,7 @@ def _read_requests(trace: Trace, services: pl.DataFrame) -> pl.DataFrame:
         services.lazy().filter(pl.col("request").is_not_null()).select("request", served_by="shard")
     )
     return (
-        trace.requests_of(trace.workers)
+        trace.select_requests(trace.workers)
         .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
         .join(shard_of_request.unique("request"), on="request", how="left", maintain_order="left")
         .with_columns(pl.coalesce("shard", "served_by").alias("shard"))

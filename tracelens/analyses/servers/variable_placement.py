@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.model import fmt
-from tracelens.placement import CHUNK_BYTES, STRATEGIES, loads
+from tracelens.placement import CHUNK_BYTES, STRATEGIES, sum_shard_bytes
 from tracelens.replay.pricing import price_edits
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def advise(replay: WindowedReplay, requests: pl.DataFrame, shards: pl.DataFrame)
     ]
     for name, price in prices.items():
         pieces = STRATEGIES[name](list(bytes_by_variable.values()) or [total_bytes], shard_count)
-        most_bytes = max(loads(pieces, shard_count))
+        most_bytes = max(sum_shard_bytes(pieces, shard_count))
         effective_shards = total_bytes / most_bytes if most_bytes else 1.0
         least_bytes = mean_bytes if name == "chunked" else whole_bytes
         rows.append(

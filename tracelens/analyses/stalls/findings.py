@@ -215,7 +215,9 @@ def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indic
     )
     interval_rows = np.arange(course.first_row, course.last_row + 1)
     max_steps = MAX_SHARE_OF_STEPS_OF_LASTING_STALL * len(residual)
-    lasts = MIN_STEPS_OF_LASTING_STALL <= len(interval_rows) <= max_steps and course.level >= level
+    lasts = (
+        MIN_STEPS_OF_LASTING_STALL <= len(interval_rows) <= max_steps and course.mean_delay >= level
+    )
     min_loss = MIN_SHARE_OF_LOSS_OF_LASTING_STALL * residual[scattered_rows].sum()
     if lasts and residual[interval_rows].sum() >= min_loss:
         return interval_rows, course.pattern

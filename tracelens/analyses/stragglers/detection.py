@@ -195,7 +195,7 @@ class _RankDelays:
             self.settled_rows
         ]  # share of a step, [step]
         level = float(np.median(residual))
-        is_slower = level >= window_scan.min_effect(len(self.times.ranks))
+        is_slower = level >= window_scan.choose_min_effect(len(self.times.ranks))
         if not is_slower or np.mean(residual > level / 2) < MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL:
             return episodes
         delay_ns = longest.delay_ns.copy()
@@ -235,33 +235,33 @@ class _RankDelays:
         course = _find_best_course(residuals[-1], evidence)
         if len(certain_phases) == 1:
             phase_course = _find_best_course(residuals[certain_phases[0]], evidence)
-            total_effect, phase_effect = course.effect.sum(), phase_course.effect.sum()
+            total_effect, phase_effect = course.delay.sum(), phase_course.delay.sum()
             if phase_effect >= MIN_SHARE_OF_DELAY_IN_ONE_PHASE * total_effect:
                 course = phase_course
         increases = _find_clear_increases(phase_residuals, course, certain_phases)
         phases = [int(phase) for phase in np.argsort(increases)[::-1] if increases[phase] > 0]
-        if increases.sum() < MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES * course.level:
+        if increases.sum() < MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES * course.mean_delay:
             phases = [int(np.argmax(_measure_increases(phase_residuals, course)))]
         elif sorted(phases) != certain_phases:
             course = _find_best_course(residuals[phases].sum(axis=0), evidence)
         delay = self._extend(course, self.unexplained[phases, : self.settled_rows[0]].sum(axis=0))
         late_steps = int(np.count_nonzero(delay))
-        if course.level <= 0 or not self._lasts_as_seen(course, evidence, late_steps):
+        if course.mean_delay <= 0 or not self._lasts_as_seen(course, evidence, late_steps):
             return None
-        if course.stalls:
+        if course.has_mostly_stalls:
             stalls = np.maximum(residuals[phases].sum(axis=0), 0.0)
             delay[self.settled_rows] = np.where(course.is_upper, stalls, 0.0)
             self.unexplained[:, delay > 0] = 0.0
         else:
             increases = np.maximum(_measure_increases(phase_residuals, course), 0.0)
-            phase_shares = increases / max(increases.sum(), course.level)
+            phase_shares = increases / max(increases.sum(), course.mean_delay)
             self.unexplained[:phase_count] -= delay * phase_shares[:, None]
             self.unexplained[phase_count:] -= delay
-        return self._build_episode(course, evidence, phases, delay), course.level
+        return self._build_episode(course, evidence, phases, delay), course.mean_delay
 
     def _lasts_as_seen(self, course: Course, evidence: list[Evidence], late_steps: int) -> bool:
         """Return True if a delay of so many steps is of stalls, or lasts, as its evidence says."""
-        if course.stalls:
+        if course.has_mostly_stalls:
             return any(item.is_of_stalls for item in evidence)
         min_steps = MIN_STEPS_OF_LASTING_DELAY
         if len(self.times.ranks) == 2:
@@ -275,14 +275,16 @@ class _RankDelays:
         that is as slow. All are shares of a step.
         """
         delay = np.zeros(len(self.times.steps))
-        delay[self.settled_rows] = course.effect
-        if course.pattern == "drifting" or course.stalls:
+        delay[self.settled_rows] = course.delay
+        if course.pattern == "drifting" or course.has_mostly_stalls:
             return delay
         for first_row, last_row in course.runs:
-            delay[self.settled_rows[first_row] : self.settled_rows[last_row] + 1] = course.level
+            delay[self.settled_rows[first_row] : self.settled_rows[last_row] + 1] = (
+                course.mean_delay
+            )
         has_warm_up = course.first_row == 0 and len(warm_up_residuals) > 0
-        if has_warm_up and np.median(warm_up_residuals) > course.level / 2:
-            delay[: self.settled_rows[0]] = course.level
+        if has_warm_up and np.median(warm_up_residuals) > course.mean_delay / 2:
+            delay[: self.settled_rows[0]] = course.mean_delay
         return delay
 
     def _build_episode(
@@ -296,10 +298,12 @@ class _RankDelays:
             columns=(self.column,),
             phase=phase_names[0],
             delay_ns=delay_ns,
-            pattern="sparse" if course.stalls else course.pattern,
+            pattern="sparse" if course.has_mostly_stalls else course.pattern,
             p_value=min(item.p_value for item in evidence),
-            relative_error=0.0 if course.stalls else max(item.relative_error for item in evidence),
-            period_steps=_find_period(np.flatnonzero(delay)) if course.stalls else None,
+            relative_error=0.0
+            if course.has_mostly_stalls
+            else max(item.relative_error for item in evidence),
+            period_steps=_find_period(np.flatnonzero(delay)) if course.has_mostly_stalls else None,
             more_phases=tuple(phase_names[1:]),
         )
 
@@ -335,7 +339,7 @@ def _measure_increases(residuals: Floats, course: Course) -> Floats:
     `residuals` is what the rank takes beyond its peers, [phase, step].
     """
     inside = course.is_upper
-    upper = (np.mean if course.stalls else np.median)(residuals[:, inside], axis=1)
+    upper = (np.mean if course.has_mostly_stalls else np.median)(residuals[:, inside], axis=1)
     lower = np.median(residuals[:, ~inside], axis=1) if _has_baseline(inside) else 0.0
     return np.asarray(upper - lower)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelens.accounting.compute_time import AFTER_MEETING, LEAST_LOSS
 from tracelens.analyses.stragglers import detection
-from tracelens.memory import give_back
+from tracelens.memory import free_unused_memory
 from tracelens.model.findings import TWO_SIDED
 from tracelens.replay.delays import Price, price_delay
 from tracelens.replay.edits.fixes import WorkFix
@@ -188,7 +188,7 @@ def _measure_levels(times: ComputeTime, host: Episode, columns: list[int]) -> tu
     levels = blocks.mean(axis=0)
     if np.count_nonzero(~is_inside) >= MIN_SHARE_OF_STEPS_WITHOUT_DELAY * len(rows):
         levels = levels - np.median(residuals[~is_inside], axis=0)
-    return levels, float(np.sqrt(Noise.from_blocks(blocks).variance(len(blocks))))
+    return levels, float(np.sqrt(Noise.from_blocks(blocks).variance_of_mean(len(blocks))))
 
 
 def compare_with_unaffected_ranks(times: ComputeTime, episodes: list[Episode]) -> list[Episode]:
@@ -222,7 +222,7 @@ def price_episodes(
     even_times = times.with_equal_stages
     episodes = group_episodes(even_times, detection.find_episodes(even_times))
     episodes = compare_with_unaffected_ranks(even_times, episodes)
-    give_back()  # what each phase's search left is as large as what pricing takes
+    free_unused_memory()  # what each phase's search left is as large as what pricing takes
     prices = ((episode, _price_episode(times, episode, job_ns, replay)) for episode in episodes)
     return [
         (episode, price)

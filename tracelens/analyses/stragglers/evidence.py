@@ -93,10 +93,14 @@ def _find_windows(residuals: list[Floats]) -> list[Evidence]:
     return [
         Evidence(
             column=int(column),
-            settled_indices=np.arange(scans[series].first[column], scans[series].last[column] + 1),
+            settled_indices=np.arange(
+                scans[series].first_row[column], scans[series].last_row[column] + 1
+            ),
             p_value=float(p_values[series, column]),
             series=int(series),
-            relative_error=float(scans[series].scale[column] / scans[series].mean[column]),
+            relative_error=float(
+                scans[series].standard_error[column] / scans[series].residual[column]
+            ),
         )
         for series, column in np.argwhere(is_late)
     ]
@@ -138,9 +142,9 @@ def _judge_by_peers(
     # How many searches a p-value is one of: half of the chance is for the last series, all phases.
     phase_count = len(scans) - 1
     search_counts = np.array([[2.0 * phase_count]] * phase_count + [[2.0 if phase_count else 1.0]])
-    p_values = np.minimum(np.stack([scan.p for scan in scans]) * search_counts, 1.0)
-    mean_delays = np.stack([scan.mean for scan in scans])
-    is_large = mean_delays >= window_scan.min_effect(mean_delays.shape[1])
+    p_values = np.minimum(np.stack([scan.p_value for scan in scans]) * search_counts, 1.0)
+    mean_delays = np.stack([scan.residual for scan in scans])
+    is_large = mean_delays >= window_scan.choose_min_effect(mean_delays.shape[1])
     least_p_values = np.where(is_large, p_values, 1.0).min(axis=0)  # [rank]
     is_late = window_scan.find_discoveries(least_p_values, MAX_P_VALUE_AMONG_MANY_RANKS)
     max_p_value = least_p_values[is_late].max(initial=0.0)
@@ -150,8 +154,8 @@ def _judge_by_peers(
 def _judge_pair(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
     """Judge two ranks, as `_judge_many_ranks` does more."""
     scans = [window_scan.scan_pair(values[:, 1]) for values in residuals]
-    p_values = np.minimum(np.stack([scan.p for scan in scans]) * len(scans), 1.0)
-    is_large = np.stack([scan.mean for scan in scans]) >= window_scan.min_effect(2)
+    p_values = np.minimum(np.stack([scan.p_value for scan in scans]) * len(scans), 1.0)
+    is_large = np.stack([scan.residual for scan in scans]) >= window_scan.choose_min_effect(2)
     return scans, p_values, (p_values < MAX_P_VALUE_OF_PAIR) & is_large
 
 

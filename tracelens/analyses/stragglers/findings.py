@@ -414,7 +414,7 @@ def _describe_layers(phase: str, sections: Sections | None) -> list[str]:
         return []
     names, share = sections.main_names_and_share
     if names:
-        return [f"{fmt.percent(share)} of the delay is in {fmt.series(list(names))}."]
+        return [f"{fmt.percent(share)} of the delay is in {fmt.join_words(list(names))}."]
     alike = f"All {len(sections.table)} parts of {fmt.phase(phase)} are slower alike."
     return [alike] if sections.are_alike else []
 
@@ -435,7 +435,7 @@ def _describe_course(straggler: _Straggler) -> str:
         how_often = (
             f"every {episode.period_steps} steps" if episode.period_steps else f"in {steps} steps"
         )
-        phases = fmt.series([fmt.phase(name) for name in episode.phases])
+        phases = fmt.join_words([fmt.phase(name) for name in episode.phases])
         return f"{'stall' if is_plural else 'stalls'} in {phases} {how_often}"
     if straggler.whole_hosts:
         predicate = "are slow" if is_plural else "is slow"

@@ -18,7 +18,7 @@ from tracelens.readers.flight_recorder.dump import EQUAL_BYTES, Dump, rank_in, r
 from tracelens.readers.flight_recorder.hangs import list_hang_facts, unnumber_unstarted_calls
 from tracelens.readers.links import inside
 from tracelens.readers.spans import Origin
-from tracelens.schema.gate import beginning
+from tracelens.schema.gate import read_beginning
 from tracelens.schema.rules import missing_reason
 
 if TYPE_CHECKING:
@@ -77,10 +77,10 @@ class FlightRecorderReader:
             ranks_by_communicator=ranks_by_group,
             recognition=Recognition(
                 format=f"dump of PyTorch's Flight Recorder (version {dumps[0].format_version})",
-                found=tuple(list_hang_facts(calls, ranks_by_group, {*ranks})),
+                facts=tuple(list_hang_facts(calls, ranks_by_group, {*ranks})),
                 left_out=(),
                 gaps=tuple(_list_gaps(calls, dumps)),
-                equal_bytes=EQUAL_BYTES,
+                ops_of_equal_bytes=EQUAL_BYTES,
                 is_snapshot=True,
             ),
         )
@@ -163,7 +163,7 @@ def _list_dump_files(path: Path) -> list[Path]:
 
 
 def _is_dump(file: Path) -> bool:
-    first_bytes = beginning(file, _HEAD)
+    first_bytes = read_beginning(file, _HEAD)
     words = [b'"%b"' % word for word in _WORDS] if first_bytes.startswith(_JSON) else _WORDS
     is_begun = first_bytes.startswith((_PICKLE, _JSON))
     return is_begun and sum(word in first_bytes for word in words) >= _FEWEST_WORDS
@@ -219,7 +219,7 @@ def _list_gaps(calls: pl.DataFrame, dumps: Sequence[Dump]) -> Iterator[Gap]:
             "the clocks of hosts are taken for one",
             "by how much ranks are apart, to less than clocks of hosts differ",
             "Record the run with 'tracelens record'.",
-            decisive=False,
+            is_decisive=False,
         )
     untimed_count = sum(dump.untimed_count for dump in dumps)
     if untimed_count:
@@ -227,12 +227,12 @@ def _list_gaps(calls: pl.DataFrame, dumps: Sequence[Dump]) -> Iterator[Gap]:
             f"of {untimed_count:,} calls it is not recorded when they ended",
             "how long they took",
             "With NCCL, set TORCH_NCCL_ENABLE_TIMING=1.",
-            decisive=False,
+            is_decisive=False,
         )
     if calls["is_message"].any():
         yield Gap(
             "messages between two ranks have no number that both sides share",
             "which message hangs",
             "Look at the last messages of each rank.",
-            decisive=False,
+            is_decisive=False,
         )

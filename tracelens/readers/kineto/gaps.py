@@ -74,7 +74,7 @@ def _unknown_format(tables: Sequence[EventTable]) -> Iterator[Gap]:
             "what those spans are, but for what their names say",
             "Name ranges as phases are called (forward, backward, optimizer), or give a table of spans "
             "with --map.",
-            decisive=is_all_unknown,
+            is_decisive=is_all_unknown,
         )
 
 
@@ -83,7 +83,7 @@ def _damage(tables: Sequence[EventTable]) -> Iterator[Gap]:
     cut_files = [table.path.name for table in tables if table.is_cut]
     if cut_files:
         yield Gap(
-            f"{fmt.series(cut_files)} {'was' if len(cut_files) == 1 else 'were'} cut off",
+            f"{fmt.join_words(cut_files)} {'was' if len(cut_files) == 1 else 'were'} cut off",
             f"what happened after the last whole event of {'it' if len(cut_files) == 1 else 'them'}",
             "Export the profile again, and copy it whole.",
         )
@@ -93,7 +93,7 @@ def _damage(tables: Sequence[EventTable]) -> Iterator[Gap]:
             f"{fmt.count(lost_count, 'event')} cannot be read",
             "what the events that cannot be read were",
             "Export the profile again.",
-            decisive=False,
+            is_decisive=False,
         )
 
 
@@ -132,7 +132,7 @@ def _communication(
             "as their order differs and none has a number",
             f"{_WAITS} in them",
             "Profile the same steps on all ranks (schedule=torch.profiler.schedule(...)).",
-            decisive=unmatched_count > _MOST_UNMATCHED * calls.height,
+            is_decisive=unmatched_count > _MOST_UNMATCHED * calls.height,
         )
     if not calls["bytes"].count():
         has_shapes = any(_SHAPES in call for table in tables for call in table.call_facts)
@@ -142,7 +142,7 @@ def _communication(
             "Use a newer PyTorch: this one does not record the size of a collective."
             if has_shapes
             else "Profile with record_shapes=True.",
-            decisive=False,
+            is_decisive=False,
         )
 
 
@@ -153,7 +153,7 @@ def _shifted(shifts: Shifts) -> Iterator[Gap]:
             "others, as their clocks say, and collectives have no numbers that would tell",
             "which steps of the ranks are the same",
             "Profile the same steps on all ranks (schedule=torch.profiler.schedule(...)).",
-            decisive=False,
+            is_decisive=False,
         )
 
 
@@ -171,7 +171,7 @@ def _training(spans: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap
             "Mark phases with record_function, and call them forward, backward and optimizer."
             if host_event_count
             else "Profile with ProfilerActivity.CPU among the activities.",
-            decisive=not spans["stream"].count(),  # else devices say when they computed
+            is_decisive=not spans["stream"].count(),  # else devices say when they computed
         )
     if "step" not in kinds:
         yield Gap(
@@ -179,7 +179,7 @@ def _training(spans: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap
             "where steps begin, but by the updates or collectives that come back",
             "Give the profiler a schedule (schedule=torch.profiler.schedule(...)) and call prof.step() "
             "after every step: without a schedule, prof.step() marks no step.",
-            decisive=False,
+            is_decisive=False,
         )
 
 
@@ -192,5 +192,5 @@ def _details(tables: Sequence[EventTable]) -> Iterator[Gap]:
             "Python functions are not read",
             "which line of code a phase spends its time in",
             "Record with tracelens record --sample.",
-            decisive=False,
+            is_decisive=False,
         )

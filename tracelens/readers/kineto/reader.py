@@ -152,7 +152,7 @@ def _find_ranks(tables: Sequence[EventTable], given_ranks: Mapping[str, int]) ->
     if len(tables) == 1 and labels:
         return [0]
     if labels:
-        listed = fmt.series([f"'{name}'" for name in labels[:_SHOWN]])
+        listed = fmt.join_words([f"'{name}'" for name in labels[:_SHOWN]])
         rest_text = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
         verb, subject = ("does", "it is") if len(labels) == 1 else ("do", "each is")
         raise UnusableInput(
@@ -286,7 +286,7 @@ def _recognize(
         format="trace in Chrome's event format"
         if is_of_other_tool
         else "profile by torch.profiler",
-        found=(("events", f"{event_count:,}: {listed}"),),
+        facts=(("events", f"{event_count:,}: {listed}"),),
         left_out=tuple((reason, count) for reason, count in left_out_counts.items() if count),
         gaps=list_gaps(spans_of_run, tables, sorted(set(ranks)), shifts, given_labels),
     )

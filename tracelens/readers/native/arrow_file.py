@@ -29,8 +29,8 @@ from tracelens.conversion.messages import (
 )
 from tracelens.conversion.tally import flag_valid_rows, read_values
 from tracelens.errors import NotATrace
-from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA, mapped
-from tracelens.schema.gate import contents
+from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA, map_file
+from tracelens.schema.gate import read_contents
 from tracelens.schema.side import SideTables, Summary, is_intact
 
 if TYPE_CHECKING:
@@ -117,7 +117,9 @@ def read_content(path: Path, max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY) -> 
     file_bytes = path.stat().st_size
     if file_bytes == 0:
         raise NotATrace("it is empty (0 bytes)")
-    content = pa.py_buffer(contents(path)) if file_bytes <= max_bytes_in_memory else mapped(path)
+    content = (
+        pa.py_buffer(read_contents(path)) if file_bytes <= max_bytes_in_memory else map_file(path)
+    )
     first_bytes = bytes(memoryview(content)[: len(LEAD)])
     if not first_bytes.startswith(MAGIC):
         raise NotATrace(f"it is not an Arrow file (it begins with {first_bytes!r})")

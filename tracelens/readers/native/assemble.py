@@ -77,7 +77,9 @@ class Part:
         if shared_part.kept_columns is None:
             return shared_part, free_bytes
         neighbour_columns = neighbour.kept_columns if neighbour else None
-        remaining_bytes = free_bytes - shared_part.kept_columns.bytes_beside(neighbour_columns)
+        remaining_bytes = free_bytes - shared_part.kept_columns.count_unshared_bytes(
+            neighbour_columns
+        )
         return shared_part if remaining_bytes >= 0 else replace(
             shared_part, kept_columns=None
         ), remaining_bytes
@@ -87,10 +89,10 @@ class Part:
         if neighbour is None:
             return self
         kept_columns = (
-            self.kept_columns.sharing(neighbour.kept_columns) if self.kept_columns else None
+            self.kept_columns.share_arrays_of(neighbour.kept_columns) if self.kept_columns else None
         )
         return replace(
-            self, outline=self.outline.sharing(neighbour.outline), kept_columns=kept_columns
+            self, outline=self.outline.share_arrays_of(neighbour.outline), kept_columns=kept_columns
         )
 
 
@@ -109,7 +111,7 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
         all_notes += note_process_losses(
             part.file_name,
             part.side,
-            part.outline.rows,
+            part.outline.event_count,
             unintended_losses,
             is_cut=part.is_cut,
             is_running=part.is_running,
@@ -117,7 +119,9 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
     restart_notes = choose_main(process_rows)
     source = Source(
         {index: _make_recorded_part(index, part) for index, part in enumerate(parts)},
-        kept={index: part.kept_columns for index, part in enumerate(parts) if part.kept_columns},
+        packed_by_process={
+            index: part.kept_columns for index, part in enumerate(parts) if part.kept_columns
+        },
     )
     return Trace.from_source(
         source,
@@ -152,7 +156,7 @@ class RecordedPart:
     table: pa.Table | None = None
     window_ns: tuple[int, int] | None = None
 
-    def columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
+    def read_columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
         """Read some columns; more may come with them.
 
         Raises:
@@ -164,7 +168,7 @@ class RecordedPart:
             column_names = {*names, *ALWAYS_READ}
             return read_usable(self.path, column_names, cache, self.window_ns, self.side).columns
 
-    def frame(self) -> pl.DataFrame:
+    def read_frame(self) -> pl.DataFrame:
         """Read all columns.
 
         Raises:
@@ -180,7 +184,7 @@ class RecordedPart:
             pl.lit(value, EVENT_COLUMNS[name]).alias(name) for name, value in process_cells.items()
         )
 
-    def alone(self) -> RecordedPart:
+    def detach(self) -> RecordedPart:
         """Return it as it is: it shares nothing."""
         return self
 
@@ -212,14 +216,14 @@ def _process_row(index: int, part: Part, lost_count: int) -> dict[str, Any]:
         "clock_domain": side.process.clock_domain or side.process.host,
         "main": False,
         "complete": side.complete and not part.is_cut,
-        "events": outline.rows,
+        "events": outline.event_count,
         "dropped": lost_count,
         "first_ns": outline.first_ns,
         "last_ns": outline.last_ns,
         "file": part.file_name,
         "detail": side.retention.detail,
         "last_steps": side.retention.last,
-        "stepped": outline.of_steps > 0,
+        "stepped": outline.step_event_count > 0,
         "child": side.process.parent_rank_pid is not None,
     }
 

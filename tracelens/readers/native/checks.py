@@ -36,27 +36,29 @@ def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
     table = recording.table
     if not is_sound(table):
         events, count_by_reason = usable_events(recording)
-        return Columns.of_frame(events), count_by_reason
-    columns = Columns.of_table(table)
-    numbers = {name: hold_to_range(name, values) for name, values in columns.numbers.items()}
-    fractions = {name: hold_to_range(name, values) for name, values in columns.values.items()}
-    in_range = Columns(columns.height, numbers, columns.words, fractions)
+        return Columns.from_frame(events), count_by_reason
+    columns = Columns.from_table(table)
+    numbers = {name: hold_to_range(name, values) for name, values in columns.number_columns.items()}
+    fractions = {
+        name: hold_to_range(name, values) for name, values in columns.value_columns.items()
+    }
+    in_range = Columns(columns.height, numbers, columns.word_columns, fractions)
     uid_by_index = {group.index: group.uid for group in recording.side.communicators}
-    return repair_columns(in_range, uid_by_index, BoundedCache()).in_order(), {}
+    return repair_columns(in_range, uid_by_index, BoundedCache()).sort_by_begin(), {}
 
 
 def hold_to_range(name: str, values: Array) -> Array:
     """Return a column in which values that break a rule for cells are as those that are missing."""
     rule = RULES.get(name, _NO_RULE)
-    if rule.finite:
+    if rule.must_be_finite:
         is_infinite = np.isinf(values)
         return np.where(is_infinite, np.nan, values) if is_infinite.any() else values
-    if rule.drops or rule.least is None or values.dtype.kind == "u":
+    if rule.drops_row or rule.minimum is None or values.dtype.kind == "u":
         return values
     missing_value = MISSING.get(name, NULL)
-    is_outside = values < rule.least
-    if rule.most is not None:
-        is_outside |= values > rule.most
+    is_outside = values < rule.minimum
+    if rule.maximum is not None:
+        is_outside |= values > rule.maximum
     has_bad_values = np.any(values[is_outside] != missing_value)
     return np.where(is_outside, missing_value, values) if has_bad_values else values
 
@@ -67,7 +69,7 @@ def repair_columns(columns: Columns, uid_by_index: dict[int, str], cache: Bounde
     A communicator becomes an index into the uids, -1 without one: `uid_by_index` has the index that the
     process gave it. Other values have been held to their ranges before.
     """
-    numbers = dict(columns.numbers)
+    numbers = dict(columns.number_columns)
     if "communicator" in numbers:
         indices, known_indices = numbers["communicator"], tuple(uid_by_index)
         numbers["communicator"] = cache.get_or_make(
@@ -75,13 +77,13 @@ def repair_columns(columns: Columns, uid_by_index: dict[int, str], cache: Bounde
         )
     time_columns = [name for name in _DEVICE_TIMES if name in numbers]
     if time_columns:
-        start_ns, duration_ns = (columns.number(name) for name in _DEVICE_TIMES)
+        start_ns, duration_ns = (columns.number_column(name) for name in _DEVICE_TIMES)
         are_both_in_range = (start_ns >= 0) & (start_ns <= LATEST_NS)
         are_both_in_range &= (duration_ns >= 0) & (duration_ns <= LONGEST_NS)
         for name in time_columns:
             numbers[name] = np.where(are_both_in_range, numbers[name], MISSING.get(name, NULL))
     uids = tuple(uid_by_index.values())
-    return Columns(columns.height, numbers, columns.words, columns.values, uids)
+    return Columns(columns.height, numbers, columns.word_columns, columns.value_columns, uids)
 
 
 def _renumber(numbers: Array, known_numbers: tuple[int, ...]) -> Array:

@@ -24,7 +24,7 @@ from tracelens.conversion.layout import (
     read_layout,
 )
 from tracelens.conversion.messages import header_in
-from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, filled
+from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, fill_invalid
 from tracelens.readers.native.arrow_file import (
     read_arrow,
     read_checked_footer,
@@ -147,7 +147,7 @@ def _read_plain(
         side = SideTables.from_metadata(schema.metadata, is_checked=True)
         check_side(side)
     uid_by_index = {group.index: group.uid for group in side.communicators}
-    usable_columns = repair_columns(columns, uid_by_index, cache).in_order()
+    usable_columns = repair_columns(columns, uid_by_index, cache).sort_by_begin()
     return UsableEvents(usable_columns, side, lost_by_reason={})
 
 
@@ -184,7 +184,9 @@ def _read_columns(
         end_ns[~has_duration] = FOREVER
     code_columns: dict[str, _Column] = {n: columns.pop(n) for n in WORDS if n in columns}
     word_columns = _build_word_columns(view, footer, code_columns)
-    are_known = all({*word_columns[name].known} <= {*known} for name, known in KNOWN_WORDS.items())
+    are_known = all(
+        {*word_columns[name].vocabulary} <= {*known} for name, known in KNOWN_WORDS.items()
+    )
     if not are_known or not are_sane(start_ns, duration_ns):
         return None
     fractions = {name: columns.pop(name).values for name in ("value",) if name in columns}
@@ -306,14 +308,14 @@ def _unpack_valid(packed_bits: memoryview, row_count: int, null_count: int) -> F
 def _fill_nulls(name: str, values: Array, is_valid: Flags | None) -> _Column:
     """Fill nulls of a column: codes of words with -1, others with the numbers of missing values."""
     if name in WORDS:
-        codes = filled(values, is_valid, 0)
+        codes = fill_invalid(values, is_valid, 0)
         if codes.min() < 0:
             raise ValueError("a code stands for no word")
-        return _Column(filled(values, is_valid, -1), is_valid, max_code=int(codes.max()))
+        return _Column(fill_invalid(values, is_valid, -1), is_valid, max_code=int(codes.max()))
     if is_valid is None and name in _TIMES:
         return _Column(values, is_valid=None)
     null_number = _NULL_OF.get(name, NULL)
-    numbers = values.copy() if is_valid is None else filled(values, is_valid, null_number)
+    numbers = values.copy() if is_valid is None else fill_invalid(values, is_valid, null_number)
     return _Column(hold_to_range(name, numbers), is_valid)
 
 

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from tracelens.containment import out_of_memory
+from tracelens.containment import end_out_of_memory
 from tracelens.conversion.arrow_file import read_samples
-from tracelens.distil.outline import KEPT, OUTLINED, outline
+from tracelens.distil.outline import KEPT, OUTLINED, make_outline
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.memory import BoundedCache
 from tracelens.model.fmt import shown_name
 from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
-from tracelens.parallel import batch_size, batched, map_in_order
+from tracelens.parallel import choose_batch_size, map_in_order, split_into_batches
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording
@@ -115,7 +115,9 @@ def _read_all(
     problems: list[_Problem] = []
     free_bytes = options.max_kept_bytes
     are_small = _mean_bytes(files[:MAX_FILES_MEASURED]) < MAX_BYTES_OF_SMALL_FILE
-    groups = batched(files, batch_size(len(files), options.executor) if are_small else 1)
+    groups = split_into_batches(
+        files, choose_batch_size(len(files), options.executor) if are_small else 1
+    )
     tasks = ((group, free_bytes > 0) for group in groups)
     work = partial(_try_group, trace=root, cache=BoundedCache())
     results = chain.from_iterable(map_in_order(work, tasks, options.executor, brief=are_small))
@@ -194,7 +196,7 @@ def _try_one(
         return replace(part, kept_columns=kept)
     except (*DAMAGE, *_DAMAGE_OF_FRAMES) as error:
         if isinstance(error, MemoryError):
-            out_of_memory()
+            end_out_of_memory()
         return error
 
 
@@ -203,7 +205,7 @@ def _outlined_part(path: Path, events: UsableEvents, cache: BoundedCache) -> Par
     return Part(
         file_name=shown_name(path.name),
         side=events.side,
-        outline=outline(events.columns, in_flight_threads, cache),
+        outline=make_outline(events.columns, in_flight_threads, cache),
         path=path,
         lost_by_reason=events.lost_by_reason,
         is_cut=events.is_cut,

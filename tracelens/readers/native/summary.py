@@ -75,8 +75,8 @@ def read_summaries(
     Raises:
         UnusableInput: nothing of it can be read, or no process has recorded an event.
     """
-    containment.begin(path)
-    with containment.watching():
+    containment.announce_run(path)
+    with containment.limit_cpu_meanwhile():
         return _summaries(path, progress)
 
 
@@ -91,7 +91,7 @@ def _summaries(path: Path, progress: Progress | None) -> tuple[list[FileFacts], 
             file_facts.append(_read_facts(file, folder))
         except DAMAGE as error:
             if isinstance(error, MemoryError):
-                containment.out_of_memory()
+                containment.end_out_of_memory()
             problems.append((file, error))
         if progress:
             progress(done_count, len(files))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.containment import out_of_memory
+from tracelens.containment import end_out_of_memory
 from tracelens.errors import NotATrace
 from tracelens.readers.links import check_inside
 from tracelens.schema import gate
@@ -94,7 +94,7 @@ def open_database(path: Path, trace: Path | None = None) -> Iterator[Database]:
     """
     try:
         check_inside(path, trace or path)
-        real_path = gate.passed(path).resolve()
+        real_path = gate.check_path(path).resolve()
     except NotATrace as error:
         raise NotATrace(f"'{path}' is not read: {error}.") from error
     address = f"{real_path.as_uri()}?mode=ro&immutable=1"
@@ -113,7 +113,7 @@ def open_database(path: Path, trace: Path | None = None) -> Iterator[Database]:
         yield Database(connection, _list_plain_tables(connection), max_instructions)
     except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
         if isinstance(error, MemoryError):
-            out_of_memory()
+            end_out_of_memory()
         raise _damaged(path, error) from error
     finally:
         connection.close()

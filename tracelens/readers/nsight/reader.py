@@ -31,7 +31,7 @@ from tracelens.readers.soundness import (
     note_dropped_records,
 )
 from tracelens.readers.spans import Origin
-from tracelens.schema.gate import beginning
+from tracelens.schema.gate import read_beginning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -134,7 +134,7 @@ def _keep_sound_steps(
 
 def _is_profile(file: Path) -> bool:
     """Return True if a file is an SQLite database with tables of Nsight, or damaged."""
-    if beginning(file, len(MAGIC)) != MAGIC:
+    if read_beginning(file, len(MAGIC)) != MAGIC:
         return False
     try:
         with open_database(file) as database:
@@ -296,7 +296,7 @@ def _recognize(
     impossible_phrases = [p for profile in profiles.values() for p in profile.impossible_phrases]
     return Recognition(
         format="profile by Nsight Systems",
-        found=(("events", listed),),
+        facts=(("events", listed),),
         left_out=tuple(left_out_counts.items()),
         gaps=(
             *([RANK_UNKNOWN] if is_assumed else []),
@@ -314,19 +314,19 @@ def _list_gaps(spans_of_run: pl.DataFrame) -> Iterator[Gap]:
             "no step is marked",
             "how steps differ, and which rank is slow in them",
             "Put each step into a range of NVTX called 'step N'.",
-            decisive=spans_of_run["rank"].n_unique() > 1,
+            is_decisive=spans_of_run["rank"].n_unique() > 1,
         )
     if not kinds & {"forward", "backprop", "update"}:
         yield Gap(
             "no range says a phase of training",
             "which phase ranks compute in",
             "Put phases into ranges of NVTX called forward, backward and optimizer.",
-            decisive=False,
+            is_decisive=False,
         )
     if "reduction" in kinds:
         yield Gap(
             "Nsight Systems does not say which calls of a collective belong to each other",
             "which rank others wait for, where their number of calls differs",
             "Profile the same steps on all ranks.",
-            decisive=False,
+            is_decisive=False,
         )

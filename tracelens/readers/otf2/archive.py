@@ -17,7 +17,7 @@ from tracelens.containment import BYTES_A_SECOND
 from tracelens.errors import MissingExtra, NotATrace
 from tracelens.readers.links import check_inside
 from tracelens.readers.otf2.unpack import NO_LIBRARY, OPERATIONS, SPANS
-from tracelens.schema.gate import limit, passed
+from tracelens.schema.gate import check_path, limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def _admit_files(anchor: Path) -> Iterator[Path]:
         try:
             check_inside(path, anchor if path == anchor else anchor.parent)
             if path != folder:
-                yield passed(path)
+                yield check_path(path)
         except (NotATrace, OSError) as error:
             raise NotATrace(f"'{path.name}' of the trace is not read: {error}.") from error
 

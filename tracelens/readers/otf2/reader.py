@@ -16,7 +16,7 @@ from tracelens.readers.otf2.archive import ANCHOR, MAGIC, Archive, read_archive
 from tracelens.readers.otf2.rows import DATES_NS, build_spans, describe_communicators, find_ranks
 from tracelens.readers.otf2.unpack import CODES
 from tracelens.readers.spans import Origin
-from tracelens.schema.gate import beginning
+from tracelens.schema.gate import read_beginning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def _has_dates(spans_of_run: pl.DataFrame) -> bool:
 
 
 def _is_anchor(file: Path) -> bool:
-    return beginning(file, len(MAGIC)) == MAGIC
+    return read_beginning(file, len(MAGIC)) == MAGIC
 
 
 def _find_anchor(path: Path) -> Path:
@@ -92,7 +92,7 @@ def _find_anchor(path: Path) -> Path:
     if not anchors:
         raise NotATrace(f"'{path}' holds no anchor file of OTF2: expected one such as traces.otf2.")
     if len(anchors) > 1:
-        names = fmt.series([f"'{file.name}'" for file in anchors[:3]])
+        names = fmt.join_words([f"'{file.name}'" for file in anchors[:3]])
         raise UnusableInput(f"'{path}' holds several OTF2 archives ({names}): open one of them.")
     return anchors[0]
 
@@ -112,7 +112,7 @@ def _rank_only_process(definitions: dict[str, Any], rank: int, path: Path) -> di
 def _list_notes(archive: Archive) -> Iterator[Note]:
     """Note which locations are missing, and how many ends of regions have no begin."""
     if archive.missing_locations:
-        names = fmt.series(
+        names = fmt.join_words(
             [f"'{number}.evt'" for number in archive.missing_locations[:MAX_FILES_LISTED]]
         )
         unlisted_count = len(archive.missing_locations) - MAX_FILES_LISTED
@@ -139,7 +139,7 @@ def _recognize(
         left_out_counts["regions of processes of no known rank"] = unowned_count
     return Recognition(
         format="trace in OTF2 (Score-P)",
-        found=(
+        facts=(
             ("events", listed),
             ("clock", f"{archive.definitions['resolution']:,} ticks a second"),
         ),
@@ -164,7 +164,7 @@ def _list_gaps(archive: Archive, spans_of_run: pl.DataFrame) -> Iterator[Gap]:
             "no step is marked",
             "how steps differ, and which rank is slow in them",
             'Put each step into a region of the user: SCOREP_USER_REGION("step", ...).',
-            decisive=spans_of_run["rank"].n_unique() > 1,
+            is_decisive=spans_of_run["rank"].n_unique() > 1,
         )
     if spans_of_run["rank"].n_unique() > 1 and "reduction" not in kinds:
         yield Gap(
@@ -177,12 +177,12 @@ def _list_gaps(archive: Archive, spans_of_run: pl.DataFrame) -> Iterator[Gap]:
             "no region says a phase of training",
             "which phase ranks compute in",
             "Put phases into regions of the user called forward, backward and optimizer.",
-            decisive=False,
+            is_decisive=False,
         )
     if any(archive.definitions["count_by_event_type"].get(name) for name in _PAUSED):
         yield Gap(
             "recording paused, or wrote its buffer out, while the run went on",
             "what ranks did meanwhile",
             "Set SCOREP_TOTAL_MEMORY to more than the run needs, and record all of it.",
-            decisive=False,
+            is_decisive=False,
         )

@@ -82,7 +82,7 @@ class OtlpReader(FilesReader[SpanFile]):
                 "which phase ranks compute in",
                 "Call spans forward, backward and optimizer (Megatron-LM: "
                 "MEGATRON_OTEL_SPAN_GROUPS=all).",
-                decisive=False,
+                is_decisive=False,
             )
 
 

@@ -23,7 +23,7 @@ from tracelens.readers.protobuf import (
     read_varint,
     refuse_damage,
 )
-from tracelens.schema.gate import beginning, contents
+from tracelens.schema.gate import read_beginning, read_contents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,7 @@ _FIELDS_OF_PACKETS: Final = frozenset(
 
 def is_perfetto(path: Path) -> bool:
     """Return True if a file begins with packets."""
-    content = beginning(path, _BEGIN_BYTES)
+    content = read_beginning(path, _BEGIN_BYTES)
     if content.startswith(_GZIP):
         try:
             content = zlib.decompressobj(wbits=31).decompress(content, _BEGIN_BYTES)
@@ -161,7 +161,7 @@ class Packets:
         Raises:
             NotATrace: it is no regular file, or larger than it may be.
         """
-        content = contents(self.path)
+        content = read_contents(self.path)
         growth = GrowthLimit(len(content))
         if content.startswith(_GZIP):
             content = self._decompress(content, growth, wbits=31)

@@ -298,14 +298,14 @@ class PerfettoReader(FilesReader[Slices]):
                 "no slice is called as a step is",
                 "where steps begin, but by the updates or collectives that come back",
                 "Put each step into a slice called 'step N'.",
-                decisive="rank" in run.rows.columns and run.rows["rank"].n_unique() > 1,
+                is_decisive="rank" in run.rows.columns and run.rows["rank"].n_unique() > 1,
             )
         if not run.kinds & {"forward", "backprop", "update"}:
             yield Gap(
                 "no slice is called as a phase of training is",
                 "which phase ranks compute in",
                 "Call slices forward, backward and optimizer.",
-                decisive=False,
+                is_decisive=False,
             )
         if "reduction" not in run.kinds:
             yield Gap(

@@ -72,5 +72,5 @@ class StacksReader(FilesReader[Stacks]):
             "spans are runs of samples",
             "what took less time than lies between two samples",
             "Sample more often, or record with 'tracelens record'.",
-            decisive=False,
+            is_decisive=False,
         )

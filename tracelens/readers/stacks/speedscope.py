@@ -14,7 +14,7 @@ import orjson
 from tracelens.errors import NotATrace
 from tracelens.readers.json_values import MOST_NS, as_count, as_object
 from tracelens.readers.stacks.runs import MAX_FRAMES, Frame, Run, Stacks, Thread
-from tracelens.schema.gate import beginning, contents, refuse_beyond
+from tracelens.schema.gate import read_beginning, read_contents, refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,13 +34,13 @@ _PROCESS: Final = re.compile(r"Process (\d{1,9}) ")
 
 def is_speedscope(path: Path) -> bool:
     """Return True if a file says that it is of this format, near its begin."""
-    return _MARK in beginning(path, _BEGIN_BYTES)
+    return _MARK in read_beginning(path, _BEGIN_BYTES)
 
 
 def read_stacks(path: Path) -> Stacks:
     """Read one file, as `FilesReader.read_file` says."""
     try:
-        document = as_object(orjson.loads(contents(path)))
+        document = as_object(orjson.loads(read_contents(path)))
     except orjson.JSONDecodeError as error:
         raise NotATrace(f"it is no whole JSON ({error})") from error
     shared, profiles = document.get("shared"), document.get("profiles")

@@ -18,7 +18,7 @@ from polars.io.plugins import register_io_source
 
 from tracelens.errors import NotATrace
 from tracelens.readers.base import quoted
-from tracelens.schema.arrow import mapped
+from tracelens.schema.arrow import map_file
 from tracelens.schema.gate import limit, refuse_beyond
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def scan_arrow(path: Path) -> pl.LazyFrame:
     def read_batches(names: list[str]) -> Iterator[pa.RecordBatch]:
         column_indices = sorted(schema.get_field_index(name) for name in names)
         options = pa.ipc.IpcReadOptions(included_fields=column_indices, use_threads=False)
-        with pa.ipc.open_file(mapped(path), options=options) as reader:
+        with pa.ipc.open_file(map_file(path), options=options) as reader:
             for index in range(reader.num_record_batches):
                 yield reader.get_batch(index)
 
-    with pa.ipc.open_file(mapped(path)) as reader:
+    with pa.ipc.open_file(map_file(path)) as reader:
         schema = reader.schema
     return _scan(schema, read_batches)
 
@@ -66,10 +66,10 @@ def scan_parquet(path: Path) -> pl.LazyFrame:
     """
 
     def read_batches(names: list[str]) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(pa.BufferReader(mapped(path))) as file:
+        with pq.ParquetFile(pa.BufferReader(map_file(path))) as file:
             yield from file.iter_batches(_BATCH_ROWS, columns=names, use_threads=False)
 
-    with pq.ParquetFile(pa.BufferReader(mapped(path))) as file:
+    with pq.ParquetFile(pa.BufferReader(map_file(path))) as file:
         schema = file.schema_arrow
     return _scan(schema, read_batches)
 

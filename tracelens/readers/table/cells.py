@@ -26,7 +26,7 @@ from tracelens.readers.table.columns import (
     replace_words,
 )
 from tracelens.readers.table.naming import TIMES, map_option
-from tracelens.schema.rules import missing_reason, unreadable
+from tracelens.schema.rules import missing_reason, unreadable_reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -207,7 +207,7 @@ def _drop_unusable(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
     end_ns = pl.col("end") if "end" in rows.columns else pl.col("start") + pl.col("duration")
     unread_names = {name: _UNREAD.format(name) for name in NEEDED}
     reasons = [
-        pl.when(pl.col(unread_name).is_not_null()).then(pl.lit(unreadable(name)))
+        pl.when(pl.col(unread_name).is_not_null()).then(pl.lit(unreadable_reason(name)))
         for name, unread_name in unread_names.items()
         if unread_name in rows.columns
     ]

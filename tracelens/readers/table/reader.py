@@ -31,8 +31,15 @@ from tracelens.readers.table.arrow_rows import scan_arrow, scan_parquet
 from tracelens.readers.table.cells import read_cells
 from tracelens.readers.table.kinds import translate, translate_roles
 from tracelens.readers.table.naming import Renaming, plan
-from tracelens.schema.arrow import mapped
-from tracelens.schema.gate import beginning, contents, limit, open_regular, passed, refuse_beyond
+from tracelens.schema.arrow import map_file
+from tracelens.schema.gate import (
+    check_path,
+    limit,
+    open_regular,
+    read_beginning,
+    read_contents,
+    refuse_beyond,
+)
 from tracelens.schema.json_text import loads
 from tracelens.schema.rules import LONGEST_NS
 from tracelens.schema.side import CONVERSION_KEY, METADATA_KEY
@@ -113,7 +120,7 @@ def _refuse_huge(path: Path, first_bytes: bytes) -> None:
             sum(max(0, group.total_byte_size) for group in row_groups)
         )
     elif first_bytes.startswith(_ARROW):
-        content = mapped(path)
+        content = map_file(path)
         view = memoryview(content)
         GrowthLimit(file_bytes).count_stream(view)
         batches = [message for message in iterate_messages(view) if message.kind == BATCH]
@@ -212,12 +219,12 @@ def _source(path: Path) -> Path | io.BytesIO:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        return io.BytesIO(contents(path))
-    return passed(path)
+        return io.BytesIO(read_contents(path))
+    return check_path(path)
 
 
 def _begin(path: Path) -> bytes:
-    return beginning(path, len(_ARROW))
+    return read_beginning(path, len(_ARROW))
 
 
 def _footer(path: Path) -> pq.FileMetaData:
@@ -226,13 +233,13 @@ def _footer(path: Path) -> pq.FileMetaData:
     Raises:
         NotATrace, OSError, ValueError, pyarrow.ArrowException: as `scan_parquet` does.
     """
-    return pq.read_metadata(pa.BufferReader(mapped(path)))
+    return pq.read_metadata(pa.BufferReader(map_file(path)))
 
 
 def _is_ours(path: Path) -> bool:
     """Return True if an Arrow file holds a process of a native trace, or is too damaged to tell."""
     try:
-        with pa.ipc.open_file(mapped(path)) as reader:
+        with pa.ipc.open_file(map_file(path)) as reader:
             return METADATA_KEY in (reader.schema.metadata or {})
     except (pa.ArrowException, OSError, ValueError):
         return True

@@ -138,7 +138,7 @@ def _choose_recorded(algorithms: frozenset[str], rank_count: int) -> str:
     if len(algorithms) > 1:
         raise InvalidArgument(
             f"the allreduces of {rank_count} ranks were carried out by "
-            f"{fmt.series(sorted(algorithms))}: one line does not fit all of them."
+            f"{fmt.join_words(sorted(algorithms))}: one line does not fit all of them."
         )
     recorded = next(iter(algorithms), _ASSUMED)
     if recorded not in ALGORITHMS:

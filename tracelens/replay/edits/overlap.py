@@ -250,7 +250,9 @@ class _Reductions:
         column_names = ("type", "kind", "step", "bucket", "start_ns", "end_ns")
         processes = trace.workers["process"].to_list()
         for rank, worker in enumerate(calls.workers.tolist()):
-            ends = _read_bucket_ends(trace.source.columns(processes[worker], column_names, cache))
+            ends = _read_bucket_ends(
+                trace.source.read_columns(processes[worker], column_names, cache)
+            )
             with_ends = buckets.join(ends, on=buckets.columns, how="left", maintain_order="left")
             end_ns = with_ends["end_ns"]
             known_ns = end_ns.fill_null(0).to_numpy()
@@ -261,10 +263,14 @@ class _Reductions:
 
 def _read_bucket_ends(columns: Columns) -> pl.DataFrame:
     """Return a row per step and bucket, with the `end_ns` of the last span of backprop for it."""
-    end_ns, bucket = columns.number("end_ns"), columns.number("bucket")
+    end_ns, bucket = columns.number_column("end_ns"), columns.number_column("bucket")
     has_bucket = columns.is_span & (bucket >= 0) & (end_ns < FOREVER)
     rows = np.flatnonzero(has_bucket & columns.word_column("kind").is_in(("backprop",)))
-    ends = {"step": columns.number("step")[rows], "bucket": bucket[rows], "end_ns": end_ns[rows]}
+    ends = {
+        "step": columns.number_column("step")[rows],
+        "bucket": bucket[rows],
+        "end_ns": end_ns[rows],
+    }
     table = pl.DataFrame(ends, schema=dict.fromkeys(ends, pl.Int64()))
     return table.group_by("step", "bucket").agg(pl.col("end_ns").max())
 

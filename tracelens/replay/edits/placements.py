@@ -46,7 +46,7 @@ ROUNDS_OF_STALLS: Final = 4  # rounds: the pace without stalls is found as often
 def parse_size(text: str) -> int:
     """Return the bytes that a size, such as 25MB, means."""
     try:
-        return fmt.parsed_size(text)
+        return fmt.parse_size(text)
     except ValueError as error:
         raise InvalidArgument(f"{error}.") from None
 

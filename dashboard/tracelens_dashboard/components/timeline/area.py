@@ -92,7 +92,7 @@ def describe_time(store: Store, selected: Any) -> str:
     window = marked_window(store, selected)
     if window is None:
         return ""
-    time_by_category = search.time_by_category(store.scene.lanes, window)  # ns, the most first
+    time_by_category = search.sum_by_category(store.scene.lanes, window)  # ns, the most first
     total_ns = max(sum(time_by_category.values()), 1)
     share_texts = ", ".join(
         f"{name_of(label)} {text.percent(ns / total_ns)}"
@@ -154,7 +154,9 @@ def _rows_between(store: Store, frame: Frame, top_px: float, bottom_px: float) -
 
 
 def _bands_between(plan: Plan, top: float, bottom: float) -> list[Band]:
-    return [band for band in plan.bands if band.top < bottom and band.top + band.height > top]
+    return [
+        band for band in plan.bands if band.top_px < bottom and band.top_px + band.height_px > top
+    ]
 
 
 def card(store: Store, marked_area: Area) -> Component:
@@ -213,9 +215,9 @@ def tables(store: Store, marked_area: Area) -> Tables:
     for row, tracks in marked_area.tracks_by_row.items():
         owner = subject_of(store.scene.lanes.lanes[row])
         spans = store.spans_in_rows(row, tracks)
-        sums_by_name = span_sums.sums(spans, marked_area.window)
+        sums_by_name = span_sums.sum_by_name(spans, marked_area.window)
         sum_rows += [_sum_row(owner, sum_row) for sum_row in sums_by_name.iter_rows(named=True)]
-        longest = span_sums.longest(spans, marked_area.window, MOST_SPANS + 1)
+        longest = span_sums.list_longest(spans, marked_area.window, MOST_SPANS + 1)
         span_rows += [_span_row(store, row, owner, span) for span in longest.iter_rows(named=True)]
     sum_rows.sort(key=lambda totals: -totals["total"])
     span_rows.sort(key=lambda span: span["at"] - span["until"])

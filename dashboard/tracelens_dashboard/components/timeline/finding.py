@@ -155,20 +155,20 @@ def _find_track(store: Store, position: Position, end_ns: int, call_seq: Any = N
         return None
     tracks = store.open_process(position.row)
     lanes = tracks.scene.lanes
-    begins_then = lanes.starts == position.at_ns
-    items_of_time = np.flatnonzero(begins_then & (lanes.ends == end_ns))
+    begins_then = lanes.starts_ns == position.at_ns
+    items_of_time = np.flatnonzero(begins_then & (lanes.ends_ns == end_ns))
     if not len(items_of_time):
         items_of_time = np.flatnonzero(begins_then)
     if not len(items_of_time):
         return None
     event_seqs = store.events_of(_process(store, position.row))["seq"]
-    event_rows = tracks.rows[items_of_time].tolist()  # -1: the item is no event
+    event_rows = tracks.event_rows[items_of_time].tolist()  # -1: the item is no event
     matching_indexes = [
         index
         for index, event_row in enumerate(event_rows)
         if call_seq is not None and event_row >= 0 and event_seqs[event_row] == call_seq
     ]
-    return _track_of_item(lanes.offsets, int(items_of_time[next(iter(matching_indexes), 0)]))
+    return _track_of_item(lanes.item_offsets, int(items_of_time[next(iter(matching_indexes), 0)]))
 
 
 def _track_of_item(offsets: Any, item: int) -> int:
@@ -193,7 +193,7 @@ def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, .
         opened_keys = [*opened_keys, key][-MOST_OPENED:]
     selection = inspector.selection_of(store, position)
     frame = viewport.frame(store, controls._replace(selected=selection, opened_keys=opened_keys))
-    tops_px = [span.band.top for span in frame.selected_spans]
+    tops_px = [span.band.top_px for span in frame.selected_spans]
     window = _window_around(store, frame.visible_window, hit)  # since the run's start
     return (
         selection,
@@ -237,7 +237,7 @@ def _process(store: Store, row: int) -> int:
 def _index_after(store: Store, search: str, row: int, position: Position, direction: int) -> int:
     """Return the index, among the matching spans of a process, of the one next to a position."""
     # It is -1, or their number, if the match is in another process; `matches` are spans by time.
-    matches = span_names.hits(store.events_of(_process(store, row)), search)
+    matches = span_names.find_hits(store.events_of(_process(store, row)), search)
     event_row = -1  # of the selected span
     if position.track is not None:
         event_row = store.event_row(position.row, position.track, position.at_ns)
@@ -252,14 +252,14 @@ def _locate(store: Store, search: str, row: int, match_index: int) -> tuple[Posi
     """Return the position and the end (ns) of a process's matching span, by its index."""
     # One for which there was no track is at its begin in the process's row, 1 ns long.
     events = store.events_of(_process(store, row))
-    event_row, start_ns = span_names.hits(events, search).row(match_index)
+    event_row, start_ns = span_names.find_hits(events, search).row(match_index)
     tracks = store.open_process(row)
-    drawn_items = np.flatnonzero(tracks.rows == event_row)
+    drawn_items = np.flatnonzero(tracks.event_rows == event_row)
     if not len(drawn_items):
         return Position(row, start_ns), start_ns + 1
     lanes, item = tracks.scene.lanes, int(drawn_items[0])
-    track = _track_of_item(lanes.offsets, item)
-    return Position(row, int(lanes.starts[item]), track), int(lanes.ends[item])
+    track = _track_of_item(lanes.item_offsets, item)
+    return Position(row, int(lanes.starts_ns[item]), track), int(lanes.ends_ns[item])
 
 
 def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
@@ -332,7 +332,7 @@ def resolve_selection(store: Store, view: ViewState) -> Selection | None:
     if not view.searched_name or position is None or not is_row:
         return selection
     events = store.events_of(_process(store, position.row))
-    matching_spans = span_names.hits(events, view.searched_name)
+    matching_spans = span_names.find_hits(events, view.searched_name)
     match_indexes = np.flatnonzero(matching_spans["start_ns"].to_numpy() == position.at_ns)
     if not len(match_indexes):
         return selection

@@ -55,17 +55,20 @@ def _lay_out_row(frame: Frame, band: Band, top_px: int) -> Iterator[Component]:
         return
     key = band.group.key if band.group else key_of(frame.scene.lanes.lanes[band.lanes[0]])
     is_open, name = sign == OPEN, band_label(frame, band)
-    button_px = max(band.height, LEAST_PX)
+    button_px = max(band.height_px, LEAST_PX)
     attributes: dict[str, Any] = {"aria-expanded": str(is_open).lower(), "data-track": key}
     yield html.Button(
         className="row-button",
         title=f"{'Close' if is_open else 'Open'} {name}",
-        style={"top": f"{top_px + band.middle - button_px / 2:.0f}px", "height": f"{button_px}px"},
+        style={
+            "top": f"{top_px + band.middle_px - button_px / 2:.0f}px",
+            "height": f"{button_px}px",
+        },
         **aria(f"{'ranks' if band.group else 'tracks'} of {name}"),
         **attributes,
     )
-    edge_px = top_px + band.top + band.height
-    height_data: dict[str, Any] = {"data-height": str(band.height)}
+    edge_px = top_px + band.top_px + band.height_px
+    height_data: dict[str, Any] = {"data-height": str(band.height_px)}
     yield html.Div(className="row-edge", style={"top": f"{edge_px}px"}, **height_data)
 
 

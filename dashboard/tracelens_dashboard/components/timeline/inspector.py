@@ -86,7 +86,7 @@ def span_details(store: Store, position: Position) -> Component:
         if event is None:
             return _describe_nothing(f"{subject_of(lane)}, {_track_name(tracks, position.track)}")
         return _describe_event(store, position, tracks, event)
-    item = store.scene.lanes.item_at(position.row, position.at_ns)
+    item = store.scene.lanes.find_item_at(position.row, position.at_ns)
     if item is None:
         return _describe_nothing(subject_of(lane))
     return _describe_piece(store, position, item)
@@ -106,9 +106,9 @@ def _describe_piece(store: Store, position: Position, item: int) -> Component:
     lanes = store.scene.lanes
     lane = lanes.lanes[position.row]
     category, step = label_of(int(lanes.codes[item])), int(lanes.steps[item])
-    begin_ns, end_ns = lanes.extent_of(item)
+    begin_ns, end_ns = lanes.extent_ns_of(item)
     facts = [
-        ("span", clean(lanes.words[lanes.names[item]]) or "unnamed"),
+        ("span", clean(lanes.words[lanes.word_indices[item]]) or "unnamed"),
         ("kind", name_of(category)),
         *_times(store, begin_ns, end_ns),
         ("step", str(step) if step >= 0 else ""),
@@ -127,7 +127,7 @@ def _describe_event(
     # Its step is -1 outside of steps, its end is None while it is open.
     assert position.track is not None
     lane, track_name = store.scene.lanes.lanes[position.row], tracks.lanes[position.track].part
-    item = tracks.item_at(position.track, position.at_ns)
+    item = tracks.find_item_at(position.track, position.at_ns)
     category = "" if item is None else label_of(int(tracks.codes[item]))
     begin_ns, end_ns, step = event["start_ns"], event["end_ns"], int(event["step"])
     facts = [
@@ -202,7 +202,7 @@ def _facts(facts: Sequence[Fact]) -> Component:
 
 def _compare_with_peers(store: Store, rank: int, step: int, category: str) -> str:
     """Return the rank's time in a category in a step, and the median of its peers', as text."""
-    time_by_rank = store.times.in_step(category, step)  # ns
+    time_by_rank = store.times.time_ns_by_rank(category, step)  # ns
     rank_ns = time_by_rank.pop(rank, 0)
     if not time_by_rank:
         return f"{text.duration(rank_ns)} of {name_of(category)}"
@@ -213,12 +213,12 @@ def _compare_with_peers(store: Store, rank: int, step: int, category: str) -> st
 def _step_section(store: Store, lane: Lane, step: int) -> Component | None:
     """Return bars of a step's length on the lane's rank and the median one, and of the usual step."""
     # None outside of steps.
-    length_by_rank = store.times.lengths_in(step)  # ns
+    length_by_rank = store.times.step_ns_by_rank(step)  # ns
     if not length_by_rank:
         return None
     names_and_lengths = [
         ("median rank", float(np.median(list(length_by_rank.values())))),
-        ("median step", store.times.usual_ns),
+        ("median step", store.times.median_step_ns),
     ]
     if lane.role != "ps" and lane.rank in length_by_rank:
         names_and_lengths.insert(0, (f"rank {lane.rank}", float(length_by_rank[lane.rank])))

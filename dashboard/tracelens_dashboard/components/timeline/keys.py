@@ -112,7 +112,7 @@ def find_destination(store: Store, key: object, view: Any, selected: Any) -> Win
         return None
     window, finding_windows = viewport.read_window(store, view), _finding_windows(store)
     # From a finding on to the next one; else where steps can be distinguished, from step to step.
-    if window not in finding_windows and window.width_ns <= FEW_STEPS * store.scene.step_ns:
+    if window not in finding_windows and window.width_ns <= FEW_STEPS * store.scene.median_step_ns:
         return _go_to_step(store, window, DIRECTIONS[str(key)])
     return _go_to_finding(finding_windows, window, DIRECTIONS[str(key)])
 
@@ -141,9 +141,9 @@ def _fit_to_selected(store: Store, view: Any, selected: Any) -> Window | None:
         lanes, lane_index = store.scene.lanes, position.row
         if position.track is not None:
             lanes, lane_index = store.open_process(position.row).scene.lanes, position.track
-        item = lanes.item_at(lane_index, position.at_ns)
+        item = lanes.find_item_at(lane_index, position.at_ns)
         if item is not None:
-            return _widen(store, Window(*lanes.extent_of(item)), AROUND_SPAN)
+            return _widen(store, Window(*lanes.extent_ns_of(item)), AROUND_SPAN)
     marked_window = viewport.read_marked_window(store, view)
     return _widen(store, marked_window, MARGIN) if marked_window else None
 

@@ -36,14 +36,15 @@ def members_section(store: Store, position: Position) -> Component | None:
         return None
     selected_rank = store.scene.lanes.lanes[position.row].rank
     title = html.H3(f"{clean(call.op)} {call.seq}", className="panel-title")
-    skew_text = text.duration(call.last_ns - call.first_ns)
-    ranks_text = text.count(len(call.entered), "rank")
+    skew_text = text.duration(call.last_arrival_ns - call.first_arrival_ns)
+    ranks_text = text.count(len(call.entered_ns_by_rank), "rank")
     summary = f"{ranks_text}, arrival skew {skew_text}: rank {call.last_rank} arrives last."
     columns = ("rank", "after the first", "before the last")
     head = html.Thead(html.Tr([html.Th(name) for name in columns]))
     rows: list[Component] = []
     ranks_by_arrival = sorted(
-        call.entered, key=lambda rank: (-call.entered[rank], rank != call.last_rank, rank)
+        call.entered_ns_by_rank,
+        key=lambda rank: (-call.entered_ns_by_rank[rank], rank != call.last_rank, rank),
     )
     next_index = 0  # of the first rank that is not accounted for yet
     for index, rank in enumerate(ranks_by_arrival):
@@ -62,19 +63,19 @@ def members_section(store: Store, position: Position) -> Component | None:
 def _list_member(store: Store, call: Call, rank: int, *, is_selected: bool) -> Component:
     """Return the line of a rank in the list; one without a row in the timeline leads nowhere."""
     # A call knows when each rank entered and left (ns, by rank), and the first and last arrival.
-    entered_ns, row = call.entered[rank], store.row_of_rank(rank)
+    entered_ns, row = call.entered_ns_by_rank[rank], store.row_of_rank(rank)
     name_cell: list[str | Component] = [f"rank {rank}"]
     if row is not None:
-        extent_ns = entered_ns, call.left.get(rank)
+        extent_ns = entered_ns, call.left_ns_by_rank.get(rank)
         name_cell = [_span_button(store, f"rank {rank}", row, extent_ns, inside=True, seq=call.seq)]
     is_last = rank == call.last_rank
     if is_last:
         name_cell.append(html.Span("last", className="badge"))
-    skew_ns = max(call.last_ns - call.first_ns, 1)
-    delay_ns = entered_ns - call.first_ns
+    skew_ns = max(call.last_arrival_ns - call.first_arrival_ns, 1)
+    delay_ns = entered_ns - call.first_arrival_ns
     bar = html.Div(className="meter-fill", style={"width": f"{100 * delay_ns / skew_ns:.1f}%"})
     delay_cell = html.Div([text.duration(delay_ns), html.Div(bar, className="meter")])
-    lead_text = text.duration(call.last_ns - entered_ns)
+    lead_text = text.duration(call.last_arrival_ns - entered_ns)
     classes = " ".join(["last"] * is_last + ["chosen"] * is_selected)
     cells = [html.Td(name_cell), html.Td(delay_cell), html.Td(lead_text, className="number")]
     return html.Tr(cells, className=classes)
@@ -112,9 +113,9 @@ def _describe_path_at(store: Store, term: str, process: int, at_ns: int) -> list
     lanes = store.scene.lanes
     for row, lane in enumerate(lanes.lanes):
         is_of_process = lane.process == process and lane.role != "device"
-        item = lanes.item_at(row, at_ns) if is_of_process else None
+        item = lanes.find_item_at(row, at_ns) if is_of_process else None
         if item is not None:
-            begin_ns, end_ns = lanes.extent_of(item)
+            begin_ns, end_ns = lanes.extent_ns_of(item)
             phase = name_of(label_of(int(lanes.codes[item])))
             button = _span_button(store, f"{phase} on {subject_of(lane)}", row, (begin_ns, end_ns))
             duration = html.Span(text.duration(end_ns - begin_ns), className="beside")

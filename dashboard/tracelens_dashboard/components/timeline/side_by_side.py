@@ -169,7 +169,7 @@ def view_step(store: Store, other_store: Store, step_index: int) -> dict[str, An
     """Return the view of a step of both runs, some steps wide."""
     # `begins`: of the step (ns since each run's start), from which `t0` and `t1` (ns) count.
     begins_ns = [_step_begin_ns(run, step_index) for run in (store, other_store)]
-    margin_ns = round(AROUND * max(run.scene.step_ns for run in (store, other_store)))
+    margin_ns = round(AROUND * max(run.scene.median_step_ns for run in (store, other_store)))
     steps = store.step_windows["step"]
     step = int(steps[step_index]) if step_index < len(steps) else None
     return {"begins": begins_ns, "t0": -margin_ns, "t1": 2 * margin_ns, "step": step}

@@ -83,19 +83,19 @@ def path_sentence(frame: Frame, picture: Picture) -> str:
 def _path_stretches(frame: Frame, picture: Picture) -> list[PathStretch]:
     if frame.path_stretches is None or frame.path_stretches.is_empty():
         return []
-    return query.path_within(frame.path_stretches, frame.scene.lanes, picture.grid)
+    return query.find_path_stretches(frame.path_stretches, frame.scene.lanes, picture.grid)
 
 
 def _line_heights(frame: Frame, section: Any) -> dict[int, float]:
     """Return by row of the scene at which height (pixels) the path runs on it, in one section."""
-    bands = frame.plan.section(section)
+    bands = frame.plan.bands_of(section)
     return {row: _line_height(band) for band in bands for row in band.lanes}
 
 
 def _line_height(band: Band) -> float:
     """Return the lower edge of a band: within a tall row, below a low one, which it would hide."""
-    offset_px = -EDGE_PX if band.height >= TALL_PX else HALO_PX / 2
-    return band.top + band.height + offset_px
+    offset_px = -EDGE_PX if band.height_px >= TALL_PX else HALO_PX / 2
+    return band.top_px + band.height_px + offset_px
 
 
 def _row_strokes(frame: Frame, stretches: Iterable[PathStretch], heights: dict[int, float]) -> str:
@@ -156,7 +156,9 @@ def arrival_line(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     if frame.selected_call is None:
         return []
     line = {"color": theme.loss, "width": 1.5}
-    return [drawing.vertical_line(frame.seconds_since_start(frame.selected_call.last_ns), line)]
+    return [
+        drawing.vertical_line(frame.seconds_since_start(frame.selected_call.last_arrival_ns), line)
+    ]
 
 
 def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
@@ -173,13 +175,13 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     if not bands_of_last_rank:
         return []
     middle_ns = (frame.visible_window.start_ns + frame.visible_window.end_ns) / 2
-    is_left_half = frame.selected_call.last_ns < middle_ns
+    is_left_half = frame.selected_call.last_arrival_ns < middle_ns
     return [
         {
-            "x": frame.seconds_since_start(frame.selected_call.last_ns),
-            "y": bands_of_last_rank[-1].middle,
+            "x": frame.seconds_since_start(frame.selected_call.last_arrival_ns),
+            "y": bands_of_last_rank[-1].middle_px,
             "ax": 46 if is_left_half else -46,
-            "ay": 30 if bands_of_last_rank[-1].middle < frame.plan.height / 2 else -30,
+            "ay": 30 if bands_of_last_rank[-1].middle_px < frame.plan.height_px / 2 else -30,
             "text": arrival_summary(frame.selected_call),
             "showarrow": True,
             "arrowhead": 2,
@@ -195,7 +197,10 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 def arrival_summary(call: Call) -> str:
     """Return the last rank, and the arrival skew."""
-    operation, skew = text.escape_name(call.op), text.duration(call.last_ns - call.first_ns)
+    operation, skew = (
+        text.escape_name(call.op),
+        text.duration(call.last_arrival_ns - call.first_arrival_ns),
+    )
     return f"{operation} {call.seq}: rank {call.last_rank} arrives last, skew {skew}"
 
 
@@ -203,24 +208,28 @@ def _find_arrivals(frame: Frame, call: Call, section: Section) -> list[tuple[int
     """Return the last arrival of each row of workers: (time in ns, height in pixels, label)."""
     # `call.entered` is when each rank entered, by rank.
     lanes, arrivals = frame.scene.lanes.lanes, []
-    for band in frame.plan.section(section):
+    for band in frame.plan.bands_of(section):
         ranks = [lanes[row].rank for row in band.lanes if lanes[row].role == "worker"]
-        arrivals_in_row = [(call.entered[rank], rank) for rank in ranks if rank in call.entered]
+        arrivals_in_row = [
+            (call.entered_ns_by_rank[rank], rank)
+            for rank in ranks
+            if rank in call.entered_ns_by_rank
+        ]
         if arrivals_in_row:
             arrival_ns, rank = max(arrivals_in_row)
             label = f"rank {rank}" if len(ranks) > 1 else band_label(frame, band)
-            arrivals.append((arrival_ns, band.middle, label))
+            arrivals.append((arrival_ns, band.middle_px, label))
     return arrivals
 
 
 def _delay_text(call: Call, arrival_ns: int) -> str:
-    delay_ns = arrival_ns - call.first_ns
+    delay_ns = arrival_ns - call.first_arrival_ns
     return f"{text.duration(delay_ns)} after the first" if delay_ns else "first"
 
 
 def note_shapes(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return a line from each note's text through all rows; over a stretch of time a band."""
-    top_share = 1 + ABOVE_STEPS_PX / frame.plan.height
+    top_share = 1 + ABOVE_STEPS_PX / frame.plan.height_px
     return [_note_shape(note, top_share, theme) for note in frame.notes]
 
 
@@ -237,7 +246,7 @@ def _note_shape(note: Note, top_share: float, theme: Theme) -> dict[str, Any]:
 
 def note_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return the text of each note in view, above its time, cut where the next one begins."""
-    origin_ns = frame.scene.whole.start_ns
+    origin_ns = frame.scene.run_window.start_ns
     visible_notes = [
         (max(origin_ns + note.start_ns, frame.visible_window.start_ns), note)
         for note in sorted(frame.notes, key=lambda note: note.start_ns)

@@ -88,7 +88,7 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
 
 def height_px(frame: Frame) -> int:
     """Return the figure's height: a pixel of the plan is a pixel on the screen."""
-    return frame.plan.height + top_px(frame) + BOTTOM_PX
+    return frame.plan.height_px + top_px(frame) + BOTTOM_PX
 
 
 def top_px(frame: Frame) -> int:
@@ -102,7 +102,9 @@ def draw_changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any
     frames_and_pictures = [(frame, picture)]
     frames_and_pictures += [
         (frame.frame_of_process(process), process_picture)
-        for process, process_picture in zip(frame.opened_processes, picture.inside, strict=True)
+        for process, process_picture in zip(
+            frame.opened_processes, picture.opened_pictures, strict=True
+        )
     ]
     return {
         "images": [_image(*pair, theme) for pair in frames_and_pictures],
@@ -149,7 +151,7 @@ def step_ticks(
     drawn = slice(*np.searchsorted(starts_ns, [picture.grid.start_ns, picture.grid.end_ns]))
     drawn_steps = zip(steps[drawn].tolist(), starts_ns[drawn].tolist(), strict=True)
     round_steps = [(step, start_ns) for step, start_ns in drawn_steps if step % stride == 0]
-    return _space_ticks(round_steps, TICK_PX * picture.grid.step_ns)
+    return _space_ticks(round_steps, TICK_PX * picture.grid.column_ns)
 
 
 def _space_ticks(ticks: list[tuple[int, int]], min_distance_ns: float) -> list[tuple[int, int]]:
@@ -185,9 +187,9 @@ def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
         "xref": "x",
         "yref": "y",
         "x": frame.seconds_since_start(grid.start_ns),
-        "y": frame.plan.top,
-        "sizex": grid.columns * grid.step_ns / SECOND,
-        "sizey": frame.plan.height - frame.plan.top,
+        "y": frame.plan.top_px,
+        "sizex": grid.column_count * grid.column_ns / SECOND,
+        "sizey": frame.plan.height_px - frame.plan.top_px,
         "xanchor": "left",
         "yanchor": "top",
         "sizing": "stretch",
@@ -206,7 +208,7 @@ def _time_axis(frame: Frame) -> dict[str, Any]:
     return {
         "range": list(map(frame.seconds_since_start, (visible.start_ns, visible.end_ns))),
         "minallowed": 0,
-        "maxallowed": frame.scene.whole.width_ns / SECOND,
+        "maxallowed": frame.scene.run_window.width_ns / SECOND,
         "ticksuffix": " s",
         "title": {"text": "time since the start", "standoff": 8},
         "nticks": max(3, min(9, frame.plot_width_px // TIME_TICK_PX)),
@@ -232,7 +234,7 @@ def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
     """Return the axis of rows, in pixels downwards, with their labels."""
     ticks = _row_labels(frame)
     return {
-        "range": [frame.plan.height, 0],
+        "range": [frame.plan.height_px, 0],
         "fixedrange": True,
         "tickvals": [y for y, _ in ticks],
         "ticktext": [label + NARROW for _, label in ticks],
@@ -243,13 +245,13 @@ def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
 def _row_labels(frame: Frame) -> list[tuple[float, str]]:
     """Return (height in px, label) of rows, pinned ones in bold, and of opened tracks."""
     labels = [
-        (band.middle, f"{opening_sign(frame, band)} {_row_label(frame, band)}")
+        (band.middle_px, f"{opening_sign(frame, band)} {_row_label(frame, band)}")
         for band in labelled_bands(frame)
     ]
     for process in frame.opened_processes:
         track_lanes = process.tracks.scene.lanes.lanes
         labels += [
-            (band.middle, name)
+            (band.middle_px, name)
             for band in process.plan.bands
             if (name := track_label(track_lanes[band.lanes[0]]))
         ]
@@ -265,11 +267,11 @@ def labelled_bands(frame: Frame) -> list[Band]:
     """Return the rows (strips of pixels) that get a label: those with room, pinned or open ones."""
     bands, free_from_px = [], 0.0
     for band in frame.plan.bands:
-        if band.section == "pinned" or band.middle >= free_from_px or _is_open(frame, band):
+        if band.section == "pinned" or band.middle_px >= free_from_px or _is_open(frame, band):
             bands.append(band)
             if band.section != "pinned":
-                least_px = 1 if band.height >= LABEL_EVERY_PX // 2 else LABEL_EVERY_PX
-                free_from_px = band.middle + least_px
+                least_px = 1 if band.height_px >= LABEL_EVERY_PX // 2 else LABEL_EVERY_PX
+                free_from_px = band.middle_px + least_px
     return bands
 
 
@@ -277,7 +279,7 @@ def opening_sign(frame: Frame, band: Band) -> str:
     """Return the sign of a row that can be opened, for open or closed; empty for other rows."""
     lane = frame.scene.lanes.lanes[band.lanes[0]]
     if band.group:
-        return OPEN if band.group.opened else CLOSED
+        return OPEN if band.group.is_opened else CLOSED
     if lane.role == "device" or lane.part not in OPENING:
         return ""
     return OPEN if _is_open(frame, band) else CLOSED
@@ -285,8 +287,10 @@ def opening_sign(frame: Frame, band: Band) -> str:
 
 def _is_open(frame: Frame, band: Band) -> bool:
     if band.group:
-        return band.group.opened
-    return len(band.lanes) == 1 and band.lanes[0] in frame.plan.slots  # where its tracks begin
+        return band.group.is_opened
+    return (
+        len(band.lanes) == 1 and band.lanes[0] in frame.plan.track_top_by_lane
+    )  # where its tracks begin
 
 
 def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
@@ -311,9 +315,11 @@ def _category_bars(
     # A bar has its name on it where it is wide enough: `grid.step_ns` is the time of a pixel.
     lanes, category_name = frame.scene.lanes, themes.name_of(category)
     bands_of_spans = [frame.plan.bands[band] for band in bars.bands.tolist()]
-    starts_ns = lanes.starts[bars.items]
-    lengths_ns = (lanes.ends[bars.items] - starts_ns).tolist()
-    names = [text.escape_name(lanes.words[name]) for name in lanes.names[bars.items].tolist()]
+    starts_ns = lanes.starts_ns[bars.items]
+    lengths_ns = (lanes.ends_ns[bars.items] - starts_ns).tolist()
+    names = [
+        text.escape_name(lanes.words[name]) for name in lanes.word_indices[bars.items].tolist()
+    ]
     steps = lanes.steps[bars.items].tolist()
     hover_texts = [
         [band_label(frame, band), name or category_name, step, text.duration(length_ns)]
@@ -327,7 +333,7 @@ def _category_bars(
         "name": category_name,
         "base": [frame.seconds_since_start(start_ns) for start_ns in starts_ns.tolist()],
         "x": [length_ns / SECOND for length_ns in lengths_ns],
-        "y": [band.middle for band in bands_of_spans],
+        "y": [band.middle_px for band in bands_of_spans],
         "width": [band.height for band in bands_of_spans],
         "marker": {
             "color": theme.colour_by_category[category],
@@ -338,7 +344,7 @@ def _category_bars(
         },
         "customdata": hover_texts,
         "text": [
-            name if length_ns / picture.grid.step_ns > LETTER_PX * len(name) + 10 else ""
+            name if length_ns / picture.grid.column_ns > LETTER_PX * len(name) + 10 else ""
             for name, length_ns in zip(names, lengths_ns, strict=True)
         ],
         "unselected": {"marker": {"opacity": 1}},
@@ -363,8 +369,8 @@ def _pointers(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     lanes = frame.scene.lanes.lanes
     edge = {"x": 0, "xref": "paper", "xanchor": "right", "xshift": 3}
     return [
-        drawing.label("▶", theme.loss, edge, size=9, y=band.middle, yref="y")
-        for band in frame.plan.section("workers")
+        drawing.label("▶", theme.loss, edge, size=9, y=band.middle_px, yref="y")
+        for band in frame.plan.bands_of("workers")
         if any(lanes[lane].rank in frame.flagged_ranks for lane in band.lanes)
     ]
 
@@ -399,10 +405,10 @@ def describe_picture(frame: Frame, picture: Picture) -> str:
     most_ranks = max(len(band.lanes) for band in frame.plan.bands) if frame.plan.bands else 1
     grouped_text = f" A row shows the worst of up to {most_ranks} ranks." if most_ranks > 1 else ""
     hidden_text = (
-        f" {text.count(picture.hidden, 'shorter span is', 'shorter spans are')} not drawn."
-        if picture.hidden
+        f" {text.count(picture.hidden_count, 'shorter span is', 'shorter spans are')} not drawn."
+        if picture.hidden_count
         else ""
     )
     overlay_text = overlays.path_sentence(frame, picture) + tracks.describe_tracks(frame, picture)
-    spans_text = f"{text.count(picture.spans, 'span')} in view"
+    spans_text = f"{text.count(picture.span_count, 'span')} in view"
     return f"{spans_text}. {LEVELS[picture.level]}{grouped_text}{hidden_text}{overlay_text}"

@@ -28,8 +28,8 @@ def shade_ground(process: OpenedProcess, theme: Theme) -> dict[str, Any]:
         "xref": "paper",
         "x0": 0,
         "x1": 1,
-        "y0": process.plan.top,
-        "y1": process.plan.height,
+        "y0": process.plan.top_px,
+        "y1": process.plan.height_px,
         "fillcolor": theme.text,
         "opacity": GROUND,
         "line": {"width": 0},
@@ -45,8 +45,8 @@ def outline_selected(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
             "name": "selected",
             "x0": frame.seconds_since_start(span.start_ns),
             "x1": frame.seconds_since_start(span.end_ns),
-            "y0": span.band.top - 1,
-            "y1": span.band.top + span.band.height + 1,
+            "y0": span.band.top_px - 1,
+            "y1": span.band.top_px + span.band.height_px + 1,
             "line": {"color": theme.text, "width": OUTLINE_PX},
             "fillcolor": "rgba(0,0,0,0)",
         }
@@ -58,7 +58,7 @@ def counter_lines(frame: Frame, process: OpenedProcess, theme: Theme) -> list[di
     """Return a line for each counter of a process, from zero to its largest reading in view."""
     return [
         _draw_counter(frame, process, track, counter, theme)
-        for track, counter in process.tracks.counters.items()
+        for track, counter in process.tracks.counter_by_lane.items()
         if len(_select_readings(frame, counter))
     ]
 
@@ -79,7 +79,7 @@ def _draw_counter(
         "x": [
             frame.seconds_since_start(at_ns) for at_ns in counter.at_ns[reading_indexes].tolist()
         ],
-        "y": (band.top + band.height * (1 - height_shares)).tolist(),
+        "y": (band.top_px + band.height_px * (1 - height_shares)).tolist(),
         "line": {"width": 1.5, "color": theme.accent, "shape": "hv"},
         "customdata": values.tolist(),
         "hovertemplate": f"{band_label(frame, band)}: %{{customdata:,.6g}}<extra></extra>",
@@ -108,8 +108,8 @@ def describe_tracks(frame: Frame, picture: Picture) -> str:
     # `picture.inside` are the pictures of these processes.
     if not frame.opened_processes:
         return ""
-    span_count = sum(inside.spans for inside in picture.inside)
-    hidden_count = sum(process.tracks.hidden for process in frame.opened_processes)
+    span_count = sum(inside.span_count for inside in picture.opened_pictures)
+    hidden_count = sum(process.tracks.hidden_count for process in frame.opened_processes)
     hidden_text = f", {hidden_count:,} have no room" if hidden_count else ""
     opened_text = LABELS[len(frame.opened_processes) == 1]
     return (
